@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from benchmarks.measure import ROOT, options
-from pgcli.run.state.image_stamps import STAMP_BYTES
+from pgcli.pipeline.state.image_stamps import STAMP_BYTES
 
 IMAGES, FIRST_ROWS = 100, 1000
 PROGRAM = """
 import sys
-from pgcli.run.workers import slots
+from pgcli.pipeline.workers import slots
 from tests.support import pretend
 slots.MOST_ON_CPU = 1  # the pretended model is in this process
 sys.exit(pretend.main())

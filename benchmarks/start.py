@@ -52,7 +52,7 @@ with open(output, "w") as lines:
 ONE_ENGINE = """
 import sys
 from pgcli.cli.main import main
-from pgcli.run.workers import slots
+from pgcli.pipeline.workers import slots
 
 slots.MOST_ON_CPU = 1
 sys.exit(main())

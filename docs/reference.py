@@ -8,8 +8,8 @@ from pgcli.cli.app import PANELS, declared
 from pgcli.cli.config import ProgramOptions
 from pgcli.cli.options import value_name
 from pgcli.declare import Option, options_of
-from pgcli.run.request.options import RECORDS
-from pgcli.run.request.questions import COMMANDS
+from pgcli.pipeline.request.options import RECORDS
+from pgcli.pipeline.request.questions import COMMANDS
 
 HEAD = """# Reference of options
 

@@ -400,7 +400,7 @@ class TestCallOptions:
 
     def test_type_checkers_know_the_options_that_are_checked(self):
         from pgcli.api.options import CallOptions
-        from pgcli.run.request.options import AnsweringOptions, InputOptions, ModelOptions
+        from pgcli.pipeline.request.options import AnsweringOptions, InputOptions, ModelOptions
 
         hints = get_type_hints(AnsweringOptions)
         hints["batch_size"] = get_type_hints(ModelOptions)["batch_size"]

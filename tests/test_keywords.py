@@ -10,7 +10,7 @@ import pytest
 import pgcli
 from pgcli.api.keywords import OF_ENGINE, declared, in_keywords
 from pgcli.errors import PgcliError, UsageError
-from pgcli.run import model as running
+from pgcli.pipeline import model as running
 from pgcli.training.options import RECORDS
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded

@@ -17,8 +17,8 @@ from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.model_description import read_kind
 from pgcli.embedding.abilities import check_kind
 from pgcli.errors import UsageError
+from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.records import Answer
-from pgcli.run.request.applies import is_on_hub
 from pgcli.tasks import Question
 
 if TYPE_CHECKING:

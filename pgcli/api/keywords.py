@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pgcli.declare import Option, options_of
 from pgcli.errors import PgcliError
-from pgcli.run.request.options import RECORDS
-from pgcli.run.request.questions import COMMANDS
+from pgcli.pipeline.request.options import RECORDS
+from pgcli.pipeline.request.questions import COMMANDS
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
 from pgcli.declare import build, option_named, parse_value
+from pgcli.pipeline.request.options import AnsweringOptions, InputOptions, ModelOptions
 from pgcli.records import Region
-from pgcli.run.request.options import AnsweringOptions, InputOptions, ModelOptions
 
 
 class CallOptions(TypedDict, total=False):

@@ -9,7 +9,7 @@ from typing import Any
 from pgcli.checkpoints.find import DEMO, Checkpoint, find
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
-from pgcli.run.request.applies import is_on_hub
+from pgcli.pipeline.request.applies import is_on_hub
 
 
 def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
@@ -24,7 +24,7 @@ def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
 
 def default_model(command: str | None = None) -> str:
     """The model of PGCLI_MODEL, if it can answer the command, where one is named; or else demo."""
-    from pgcli.run.request.make import is_able
+    from pgcli.pipeline.request.make import is_able
 
     model = os.environ.get("PGCLI_MODEL")
     return model if model and (command is None or is_able(command, model)) else DEMO

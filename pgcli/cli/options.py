@@ -15,7 +15,7 @@ from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
 from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value
 from pgcli.cli.usage_errors import missing
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
-from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
+from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
 
 if TYPE_CHECKING:
     from pgcli.cli.ui.console import Screen

@@ -13,14 +13,14 @@ from pgcli.cli.ui.progress import StageProgress
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.inputs import Inventory
 from pgcli.inputs.paths import url_scheme
+from pgcli.pipeline.checks import check_not_a_source, image_limits, read_options
+from pgcli.pipeline.progress import events
+from pgcli.pipeline.progress.summary import Summary
+from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.run import run
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.images import saved_record
 from pgcli.results.row_hook import RowHook
-from pgcli.run.checks import check_not_a_source, image_limits, read_options
-from pgcli.run.progress import events
-from pgcli.run.progress.summary import Summary
-from pgcli.run.request import RunRequest
-from pgcli.run.run import run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target
 

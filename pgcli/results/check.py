@@ -13,16 +13,16 @@ import numpy as np
 from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, indexed_rows
+from pgcli.pipeline.checks import read_options
+from pgcli.pipeline.reopen import open_store, record_of, recorded_rows, reopened_request
+from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.request.questions import text_lines
+from pgcli.pipeline.rows import RunRows
+from pgcli.pipeline.state.compare import compare_images, described, difference
+from pgcli.pipeline.state.image_stamps import ImageStamps
+from pgcli.pipeline.state.processes import recorded_processes
 from pgcli.records import Item
 from pgcli.rows import prompt_of
-from pgcli.run.checks import read_options
-from pgcli.run.reopen import open_store, record_of, recorded_rows, reopened_request
-from pgcli.run.request import RunRequest
-from pgcli.run.request.questions import text_lines
-from pgcli.run.rows import RunRows
-from pgcli.run.state.compare import compare_images, described, difference
-from pgcli.run.state.image_stamps import ImageStamps
-from pgcli.run.state.processes import recorded_processes
 from pgcli.stores import Store
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.wording import count

@@ -10,13 +10,13 @@ from pathlib import Path
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs.readers import IMAGE_ENDINGS, READERS
+from pgcli.pipeline.request.options import OutputOptions
 from pgcli.records import Answer, Item
 from pgcli.results.drawings.drawings import Drawings, check_draw
 from pgcli.results.gallery.page import check_page
 from pgcli.results.row_hook import NullHook, RowHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.rows import RowSchema, json_text
-from pgcli.run.request.options import OutputOptions
 from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
 

@@ -17,14 +17,14 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name, url_scheme
-from pgcli.run.progress.tally import ErrorBudget
-from pgcli.run.request import values
-from pgcli.run.request.applies import is_on_hub
-from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
+from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.pipeline.request import values
+from pgcli.pipeline.request.applies import is_on_hub
+from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions, models
 from pgcli.stores import Reader, make_reader
 
 if TYPE_CHECKING:
-    from pgcli.run.progress.events import OnEvent
+    from pgcli.pipeline.progress.events import OnEvent
     from pgcli.training.answers.lora import LoraSettings
     from pgcli.training.sources import RowReader
     from pgcli.training.trainer import TrainerOptions

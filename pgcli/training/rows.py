@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgcli.examples import Example
+from pgcli.pipeline.progress.tally import ErrorBudget, Tally
 from pgcli.records import Fault, Item
-from pgcli.run.progress.tally import ErrorBudget, Tally
 
 #: The id and the `image_key` of rows, and for a single row also its prompt and target.
 RowKey = tuple[str, ...]

@@ -16,7 +16,7 @@ from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE, NoInputError, OutputInUse
 from pgcli.output.reader import state_folder
-from pgcli.run.progress.events import (
+from pgcli.pipeline.progress.events import (
     FactTable,
     Message,
     OnEvent,
@@ -26,8 +26,8 @@ from pgcli.run.progress.events import (
     ignore,
     tracked,
 )
-from pgcli.run.progress.shutdown import GracefulShutdown
-from pgcli.run.state.folder import LOCK, LOCK_SECONDS
+from pgcli.pipeline.progress.shutdown import GracefulShutdown
+from pgcli.pipeline.state.folder import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target, wrap_write_errors, write_json

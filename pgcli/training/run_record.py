@@ -20,7 +20,7 @@ from pgcli.checkpoints.weight_files import (
     TOKENIZER_FILES,
 )
 from pgcli.errors import OutputExists
-from pgcli.run.state.record import differences
+from pgcli.pipeline.state.record import differences
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
 from pgcli.training.metrics_file import METRICS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pgcli.run.progress.events import Facts
+from pgcli.pipeline.progress.events import Facts
 from pgcli.training.answers.start import AnswerPlan, make_answer_task
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.encoders.classify_task import ClassifyTask

@@ -30,11 +30,11 @@ from pgcli.inputs.paths import display_name, parse_path, url_scheme
 from pgcli.inputs.readers import UNDERSCORE, InputFile, error_text, manifest_ending
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
+from pgcli.pipeline.progress.events import Message, OnEvent, ignore
+from pgcli.pipeline.progress.tally import ErrorBudget
 from pgcli.records import COLUMNS, Fault, Item
 from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.results.images import ImageLocator, ImageRef
-from pgcli.run.progress.events import Message, OnEvent, ignore
-from pgcli.run.progress.tally import ErrorBudget
 from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns

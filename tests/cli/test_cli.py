@@ -21,8 +21,8 @@ from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
 from pgcli.inputs.parquet import ParquetTable
-from pgcli.run import model as running
-from pgcli.run.progress import plan
+from pgcli.pipeline import model as running
+from pgcli.pipeline.progress import plan
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until

@@ -13,10 +13,10 @@ from pgcli.cli.main import main
 from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import OutputAboveBar, Screen, facts_table
 from pgcli.cli.ui.progress import StageProgress
-from pgcli.run import model as running
-from pgcli.run.model import EngineInfo
-from pgcli.run.progress.summary import Summary, retry_command
-from pgcli.run.request.make import make_request
+from pgcli.pipeline import model as running
+from pgcli.pipeline.model import EngineInfo
+from pgcli.pipeline.progress.summary import Summary, retry_command
+from pgcli.pipeline.request.make import make_request
 from pgcli.wording import duration
 from tests.support import pretend
 from tests.support.terminal import on_terminal
@@ -194,7 +194,7 @@ def limited(monkeypatch):
         load_state_dict=recalled.append,
     )
     monkeypatch.setattr(running, "load_engine", lambda *_: engine)
-    monkeypatch.setattr("pgcli.run.progress.run_progress.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("pgcli.pipeline.progress.run_progress.UPDATE_SECONDS", 0.0)
     return recalled
 
 

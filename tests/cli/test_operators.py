@@ -14,7 +14,7 @@ from PIL import Image
 from pgcli.cli.commands import doctor
 from pgcli.cli.ui import progress
 from pgcli.errors import UsageError
-from pgcli.run import model as running
+from pgcli.pipeline import model as running
 from tests.support import pretend
 from tests.support.terminal import on_terminal
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgcli.errors import OutputFailed
-from pgcli.run.state.processes import SILENT_SECONDS, Process
+from pgcli.pipeline.state.processes import SILENT_SECONDS, Process
 from pgcli.stores import LocalStore
 from tests.support.command import Command
 from tests.support.runs import EXAMPLES, MANY, finished, saved, started, wait_until

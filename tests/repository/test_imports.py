@@ -56,10 +56,12 @@ def modules_after(imported: str) -> set[str]:
 LIGHT = ["evaluation.evaluate", "images.pool", "inputs.inventory", "output.parquet", "results"]
 
 
-@pytest.mark.parametrize("module", [*LIGHT, "run.run", "stores.reader", "tasks", "results.hooks"])
+@pytest.mark.parametrize(
+    "module", [*LIGHT, "pipeline.run", "stores.reader", "tasks", "results.hooks"]
+)
 def test_decoding_and_writing_never_load_torch(module):
     assert not {"torch", "transformers"} & modules_after(module)
 
 
 def test_a_run_into_lines_loads_no_parquet_files():
-    assert "pyarrow.parquet" not in modules_after("run.run")
+    assert "pyarrow.parquet" not in modules_after("pipeline.run")

@@ -31,11 +31,15 @@ from typing import IO, Any, Literal
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
 #: What runs import late, by rooms: with the pretended model those without torch.
-ROOMS = {"pretended": "cli inputs stores images tasks output run results"}
+ROOMS = {"pretended": "cli inputs stores images tasks output pipeline results"}
 ROOMS["real"] = f"{ROOMS['pretended']} device engine embedding model checkpoints"
 ROOMS["stub"] = ROOMS["pretended"]
 #: What no run imports itself, needs a GPU, or reads the environment when it is imported.
-NOT_IMPORTED = ("pgcli.run.workers.engine_imports", "pgcli.model.cuda", "pgcli.checkpoints.hub")
+NOT_IMPORTED = (
+    "pgcli.pipeline.workers.engine_imports",
+    "pgcli.model.cuda",
+    "pgcli.checkpoints.hub",
+)
 #: The module of each kind whose `main` is called.
 PROGRAMS = {
     "pretended": "tests.support.pretend",

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from pgcli.errors import PgcliError
-from pgcli.run.status import read_status
+from pgcli.pipeline.status import read_status
 from pgcli.stores import open_folder
 from tests.support import ray_cluster
 from tests.support.forkserver import ForkedRun

@@ -96,7 +96,7 @@ def load_model(checkpoint: Checkpoint, *_: object, **__: object) -> Engine:
 
 
 def load_engine(request: object, checkpoint: Checkpoint, *_: object) -> Engine:
-    """In place of `pgcli.run.model.load_engine`."""
+    """In place of `pgcli.pipeline.model.load_engine`."""
     return load_model(checkpoint)
 
 

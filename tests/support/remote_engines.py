@@ -13,9 +13,9 @@ from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
+from pgcli.pipeline import task
+from pgcli.pipeline.workers import ray_run
 from pgcli.records import Answer, DecodedImage
-from pgcli.run import task
-from pgcli.run.workers import ray_run
 from pgcli.tasks import Question
 from tests.support import pretend
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgcli.run.state.processes import Process
-from pgcli.run.state.record import state_folder
+from pgcli.pipeline.state.processes import Process
+from pgcli.pipeline.state.record import state_folder
 from pgcli.stores import LocalStore
 from tests.support.forkserver import ForkedRun
 

@@ -28,30 +28,30 @@ import pyarrow.parquet
 from PIL import Image
 
 import pgcli.images.pool
-import pgcli.run.model
-import pgcli.run.progress.plan
-import pgcli.run.run
-import pgcli.run.settings
-import pgcli.run.task
-import pgcli.run.workers.engine_process
-import pgcli.run.workers.engines
+import pgcli.pipeline.model
+import pgcli.pipeline.progress.plan
+import pgcli.pipeline.run
+import pgcli.pipeline.settings
+import pgcli.pipeline.task
+import pgcli.pipeline.workers.engine_process
+import pgcli.pipeline.workers.engines
 import pgcli.stores.local
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.cli.main import output_failed
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
+from pgcli.pipeline.progress import events
+from pgcli.pipeline.request.make import command_words, make_request
+from pgcli.pipeline.run import exit_code, run
+from pgcli.pipeline.settings import versions
 from pgcli.records import Answer, DecodedImage, unanswered
-from pgcli.run.progress import events
-from pgcli.run.request.make import command_words, make_request
-from pgcli.run.run import exit_code, run
-from pgcli.run.settings import versions
 from tests.support import pretend
 from tests.support.forkserver import ForkedRun
 from tests.support.power_loss import CALLS
 
 HELD = 4  # answers that the model holds back, at least
-pgcli.run.settings.version = cache(pgcli.run.settings.version)
+pgcli.pipeline.settings.version = cache(pgcli.pipeline.settings.version)
 versions()  # reads the metadata of packages, which forks do not do again
 pyarrow.compute.fill_null(pyarrow.array([None, 1]), 0)  # prepares itself when it is used first
 DEMO = find("demo")
@@ -175,8 +175,8 @@ def run_here(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     replace_model(seconds, seed)
     fork = multiprocessing.get_context("fork")
-    pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
-    pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
+    pgcli.pipeline.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
+    pgcli.pipeline.run.import_ahead = lambda request: None  # type: ignore[assignment]
     pgcli.stores.local.ABANDONED_SECONDS = 0.1
     if not syncs:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
@@ -194,7 +194,7 @@ def run_here(
             raise
         sys.stderr.write(f"{error}\n  {error.hint}\n")
         return error.exit_code
-    except pgcli.run.run.Interrupted as problem:
+    except pgcli.pipeline.run.Interrupted as problem:
         return exit_code(problem)
 
 
@@ -204,7 +204,10 @@ def replace_model(seconds: float, seed: int | None = None) -> None:
     modules: dict[str, Any] = sys.modules  # those that take seconds to import
     modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
     modules["torch"] = SimpleNamespace(set_num_threads=lambda threads: None)
-    for module in (pgcli.run.model, pgcli.run.task):  # of this process, and of engine processes
+    for module in (
+        pgcli.pipeline.model,
+        pgcli.pipeline.task,
+    ):  # of this process, and of engine processes
         module.load_engine = engine.loaded  # type: ignore[attr-defined]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from pgcli.run.workers.slots import EngineSlot, engine_slots
+from pgcli.pipeline.workers.slots import EngineSlot, engine_slots
 from tests.support.runs import EXAMPLES
 
 
@@ -31,7 +31,7 @@ def test_engines_are_as_many_as_save_time(rows, cores, engines):
 
 
 def test_each_gpu_has_an_engine(monkeypatch):
-    monkeypatch.setattr("pgcli.run.workers.slots.visible_gpus", lambda: 2)
+    monkeypatch.setattr("pgcli.pipeline.workers.slots.visible_gpus", lambda: 2)
     slots = partial(engine_slots, checkpoint_bytes=10**10, rows=10)
     assert slots(None, "auto") == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
     assert slots(1, "cuda") == [EngineSlot(1, "cuda:0")]

@@ -32,7 +32,7 @@ from tests.support.runs import (
 )
 
 #: A run with a grace period of less than ten seconds after a signal.
-IMPATIENT = "import sys; import pgcli.run.progress.shutdown as s; s.GRACE_SECONDS = 1.0; "
+IMPATIENT = "import sys; import pgcli.pipeline.progress.shutdown as s; s.GRACE_SECONDS = 1.0; "
 IMPATIENT += "from tests.support.pretend import main; sys.exit(main())"
 
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.run import checks
-from pgcli.run import model as running
+from pgcli.pipeline import checks
+from pgcli.pipeline import model as running
 from pgcli.stores import calls
 from tests.support import pretend
 from tests.support.stores import Files

@@ -11,7 +11,7 @@ from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command, images
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
-from pgcli.run.request.options import ModelOptions
+from pgcli.pipeline.request.options import ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

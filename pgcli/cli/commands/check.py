@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
+    from pgcli.pipeline.status import read_status
     from pgcli.results.check import RowComparison, check_rows
-    from pgcli.run.status import read_status
     from pgcli.stores.urls import is_in_object_store, without_credentials
 
     if is_in_object_store(output):

@@ -16,7 +16,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.declare import opt, same
 from pgcli.errors import Difference
-from pgcli.run.request.options import RunningOptions
+from pgcli.pipeline.request.options import RunningOptions
 
 if TYPE_CHECKING:
     from pgcli.output.reader import Row

@@ -22,7 +22,7 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.metrics import METRICS
 from pgcli.examples import ANSWER_COLUMNS, one_of
 from pgcli.inputs.options import PROMPT_COLUMNS
-from pgcli.run.request.options import RunningOptions
+from pgcli.pipeline.request.options import RunningOptions
 
 if TYPE_CHECKING:
     from pgcli.evaluation.evaluate import Evaluation

@@ -15,7 +15,7 @@ from pgcli.cli.options import CliCall, LoadOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
 from pgcli.errors import NoInputError, UsageError
-from pgcli.run.request.options import RunningOptions, models
+from pgcli.pipeline.request.options import RunningOptions, models
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint

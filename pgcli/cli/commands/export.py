@@ -7,8 +7,8 @@ import typer
 from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import INCOMPLETE, UsageError
+from pgcli.pipeline.request.questions import BoxOptions
 from pgcli.results.exports.options import ExportOptions
-from pgcli.run.request.questions import BoxOptions
 
 
 @command(

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
-from pgcli.run.request.options import models
+from pgcli.pipeline.request.options import models
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 

@@ -155,8 +155,8 @@ def check_options(options: SearchOptions) -> None:
 
 def check_outputs(options: SearchOptions) -> None:
     """Raise UsageError, OutputExists or OutputFailed where rows or page cannot be written."""
+    from pgcli.pipeline.checks import check_not_a_source
     from pgcli.results.gallery.page import check_page
-    from pgcli.run.checks import check_not_a_source
 
     sources, overwrite = [*options.vectors, *options.image], options.overwrite
     if options.output != "-":

@@ -15,7 +15,7 @@ from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.wording import count, duration, listed
 
 if TYPE_CHECKING:
-    from pgcli.run.status import RunStatus, ShardStatus
+    from pgcli.pipeline.status import RunStatus, ShardStatus
 
 MAX_NAMES = 8  # of shards in one state
 #: The states of shards as they are shown, in their order.
@@ -38,7 +38,7 @@ def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.inputs.paths import url_scheme
-    from pgcli.run.status import read_status
+    from pgcli.pipeline.status import read_status
     from pgcli.stores.urls import is_in_object_store, without_credentials
     from pgcli.training.status import read_training_status
 

@@ -13,7 +13,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
 from pgcli.errors import Difference
-from pgcli.run.request.options import models
+from pgcli.pipeline.request.options import models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import BYTES, StageProgress
-from pgcli.run.progress.shutdown import Interrupted
+from pgcli.pipeline.progress.shutdown import Interrupted
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadPlan

@@ -16,6 +16,7 @@ from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
 from pgcli.output.reader import Row
+from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.hits import page_rows
@@ -31,7 +32,6 @@ from pgcli.results.gallery.thumbnails import (
 )
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.publish import check_folder, write_below
-from pgcli.run.progress.events import tracked
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.wording import count, file_size, listed
 

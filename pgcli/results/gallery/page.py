@@ -16,10 +16,10 @@ from string import Template
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.pipeline.checks import check_not_a_source
 from pgcli.printable import encodable, printable
 from pgcli.results.gallery.thumbnails import ThumbnailEntry
 from pgcli.results.publish import publish
-from pgcli.run.checks import check_not_a_source
 from pgcli.stores.files import open_regular
 from pgcli.stores.writing import check_target
 

@@ -14,9 +14,9 @@ from pgcli.errors import OutputExists, UsageError
 from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS, ending
 from pgcli.output.reader import read_settings
+from pgcli.pipeline.status import read_status
 from pgcli.results.gallery.cards import ResultFile
 from pgcli.results.images import saved_record
-from pgcli.run.status import read_status
 
 #: Settings that a page does not show, as only the program reads them.
 PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files"})

@@ -17,7 +17,7 @@ from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILE
 from pgcli.embedding.loader import text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
-from pgcli.run.progress.events import tracked
+from pgcli.pipeline.progress.events import tracked
 from pgcli.training.encoders.classify_task import ClassifyTask
 from pgcli.training.encoders.contrastive_task import ContrastiveTask
 from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer

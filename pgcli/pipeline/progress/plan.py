@@ -1,0 +1,85 @@
+"""The plan of a run as facts, and `--dry-run`: what a run would do and take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pgcli.checkpoints.find import find_local
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.pipeline.rows import RunRows
+from pgcli.pipeline.task import find_checkpoints, model_name
+from pgcli.wording import duration
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.request import RunRequest
+    from pgcli.pipeline.run import Run
+
+LARGE_MODEL = 10**9  # bytes of weights; a larger model is not loaded for an estimate
+SAMPLE_IMAGES = 16  # an input of no more images gets no estimate
+
+
+def plan_facts(
+    request: RunRequest, rows: RunRows, question: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Names and values of what the run is going to do."""
+    options, per_item = request, rows.per_item or 1
+    of_each = f", {per_item} for each image" if per_item > 1 else ""
+    output = options.output
+    optional = [
+        ("adapter", options.model.adapter),
+        ("quantized", None if options.model.quantize == "none" else options.model.quantize),
+        ("output", "standard output" if output.output == "-" else output.output),
+        ("drawn in", output.draw),
+        ("sidecars", output.sidecar),
+    ]
+    kinds = sorted(rows.inventory.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    named = options.model.model or f"{model_name(request)}, the built-in one"
+    return [
+        ("images", number(rows.images, "as many as come on standard input")),
+        *([("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds))] if kinds else []),
+        *rows.inventory.notes,
+        *(("include", pattern) for pattern in options.input.include),
+        *(("exclude", pattern) for pattern in options.input.exclude),
+        ("rows", number(rows.total, "as many as lines come") + of_each),
+        *question,
+        ("model", named),
+        *((name, value) for name, value in optional if value),
+    ]
+
+
+def number(value: int | None, unknown: str) -> str:
+    """The number with thousands separators, or the words for an unknown one."""
+    return unknown if value is None else f"{value:,}"
+
+
+def estimate(run: Run) -> Sequence[tuple[str, str]]:
+    """The time for all rows, measured on a few of the images.
+
+    Empty for few images, and for standard input, whose length is unknown. No model is downloaded,
+    and a large one is not loaded.
+    """
+    request, rows = run.request, run.rows
+    total = rows.total
+    if total is None or (rows.images or 0) <= SAMPLE_IMAGES:
+        return []
+    checkpoint = find_local(model_name(request), request.model.revision)
+    if checkpoint is None:
+        return [("time", "unknown before the model is on this machine")]
+    if total_bytes(checkpoint.folder) > LARGE_MODEL:
+        return [("time", "not estimated, as the model is large: --limit 16 measures it")]
+    run.model.checkpoint, run.model.adapter = find_checkpoints(request)
+    per_item = rows.per_item or 1
+    step = (total // per_item) // SAMPLE_IMAGES * per_item
+    if rows.inventory.has_columns:  # tables are read from the start of their groups on
+        step = per_item
+    starts = range(0, step * SAMPLE_IMAGES, step)
+    items = (pair for row in starts for pair in rows.numbered(range(row, row + per_item)))
+    with run.decoding(items, SAMPLE_IMAGES) as images:
+        answers, began = run.load(), perf_counter()
+        loading = began - run.progress.began
+        sampled = sum(1 for _ in answers(images.take(None, run.tally)))
+    rate = sampled / (perf_counter() - began)
+    time = f"about {duration(loading + total / rate)}; {rate:.1f} rows/s"
+    return [("time", f"{time}, by {SAMPLE_IMAGES} images")]

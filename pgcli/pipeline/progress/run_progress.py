@@ -1,0 +1,175 @@
+"""A run as it is followed: what it says and counts, and whether it is to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from signal import SIGPIPE
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pgcli.errors import NoInputError, OutputChanged, OutputExists, OutputFailed
+from pgcli.pipeline.progress import events
+from pgcli.pipeline.progress.shutdown import GracefulShutdown, Interrupted
+from pgcli.pipeline.progress.summary import Summary, interrupted_notice
+from pgcli.pipeline.progress.tally import Tally
+from pgcli.pipeline.state.open_files import OPEN
+from pgcli.records import Answer
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.request import RunRequest
+    from pgcli.pipeline.state.folder import State
+    from pgcli.pipeline.state.processes import Process
+
+UPDATE_SECONDS = 0.2  # between two signs of progress
+
+
+class RunProgress:
+    """What a run says and counts while it goes on.
+
+    Messages are kept in the log of its `state`, and counts in the file of its `process`, once the
+    run has an output that can be resumed.
+    """
+
+    state: State | None = None
+    process: Process | None = None
+
+    def __init__(self, request: RunRequest, on_event: events.OnEvent):
+        self.request, self.show = request, on_event
+        self.began = perf_counter()
+        self.summary = Summary(request)
+        self.tally: Tally = self.summary.tally
+        self.limits: Callable[[], str] = str  # batches that became smaller, of a loaded model
+        self._budget = request.running.error_budget
+        self._shutdown: GracefulShutdown | None = None
+        self._shown_at = self._answering_began = 0.0
+
+    def say(self, text: str, hint: str = "") -> None:
+        """Show a message, and keep it in the log of the output."""
+        if self.state is not None:
+            self.state.log(text)
+        self.show(events.Message(text, hint))
+
+    @contextmanager
+    def stage(
+        self, task: str, total: int | None = None, initial: int = 0, unit: str = ""
+    ) -> Iterator[None]:
+        """A block in which a stage is shown."""
+        self.show(events.Stage(task, total, initial, unit))
+        try:
+            yield
+        finally:
+            self.show(events.StageEnd())
+
+    @contextmanager
+    def counting(self) -> Iterator[Callable[[int], None]]:
+        """A block in which the input is counted; what is yielded adds to the number shown."""
+        counted = 0
+
+        def add(number: int) -> None:
+            nonlocal counted
+            counted += number
+            if self._is_due():
+                self.show(events.Progress(counted))
+
+        with self.stage("counting", unit=self.summary.unit):
+            yield add
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """A block in which rows are computed, with progress shown and signals obeyed.
+
+        Raises Interrupted after a signal, once the rows in progress are saved.
+        """
+        began = self._answering_began = perf_counter()
+        self._shutdown = GracefulShutdown(
+            lambda: self.say("finishing the rows in progress; press again to quit at once"),
+            lambda: self.show_rows(is_asked=True),
+            pipes=self.request.output.output == "-",
+        )
+        if self.process is not None:
+            self.note_counts()
+            self.process.write()  # `pgcli status` knows the total from the beginning
+        total, before = self.summary.input_rows, self.tally.rows_before
+        with self.stage(self.request.question.task, total, before, "rows"):
+            self.show(events.Progress(before, waits_for="reading the first images"))
+            try:
+                with self._shutdown:
+                    yield
+                    self.tally.seconds = perf_counter() - began
+                    self.show_rows()
+                    self._shutdown.raise_if_requested()
+                    self._budget.check_share(self.tally)
+            except BaseException:
+                self.tally.seconds = perf_counter() - began
+                raise
+
+    def should_stop(self) -> bool:
+        """Whether a signal, or a pipe that is not read any more, ends the run."""
+        return self._shutdown is not None and self._shutdown.should_stop()
+
+    def update(self, row: Answer) -> None:
+        """Show progress now and then, after a row was saved. Raises TooManyErrors."""
+        if self._is_due():
+            self.show_rows()
+        if row.error is not None:
+            self._budget.check(self.tally)
+
+    def add(self, counts: Tally) -> None:
+        """Count rows that another process has saved, and show progress. Raises TooManyErrors."""
+        self.tally.add(counts)
+        self.show_rows()
+        self._budget.check(self.tally)
+
+    def show_rows(self, *, is_asked: bool = False) -> None:
+        """Show how many rows are saved."""
+        self._shown_at = perf_counter()
+        if self.process is not None:
+            self.note_counts()
+        self.show_limits(self.limits())
+        rows = self.tally.rows_before + self.tally.rows
+        self.show(events.Progress(rows, self.tally.errors.total(), is_asked=is_asked))
+
+    def show_limits(self, limits: str) -> None:
+        """Show once that batches became smaller because memory ran out."""
+        if limits and not self.summary.limits:
+            self.say(f"memory ran out: {limits}; no row is lost")
+        self.summary.limits = limits or self.summary.limits
+
+    def note_counts(self) -> None:
+        """Have the file of this process say what it has done so far."""
+        assert self.process is not None
+        tally = self.tally
+        seconds = tally.seconds or (perf_counter() - self._answering_began)
+        self.process.note(
+            total=self.summary.input_rows,
+            shard=self.request.input.shard,
+            rows=tally.rows,
+            errors=tally.errors.total(),
+            seconds=round(seconds, 3),
+        )
+
+    def report_interruption(self, problem: BaseException) -> None:
+        """Show how many rows are saved, unless answering has not begun or nobody reads them."""
+        is_pipe = isinstance(problem, Interrupted) and problem.signum == SIGPIPE
+        is_refused = isinstance(
+            problem, BrokenPipeError | NoInputError | OutputExists | OutputChanged
+        )
+        if self._shutdown is None or is_pipe or is_refused:
+            return
+        saved = self.tally.rows_before + self.tally.rows
+        output, state = self.request.output.output, self.state
+        with suppress(OutputFailed):
+            # a store may be what failed, and it is not asked again
+            is_beside = state is not None and (state.is_stored or any(state.store.list(OPEN)))
+            notice = interrupted_notice(
+                output, saved, is_resumable=state is not None, is_beside=is_beside
+            )
+            self.say(notice)
+
+    def _is_due(self) -> bool:
+        """Whether progress is to be shown now."""
+        is_due = perf_counter() - self._shown_at >= UPDATE_SECONDS
+        if is_due:
+            self._shown_at = perf_counter()
+        return is_due

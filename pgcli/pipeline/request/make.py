@@ -1,0 +1,103 @@
+"""Make the request of a run from the values of options, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pgcli.declare import build, options_of
+from pgcli.errors import PgcliError
+from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.request.applies import applying
+from pgcli.pipeline.request.options import (
+    RECORDS,
+    AnsweringOptions,
+    InputOptions,
+    ModelOptions,
+    OutputOptions,
+    RunningOptions,
+)
+from pgcli.pipeline.request.questions import COMMANDS, WITHOUT_ANSWERS, CommandOptions, text_lines
+from pgcli.tasks import Question, with_extras, with_region
+
+
+def records_of(command: str) -> tuple[type, ...]:
+    """The records that have the options of a command, its own first."""
+    is_answering = command not in WITHOUT_ANSWERS
+    shared = (record for record in RECORDS if is_answering or record is not AnsweringOptions)
+    return (COMMANDS[command], *shared)
+
+
+def make_request(
+    command: str,
+    sources: Iterable[str],
+    values: Mapping[str, Any],
+    *,
+    typed: Collection[str] = (),
+    arguments: Iterable[str] = (),
+) -> RunRequest:
+    """The request of a command with these values of options, which are parsed.
+
+    Options that do not apply are left out. Raises UsageError for values that make no question, and
+    for those that contradict each other.
+    """
+    sources, values = tuple(sources), {**values}
+    if lines := text_lines(values.get("prompts_file"), noun="prompt"):
+        values["prompt"] = (*values.get("prompt", ()), *lines)
+    texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
+    if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
+        for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
+            values.pop(name, None)
+    values, ignored = applying(command, sources, values, typed)
+    answering = build(AnsweringOptions, values)
+    own: CommandOptions = build(COMMANDS[command], values)
+    question = own.question(answering, sources)
+    if isinstance(question, Question):
+        question = with_extras(
+            with_region(question, answering.region),
+            alternatives=answering.alternatives,
+            token_logprobs=answering.token_logprobs,
+        )
+    return RunRequest(
+        question=question,
+        sources=sources,
+        model=build(ModelOptions, values),
+        input=build(InputOptions, values),
+        answering=answering,
+        output=build(OutputOptions, values),
+        running=build(RunningOptions, values),
+        mask_decoder=values.get("mask_decoder"),
+        arguments=tuple(arguments),
+        ignored=ignored,
+    )
+
+
+def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
+    """Whether a model can answer a command, as far as is known without a download.
+
+    With `texts` the command embeds texts in place of images.
+    """
+    from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
+    from pgcli.checkpoints.model_description import read_description
+    from pgcli.embedding.abilities import COMMANDS as ABLE
+
+    try:
+        checkpoint = None if model is None else find_local(model)
+        if checkpoint is None:
+            return True
+        kind = read_description(checkpoint.folder).kind
+        return command in ABLE[kind] and (kind == "two_towers" or not texts)
+    except PgcliError:  # which the checks of the run say
+        return True
+
+
+def command_words(
+    command: str, sources: Sequence[str], keywords: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The words of the command line that a call from Python is: they are recorded and shown."""
+    options = {
+        option.name: option for record in records_of(command) for option in options_of(record)
+    }
+    pairs = ((options[name], value) for name, value in keywords.items() if name in options)
+    words = [word for option, value in pairs for word in option.words(value)]
+    return (command, *words, "--", *sources)

@@ -1,0 +1,330 @@
+"""The options of every run, in one record for each concern; other commands share some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
+from pgcli.declare import opt
+from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.pipeline.request import values
+from pgcli.pipeline.request.values import DTYPES
+from pgcli.records import Region
+
+if TYPE_CHECKING:
+    from pgcli.inputs.options import NameFilter
+    from pgcli.stores import Reader
+
+_model = partial(opt, panel="Which model", affects_rows=False)
+_input = partial(opt, panel="Which images")
+_answering = partial(opt, panel="What to ask")
+_output = partial(opt, panel="Where to", affects_rows=False)
+_running = partial(opt, panel="How to run", affects_rows=False)
+
+#: Names that the completion of shells offers.
+MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
+
+
+def models() -> list[str]:
+    """Common names of models, and those on this machine."""
+    from pgcli.checkpoints.find import cached_models
+
+    return list(dict.fromkeys([*MODELS, *cached_models()]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The model, the device and dtype that it runs with, and the processes that run it.
+
+    A run records what `model`, `revision` and `dtype` resolve to: these are not compared as given.
+    """
+
+    model: str | None = _model(
+        "A folder, a name on the Hub, or a built-in model.",
+        metavar="NAME",
+        choices=models,
+        default_text=f"{DEMO}, or {DEMO_TOWERS} for embed, score and classify",
+    )
+    revision: str | None = _model("Branch, tag or commit on the Hub.", metavar="NAME")
+    adapter: str | None = _model(
+        "A LoRA adapter to merge into the model: a folder or a name on the Hub.",
+        metavar="NAME",
+        affects_rows=True,
+    )
+    device: str = _model(
+        "auto is a GPU where there is one.",
+        default="auto",
+        metavar="[auto|cpu|cuda|cuda:N|mps]",
+        parse=values.device,
+        choices=DEVICES,
+    )
+    dtype: str = _model(
+        "auto is bfloat16 where that is fast.",
+        default="auto",
+        metavar=f"[{'|'.join(DTYPES)}]",
+        parse=values.dtype,
+        choices=DTYPES,
+    )
+    quantize: Literal["none", "int8", "fp8"] = _model(
+        "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.",
+        default="none",
+        affects_rows=True,
+    )
+    batch_size: int | None = _model(
+        "Rows in one batch, or auto: as many as fit into memory.",
+        metavar="N",
+        parse=values.batch_size,
+        default_text="auto",
+    )
+    engines: int | None = _model(
+        "Processes that each run the model, or auto: one on each GPU, or what is fastest.",
+        metavar="N",
+        parse=values.engines,
+        default_text="auto",
+    )
+    ray: str | None = _model(
+        "Run on a Ray cluster: auto, local or ray://host:10001; into a folder: -o DIR/.",
+        metavar="ADDRESS",
+    )
+    ray_gpus: float | None = _model(
+        "GPUs of the cluster for each engine; 0.5: two engines on each.",
+        min=0.0,
+        default_text="1 if the cluster has GPUs",
+        seldom=True,
+    )
+    ray_cpus: int | None = _model(
+        "Cores of the cluster for each engine.", min=1, default_text="1", seldom=True
+    )
+    join: bool = _model(
+        "Share the folder -o DIR/ with other runs of the command: each takes free parts.",
+        default=False,
+        seldom=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """The images to read, and the columns of a manifest."""
+
+    image_column: str = _input(
+        "Column of a manifest with the images; in archives, their ending, such as seg.png.",
+        default="image",
+        metavar="NAME",
+    )
+    id_column: str = _input("Column of a manifest with their ids.", default="id", metavar="NAME")
+    prompt_column: str = _input(
+        "Column of a manifest with the prompts.", default="prompt", metavar="NAME"
+    )
+    keep: tuple[str, ...] = _input(
+        "Columns of a manifest to copy to the output; repeatable.",
+        metavar="A,B",
+        repeat=True,
+        commas=True,
+    )
+    limit: int | None = _input("Stop after N rows.", min=1, affects_rows=False)
+    shard: str | None = _input(
+        "Only part I of N of the rows, counted from 0, into a folder: -o DIR/.",
+        metavar="I/N|auto",
+        affects_rows=False,
+    )
+    include: tuple[str, ...] = _input(
+        "Only images and files whose relative path or id matches; * also matches slashes; "
+        "repeatable.",
+        metavar="GLOB",
+        repeat=True,
+    )
+    exclude: tuple[str, ...] = _input(
+        "Leave out images and files whose relative path or id matches; repeatable.",
+        metavar="GLOB",
+        repeat=True,
+    )
+    null: bool = _input(
+        "Names on standard input are separated by NUL, as from find -print0.",
+        default=False,
+        short=("-0",),
+        affects_rows=False,
+        seldom=True,
+    )
+    workers: int | None = _input(
+        "Processes that decode images; 0: decode in this process.",
+        min=0,
+        max=256,
+        default_text="up to 4; for a GPU all cores but 2",
+        affects_rows=False,
+    )
+    max_pixels: int | None = _input(
+        "Larger images become error rows.", min=1, default_text="89,478,485"
+    )
+    fast_decode: bool = _input(
+        "Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
+        default=False,
+    )
+    allow_outside_root: bool = _input(
+        "Follow links and paths that lead out of the folder of the images or manifest.",
+        default=False,
+        affects_rows=False,
+    )
+    allow_urls: bool = _input(
+        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also those in manifests.",
+        default=False,
+        affects_rows=False,
+    )
+    allow_private_hosts: bool = _input(
+        "Allow http(s):// addresses on this machine and its private network.",
+        default=False,
+        affects_rows=False,
+        seldom=True,
+    )
+
+    @property
+    def names(self) -> NameFilter:
+        """The images to read, by their names."""
+        from pgcli.inputs.options import NameFilter
+
+        return NameFilter(self.include, self.exclude)
+
+    @property
+    def url_reader(self) -> Reader | None:
+        """The reader of URLs, if these are allowed."""
+        from pgcli.stores import make_reader
+
+        return make_reader(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweringOptions:
+    """How answers are generated."""
+
+    max_new_tokens: int | None = _answering(
+        "Longest answer, in tokens.",
+        min=1,
+        default_text="caption 128, ask 64, detect 256, segment 512, ocr 512",
+    )
+    temperature: float = _answering(
+        "0 takes the most likely token each time; above 0, tokens are sampled.",
+        default=0.0,
+        min=0.0,
+    )
+    top_p: float = _answering(
+        "Sample among the most likely tokens whose probabilities sum to this.",
+        default=1.0,
+        min=0.0,
+        max=1.0,
+        above=True,
+        seldom=True,
+    )
+    top_k: int = _answering(
+        "Sample among the N most likely tokens; 0: among 1,024.", default=0, min=0, seldom=True
+    )
+    seed: int = _answering(
+        "Equal seeds sample equal answers at every batch size.", default=0, min=0
+    )
+    alternatives: int = _answering(
+        "Also sample N answers, at --temperature or else at 1; the answer itself stays the most "
+        "likely one.",
+        default=0,
+        min=0,
+        max=1000,
+        seldom=True,
+    )
+    token_logprobs: bool = _answering(
+        "Add a column with each token and its log-probability.", default=False, seldom=True
+    )
+    region: Region | None = _answering(
+        "Ask about xmin,ymin,xmax,ymax, in pixels of each upright image.",
+        metavar="BOX",
+        parse=values.region,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """Where rows and what is made of them are written, and in which format."""
+
+    output: str = _output(
+        "A .jsonl or .parquet file, or folder/ for Parquet files, here or at s3://, gs:// or "
+        "az://; - is standard output.",
+        default="-",
+        metavar="FILE",
+        short=("-o",),
+    )
+    format: Literal["auto", "jsonl", "text"] = _output(
+        "auto follows the file's ending, and is text on a terminal.", default="auto"
+    )
+    draw: str | None = _output(
+        "Draw boxes and masks on copies of the images, in this folder.", metavar="DIR"
+    )
+    view: str | None = _output(
+        "Write a page of the answers, as pgcli view does, with prompts side by side.",
+        metavar="PAGE",
+    )
+    sidecar: str | None = _output(
+        "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
+        metavar=".ENDING",
+    )
+    prepend: str | None = _output(
+        "Start each text of --sidecar with this.", metavar="TEXT", seldom=True
+    )
+    append: str | None = _output(
+        "End each text of --sidecar with this.", metavar="TEXT", seldom=True
+    )
+    no_timing: bool = _output(
+        "Leave times and batch sizes null, so that equal runs write equal rows.",
+        default=False,
+        affects_rows=True,
+        seldom=True,
+    )
+    rows_per_file: int | None = _output(
+        "Rows in each file of a folder of Parquet files.",
+        min=1,
+        max=10**9 - 1,
+        default_text="10,000, or a shard's fair part",
+        affects_rows=True,
+        seldom=True,
+    )
+    overwrite: bool = _output("Replace an existing output, and existing text files.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningOptions:
+    """What a run does about errors, and how much it prints. Rows depend on none of it."""
+
+    on_error: Literal["record", "stop"] = _running(
+        "record: an unreadable image is an error row; stop: end at the first one.", default="record"
+    )
+    max_errors: ErrorBudget | None = _running(
+        "Stop when more rows than this have errors.",
+        metavar="N|P%",
+        parse=values.max_errors,
+        default_text="50 in a row",
+    )
+    retry_errors: bool = _running(
+        "Ask the rows with errors again and keep the others.", default=False
+    )
+    retry_changed: bool = _running(
+        "Ask the rows whose images have changed again and keep the others.", default=False
+    )
+    moved: bool = _running(
+        "Resume although the images are now in another place.", default=False, seldom=True
+    )
+    dry_run: bool = _running("Check everything, print the plan, and exit.", default=False)
+    summary_json: str | None = _running(
+        "Write counts, errors and times by stage as a JSON object, also of a failed run.",
+        metavar="FILE",
+        seldom=True,
+    )
+    quiet: bool = _running("Print errors only.", default=False, short=("-q",))
+    verbose: bool = _running("Print the plan, and times by stage.", default=False, short=("-v",))
+
+    @property
+    def error_budget(self) -> ErrorBudget:
+        """How many error rows end the run."""
+        budget = self.max_errors or ErrorBudget()
+        return replace(budget, stop_on_error=self.on_error == "stop")
+
+
+#: The options of every answering command, those of its question apart.
+RECORDS = (InputOptions, OutputOptions, ModelOptions, AnsweringOptions, RunningOptions)

@@ -1,0 +1,253 @@
+"""What each command asks: its own options, and the question that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from pgcli import tasks
+from pgcli.box_filter import BoxFilter
+from pgcli.declare import REQUIRED, opt
+from pgcli.errors import UsageError
+from pgcli.pipeline.request.options import AnsweringOptions
+from pgcli.stores.files import read_text
+from pgcli.tasks import AnyQuestion
+
+_answering = partial(opt, panel="What to ask")
+_share = partial(opt, panel="Boxes", min=0.0, max=1.0)
+
+
+class CommandOptions(Protocol):
+    """The options of one command."""
+
+    def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
+        """The question. Raises UsageError for options that make none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptionOptions:
+    """The options of `caption`."""
+
+    lang: str = _answering("Language of the captions.", default="en", metavar="TAG")
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        return tasks.caption(self.lang, max_new_tokens=answering.max_new_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskOptions:
+    """The options of `ask`."""
+
+    prompt: tuple[str, ...] = _answering(
+        "A question; repeatable. {column} is replaced by the value in the manifest's row.",
+        metavar="TEXT",
+        repeat=True,
+    )
+    prompts_file: str | None = _answering(
+        "A text file with a prompt on each line, asked after those of --prompt.", metavar="FILE"
+    )
+    choice: tuple[str, ...] = _answering(
+        "A candidate answer; give two or more. The most likely one is the answer.",
+        metavar="TEXT",
+        repeat=True,
+    )
+    choices_column: str | None = _answering(
+        "Column of a manifest with the candidates of each row: a list, or a text such as yes|no.",
+        metavar="NAME",
+    )
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        if any(not text.strip() for text in self.prompt):
+            raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
+        return tasks.ask(
+            self.prompt or None,
+            choices=self.choice,
+            choices_column=self.choices_column,
+            max_new_tokens=answering.max_new_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxOptions:
+    """Which boxes rows, pages and exports have."""
+
+    min_score: float | None = _share("Leave out boxes with a score below this.")
+    min_confidence: float | None = _share("Leave out boxes with a confidence below this.")
+    nms: float | None = _share(
+        "Of boxes with the same label that overlap by more than this, keep the most confident.",
+        metavar="IOU",
+    )
+
+    @property
+    def box_filter(self) -> BoxFilter:
+        """The boxes to keep."""
+        return BoxFilter(self.min_score, self.min_confidence, self.nms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectOptions(BoxOptions):
+    """The options of `detect`."""
+
+    object: tuple[str, ...] = _answering(
+        "What to find; repeatable.", default=REQUIRED, metavar="TEXT", repeat=True
+    )
+    strict: bool = _answering("Allow only complete boxes around these objects.", default=False)
+    each: bool = _answering(
+        "Ask for one object in each prompt: a row for each image and object. Small models find "
+        "more so.",
+        default=False,
+    )
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        return tasks.detect(
+            self.object,
+            strict=self.strict,
+            each=self.each,
+            box_filter=self.box_filter,
+            max_new_tokens=answering.max_new_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentOptions(BoxOptions):
+    """The options of `segment`."""
+
+    object: tuple[str, ...] = _answering(
+        "What to find; repeatable.", default=REQUIRED, metavar="TEXT", repeat=True
+    )
+    mask_decoder: str | None = opt(
+        "Weights that turn mask codes into pixels: big_vision's vae-oid.npz. By default the "
+        "model's own, where it brings mask_decoder.safetensors.",
+        panel="Which model",
+        metavar="FILE",
+    )
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        most = answering.max_new_tokens
+        return tasks.segment(self.object, box_filter=self.box_filter, max_new_tokens=most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OcrOptions:
+    """The options of `ocr`: none."""
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        return tasks.ocr(max_new_tokens=answering.max_new_tokens)
+
+
+RAW_TEXT = "Leave texts as they are where the model was trained on lower case and no punctuation."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedOptions:
+    """The options of `embed`."""
+
+    text: tuple[str, ...] = opt(
+        "A text to embed in place of images; repeatable.",
+        panel="What to ask",
+        metavar="TEXT",
+        repeat=True,
+    )
+    texts_file: str | None = opt(
+        "A text file with a text on each line, embedded after those of --text.",
+        panel="What to ask",
+        metavar="FILE",
+    )
+    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
+    dtype_out: Literal["float32", "float16"] = opt(
+        "The type of the values of embeddings.", panel="Where to", default="float32"
+    )
+
+    def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
+        if bool(sources) == bool(self.text or self.texts_file):
+            what = "images and texts are both given" if sources else "no image and no text is given"
+            raise UsageError(
+                what, hint='name a folder of images; or --text "a red car", in another run'
+            )
+        return tasks.embed(
+            self.text,
+            texts_file=self.texts_file,
+            float16=self.dtype_out == "float16",
+            raw_text=self.raw_text,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOptions:
+    """The options of `score`."""
+
+    text: tuple[str, ...] = opt(
+        "A text; repeatable.", panel="What to ask", metavar="TEXT", repeat=True
+    )
+    text_column: str | None = opt(
+        "Column of a manifest: the text of each row is scored with its image.",
+        panel="What to ask",
+        metavar="NAME",
+    )
+    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        return tasks.score(self.text, text_column=self.text_column, raw_text=self.raw_text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyOptions:
+    """The options of `classify`."""
+
+    label: tuple[str, ...] = opt(
+        "A label; repeatable. Of a classifier's labels only these are kept.",
+        panel="What to ask",
+        metavar="TEXT",
+        repeat=True,
+    )
+    label_file: str | None = opt(
+        "A text file with a label on each line, after those of --label.",
+        panel="What to ask",
+        metavar="FILE",
+    )
+    template: tuple[str, ...] = opt(
+        "A text with {label} in it; repeatable. A label is the mean of its texts.",
+        panel="What to ask",
+        metavar="TEXT",
+        repeat=True,
+        default_text='"a photo of a {label}"',
+    )
+    top: int = opt("The most labels that a row has.", panel="What to ask", default=5, min=1)
+    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
+
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        labels = (*self.label, *text_lines(self.label_file, noun="label"))
+        return tasks.classify(labels, templates=self.template, top=self.top, raw_text=self.raw_text)
+
+
+#: The options of each command; those of embed, score and classify take no AnsweringOptions.
+COMMANDS: Mapping[str, type[Any]] = {
+    "caption": CaptionOptions,
+    "ask": AskOptions,
+    "detect": DetectOptions,
+    "segment": SegmentOptions,
+    "ocr": OcrOptions,
+    "embed": EmbedOptions,
+    "score": ScoreOptions,
+    "classify": ClassifyOptions,
+}
+WITHOUT_ANSWERS = ("embed", "score", "classify")
+
+
+def text_lines(file: str | None, *, noun: str) -> list[str]:
+    """The lines of a text file that are not blank; none without a file. Raises UsageError."""
+    if file is None:
+        return []
+    try:
+        text = read_text(file)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"{file} cannot be read: {reason}", hint=f"name a text file with a {noun} on each line"
+        ) from problem
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise UsageError(f"{file} has no {noun}s", hint="write one on each line")
+    return lines

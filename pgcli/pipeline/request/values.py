@@ -1,0 +1,105 @@
+"""Values of options that are neither plain texts nor plain numbers; each raises ValueError."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pgcli import regions
+from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.records import Region
+
+DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+DTYPES = ("auto", "bfloat16", "float32")
+
+
+def auto_or_number(most: int) -> Any:
+    """A reader of whole numbers from 1 to `most`, and of `auto`, which is None."""
+    bounds = f"from 1 to {most:,}" if most < 10_000 else "of 1 or more"
+
+    def read(value: object) -> int | None:
+        text = plain(value)
+        if text == "auto":
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+            raise ValueError(f"{value!r} is neither auto nor a whole number {bounds}")
+        return int(text)
+
+    return read
+
+
+batch_size = auto_or_number(999_999)
+engines = auto_or_number(999)
+
+
+def plain(value: object) -> str:
+    """The text of a value that is a text or a number, as the command line would give it."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{value!r} is neither a text nor a number")
+    return str(value)
+
+
+def device(value: object) -> str:
+    """A device name. Whether this machine has the device is checked when the model is loaded."""
+    if not isinstance(value, str) or not DEVICE.fullmatch(value):
+        raise ValueError(f"{value!r} is not auto, cpu, cuda, cuda:N or mps")
+    return value
+
+
+def dtype(value: object) -> str:
+    """A dtype name. float16 is refused."""
+    if value in ("float16", "fp16", "half"):
+        raise ValueError(
+            f"{value} cannot hold Gemma's activations, which overflow it; bfloat16 is as small"
+        )
+    if not isinstance(value, str) or value not in DTYPES:
+        raise ValueError(f"{value!r} is not auto, bfloat16 or float32")
+    return value
+
+
+def region(value: Any) -> Region:
+    """A box that is not empty: xmin, ymin, xmax and ymax in pixels."""
+    try:
+        return regions.parse_region(value)
+    except ValueError as problem:
+        raise ValueError(f"{value!r} is {problem}") from None
+
+
+def max_errors(value: object) -> ErrorBudget:
+    """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
+    text = plain(value)
+    if text.endswith("%"):
+        return ErrorBudget(max_share=share(text))
+    return ErrorBudget(max_errors=whole_number(text))
+
+
+def count_or_share(value: object) -> float:
+    """A number of steps, `N`, or a share of all of them, `P%` or a fraction below 1."""
+    if isinstance(value, float) and 0 <= value < 1:
+        return value
+    text = plain(value)
+    return min(share(text), 0.999_999) if text.endswith("%") else float(whole_number(text))
+
+
+def share(text: str) -> float:
+    """A percentage, `P%`, as a number of 0 to 1."""
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise ValueError(f"{text!r} is not a percentage of 0% to 100%")
+    return number / 100
+
+
+def whole_number(text: str) -> int:
+    """A number of 0 or more where a percentage may be given as well."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 10**18:
+        raise ValueError(
+            f"{text!r} is neither a whole number of 0 or more nor a percentage such as 5%"
+        )
+    return number

@@ -1,0 +1,169 @@
+"""Which rows a run has: those of each item of the input, up to the limit, in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, repeat
+from typing import TYPE_CHECKING
+
+from pgcli.inputs import Inventory
+from pgcli.records import Item
+from pgcli.rows import RowSchema
+from pgcli.tasks import AnyQuestion, rows_per_image, with_prompts
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from pgcli.pipeline.request import RunRequest
+
+#: Rows of a file in a folder that one command writes, unless `--rows-per-file` says otherwise.
+FILE_ROWS = 10_000
+#: Chunks that processes claim: about so many, of no fewer and no more rows. With larger ones, slow
+#: engines end late.
+CLAIMED_CHUNKS, MIN_CLAIMED_ROWS, MAX_CLAIMED_ROWS = 1024, 64, 1000
+
+#: Items, each with the number of its first row.
+Numbered = Iterator[tuple[int, Item]]
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """The rows of an input: `per_item` of each item, `total` in all.
+
+    Both are None where rows are not known before the input is read: of standard input, and where
+    several prompts name columns, so that some of an item's may be equal.
+    """
+
+    inventory: Inventory
+    question: AnyQuestion
+    limit: int | None = None
+
+    @property
+    def per_item(self) -> int | None:
+        """The number of rows of each item."""
+        return rows_per_image(self.question)
+
+    @property
+    def total(self) -> int | None:
+        """The number of rows of the output."""
+        if not self.is_addressable:
+            return None
+        rows = (self.inventory.total or 0) * (self.per_item or 0)
+        return rows if self.limit is None else min(rows, self.limit)
+
+    @property
+    def is_addressable(self) -> bool:
+        """Whether any rows can be read without those before them."""
+        return self.inventory.total is not None and self.per_item is not None
+
+    @property
+    def images(self) -> int | None:
+        """The number of items that are read; of rows that are not known, those of the sources."""
+        if self.total is None or self.per_item is None:
+            return self.inventory.total
+        return -(-self.total // self.per_item)
+
+    def numbered(self, rows: range, *, images: bool = True) -> Numbered:
+        """The items of some rows, each with its prompts of these rows only and its first row.
+
+        Without `images` the bytes of images are not read of tables.
+        """
+        per_item = self.per_item
+        assert per_item is not None
+        start, stop = rows.start // per_item, -(-rows.stop // per_item)
+        read = self.inventory.items(start, stop, images=images)
+        items = with_prompts(read, self.question)
+        for first, item in zip(count(start * per_item, per_item), items, strict=False):
+            begin, end = max(rows.start, first), min(rows.stop, first + per_item)
+            if (begin, end) == (first, first + len(item.prompts)):
+                yield first, item
+            else:
+                yield begin, replace(item, prompts=item.prompts[begin - first : end - first])
+
+    def chosen(self, numbers: Sequence[int]) -> Numbered:
+        """The items of some rows in order, each with the prompt of its row only."""
+        if self.per_item is not None:
+            for number in numbers:
+                yield from self.numbered(range(number, number + 1))
+            return
+        wanted = set(numbers)
+        for first, item in self.stream():
+            for number, prompt in enumerate(item.prompts, first):
+                if number in wanted:
+                    yield number, replace(item, prompts=(prompt,))
+
+    def item_of_each(self, rows: range) -> Iterator[Item]:
+        """The item of each of the rows, once for each of its prompts."""
+        for _, item in self.numbered(rows):
+            yield from repeat(item, len(item.prompts))
+
+    def item_count(self, rows: range) -> int:
+        """The number of items that `numbered` yields for the rows."""
+        assert self.per_item is not None
+        return -(-rows.stop // self.per_item) - rows.start // self.per_item
+
+    @property
+    def last_prompts(self) -> int:
+        """The number of prompts of the last item; fewer than `per_item` where the limit cuts it."""
+        per_item = self.per_item or 1
+        return (self.total or 0) % per_item or per_item
+
+    def stream(self, on_cut: Callable[[int, int], object] | None = None) -> Numbered:
+        """All items with their prompts and first rows, as they arrive, up to the limit.
+
+        `on_cut` is called with the prompts that the last item has, and had, if the limit cuts it.
+        """
+        first = 0
+        for item in with_prompts(self.inventory.items(), self.question):
+            if self.limit is not None and first + len(item.prompts) >= self.limit:
+                remaining = self.limit - first
+                if on_cut is not None and 0 < remaining < len(item.prompts):
+                    on_cut(remaining, len(item.prompts))
+                if remaining > 0:
+                    yield first, replace(item, prompts=item.prompts[:remaining])
+                return
+            yield first, item
+            first += len(item.prompts)
+
+    def kept(self, start: int, stop: int) -> pyarrow.Table | None:
+        """The kept columns of some rows, in their own types; None where lines have them."""
+        if not self.inventory.kept or not self.is_addressable:
+            return None
+        per_item = self.per_item or 1
+        table = self.inventory.kept_table(start // per_item, -(-stop // per_item))
+        if per_item == 1:
+            return table
+        offset = start // per_item
+        return table.take([row // per_item - offset for row in range(start, stop)])
+
+
+def claimed_rows(total: int) -> int:
+    """The rows in a chunk where processes take chunks as they become free."""
+    return max(MIN_CLAIMED_ROWS, min(MAX_CLAIMED_ROWS, -(-total // CLAIMED_CHUNKS)))
+
+
+def chunk_numbers(size: int, total: int) -> range:
+    """The numbers of the chunks of so many rows."""
+    return range(-(-total // size))
+
+
+def chunk(number: int, size: int, total: int) -> range:
+    """The rows of a chunk."""
+    return range(number * size, min((number + 1) * size, total))
+
+
+def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowSchema:
+    """The columns of the rows. Raises UsageError for a kept column of a name that is taken.
+
+    With `exact`, rows are lines from which Parquet is made: embeddings as their bytes.
+    """
+    question = request.question
+    return RowSchema(
+        timing=not request.output.no_timing,
+        extras=question.extra_columns,
+        base=question.columns,
+        float16=question.float16,
+        keep=tuple(keep),
+        exact=exact,
+    )

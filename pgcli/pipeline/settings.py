@@ -1,0 +1,134 @@
+"""What the rows of a run depend on: its question, its options, and the files of its model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgcli import __version__
+from pgcli.checkpoints.files import digests, folder_digests
+from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
+from pgcli.declare import fingerprint_values
+from pgcli.inputs.paths import absolute_source, display_name, rebased
+from pgcli.pipeline.state.record import SOURCES, RunRecord, changed_source, plain
+from pgcli.pipeline.task import model_name
+from pgcli.printable import encodable
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.request import RunRequest
+
+#: The libraries whose versions may change an answer.
+VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
+
+
+def run_settings(request: RunRequest) -> dict[str, Any]:
+    """The settings that rows depend on, by name, except those of the model."""
+    question = asdict(request.question)
+    return plain(
+        {
+            "sources": [
+                encodable(absolute_source(name, request.input_folder)) for name in request.sources
+            ],
+            "command": question.pop("task"),
+            "prompts": question.pop("templates", None),
+            **fingerprint_values(request.input),
+            **fingerprint_values(request.answering),
+            **fingerprint_values(request.output),
+            **question,
+            "texts_file": file_setting(question.get("texts_file")),
+            "mask_decoder": file_setting(request.mask_decoder),
+            "quantize": request.model.quantize,
+        }
+    )
+
+
+def input_settings(request: RunRequest) -> dict[str, Any]:
+    """What reads the sources of a run again, for the commands on its rows."""
+    return plain(
+        {
+            "sources": [display_name(name) for name in request.sources],
+            "folder": encodable(request.input_folder),
+            "question": asdict(request.question),
+            **asdict(request.input),
+        }
+    )
+
+
+def resumed_request(request: RunRequest, record: RunRecord) -> RunRequest:
+    """The request with its sources and its model named as in the first command of the run.
+
+    So rows are named alike in whatever folder a run is resumed. Sources that were moved have their
+    new names.
+    """
+    names, folder = record.input.get("sources"), record.input.get("folder")
+    known = known_model(request)
+    is_named_by_files = known["adapter"] is None or known["adapter_files"] is not None
+    if isinstance(known["checkpoint"], dict) and is_named_by_files:
+        request = replace(request, model_label=str(record.model.get("model") or ""))
+    now = run_settings(request)[SOURCES]
+    if not (
+        names and isinstance(names, list) and isinstance(folder, str) and Path(folder).is_dir()
+    ):
+        return request
+    if len(names) > len(request.sources) or changed_source(record.settings.get(SOURCES), now):
+        return request
+    more = (rebased(name, request.folder, folder) for name in request.sources[len(names) :])
+    return replace(request, sources=(*names, *more), sources_folder=folder)
+
+
+def file_setting(name: str | None) -> dict[str, str | None] | None:
+    """A file that rows depend on: its name, wherever it is, and its digest."""
+    if name is None:
+        return None
+    file = Path(name).expanduser()
+    digest = digests([file])[0][:DIGEST_LENGTH] if file.is_file() else None
+    return {"name": encodable(file.name), "sha256": digest}
+
+
+def versions() -> dict[str, str]:
+    """The versions of pgcli and of the libraries that answers depend on, by name."""
+    return {"pgcli": __version__, **{name: version(name) for name in VERSIONED}}
+
+
+def known_model(request: RunRequest) -> dict[str, Any]:
+    """What identifies the model and its adapter, as far as their files are on this machine.
+
+    A model of the Hub and a built-in one are known by name and revision, a folder by digests
+    of its files, which are cached for as long as these do not change.
+    """
+    options = request.model
+    checkpoint: dict[str, str] | str | None = None
+    adapter_files = None
+    folder = folder_of(model_name(request))
+    if folder is not None and folder not in builtin_models().values():
+        checkpoint = folder_digests(folder)
+    elif local := find_local(model_name(request), options.revision):
+        checkpoint = local.label
+    if options.adapter is not None and (folder := folder_of(options.adapter, "adapter")):
+        adapter_files = folder_digests(folder)
+    return {
+        "checkpoint": checkpoint,
+        "adapter": None if options.adapter is None else encodable(options.adapter),
+        "adapter_files": adapter_files,
+        "dtype_option": options.dtype,
+    }
+
+
+def loaded_model(request: RunRequest, label: str, dtype: str, dim: int | None) -> dict[str, Any]:
+    """What is recorded of a loaded model."""
+    return known_model(request) | {"model": label, "dtype": dtype, "embedding_dim": dim}
+
+
+def check_known_model(request: RunRequest, record: RunRecord, output: str) -> None:
+    """Raise OutputExists if the model of the request is not the one that made the saved rows.
+
+    The model is not loaded, and not downloaded.
+    """
+    model = known_model(request)
+    option = model.pop("dtype_option")
+    if option != record.model.get("dtype_option"):
+        model["dtype_option" if option == "auto" else "dtype"] = option
+    is_known = {name: value for name, value in model.items() if value is not None}
+    record.check_model(is_known | {"adapter": model["adapter"]}, output)

@@ -1,0 +1,168 @@
+"""Compares saved rows with the input: some of them when a run resumes, all of them by `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pgcli.errors import OutputExists
+from pgcli.inputs.inventory import Change, Inventory
+from pgcli.inputs.paths import display_path
+from pgcli.inputs.stamps import Stamp, is_other, read_stamp
+from pgcli.output.lines import parse_row
+from pgcli.printable import encodable
+from pgcli.records import Item
+from pgcli.regions import location_values, with_locations
+from pgcli.rows import prompt_of, task_of
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.output import RunOutput
+
+Row = Mapping[str, Any]
+MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
+WAYS_OUT = (
+    "restore it; --moved compares names and sizes only; another -o starts anew, "
+    "--overwrite replaces it"
+)
+
+
+def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
+    """Raise OutputExists where rows of the output are not those of the input.
+
+    Some rows are compared, each by its index, id, image and prompt: the files that they were made
+    from are compared by size and time.
+    """
+    for number, row in probes(output):
+        if number >= (output.rows.total or 0):
+            continue
+        change = "is not a row"
+        # the path of a row with bytes is shown as it is written: they are read where that matters
+        for images in (False, True):
+            if row is None or not change:
+                break
+            _, item = next(output.rows.numbered(range(number, number + 1), images=images))
+            change = difference(row, item, item.prompts[0], is_moved=is_moved)
+        if change:
+            raise input_changed(output.state.name, number, change, is_moved=is_moved)
+
+
+def probes(output: RunOutput) -> Iterator[tuple[int, Row | None]]:
+    """Some of the saved rows with their numbers; None in place of what is not a row."""
+    yield from output.form.probes()
+    for segment in output.segments:
+        if segment.name:  # a file that is gone has no lines: its rows are in the output
+            for number, line in output.files.scan(segment.name).probes.items():
+                yield segment.first + number, parse_row(line)
+
+
+def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
+    """How the input differs from what a row shows; empty if it does not."""
+    if row.get("index") != item.index or (row.get("id") != encodable(item.id) and "id" in row):
+        return f"is of {quoted(row.get('id'))}, but the input has {quoted(item.id)}"
+    if "image" in row and not is_moved and row["image"] != encodable(item.image):
+        return f"is of {quoted(row['image'])}, but the input has {quoted(item.image)}"
+    if not is_prompt(row, item, prompt):
+        return f"has the prompt {quoted(prompt_of(row))}, but the input has {quoted(prompt)}"
+    return ""
+
+
+def is_prompt(row: Row, item: Item, prompt: str) -> bool:
+    """Whether a row's prompt is this one, followed by the item's region if it was located."""
+    if task_of(row) in ("score", "classify"):
+        return True  # such rows do not show it
+    shown, width, height = prompt_of(row), row.get("width"), row.get("height")
+    if item.region is None or (row.get("error") is not None and shown == prompt):
+        return bool(shown == prompt)
+    if not (isinstance(width, int) and isinstance(height, int) and min(width, height) > 0):
+        return False
+    return bool(shown == with_locations(prompt, location_values(item.region, width, height) or ()))
+
+
+def quoted(value: object) -> str:
+    """The value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
+
+
+def described(change: Change) -> str:
+    """How a file of the input has changed."""
+    return f"{change.name} {'has another time' if change.is_touched else 'has changed'}"
+
+
+@dataclass
+class ImageChanges:
+    """Images of saved rows that are other files now, the number of those that are gone, and new
+    stamps of those that have the same bytes.
+    """
+
+    changed: list[Change] = field(default_factory=list)
+    gone: int = 0
+    touched: dict[int, Stamp] = field(default_factory=dict)
+
+    def add(self, index: int, name: str, path: str, stamp: Stamp, *, is_moved: bool) -> None:
+        """Compare a file with the stamp of an item."""
+        now = read_stamp(path, stamp, reads=not is_moved)
+        if now is None:
+            self.gone += 1
+        elif (now[0], now[2]) != (stamp[0], stamp[2]):
+            self.changed.append(Change(display_path(name), range(index, index + 1), False, True))
+        elif now != stamp:
+            self.touched[index] = now
+
+
+def compare_images(
+    inventory: Inventory,
+    stamps: np.ndarray,
+    is_answered: Callable[[range], bool],
+    *,
+    is_moved: bool,
+) -> ImageChanges:
+    """Compare the images on this machine with those that were answered, by their stamps."""
+    changes = ImageChanges()
+    for index, name, path in inventory.stamped_files(stamps):
+        stamp = stamp_at(stamps, index)
+        if is_other(path, stamp) and is_answered(range(index, index + 1)):
+            changes.add(index, name, path, stamp, is_moved=is_moved)
+    return changes
+
+
+def stamp_at(stamps: np.ndarray, index: int) -> Stamp:
+    """The stamp of an item; zeros if there is none."""
+    size, time, digest = stamps[index].tolist() if index < len(stamps) else (0, 0, 0)
+    return size, time, digest
+
+
+def images_changed(
+    output: str, changes: Sequence[Change], total: int | None, *, can_retry: bool
+) -> OutputExists:
+    """The error for images that are not those whose rows are saved."""
+    names = ", ".join(change.name for change in changes[:MAX_NAMES])
+    more = f" and {len(changes) - MAX_NAMES:,} more" if len(changes) > MAX_NAMES else ""
+    of_all = "" if total is None else f" of {total:,}"
+    change = f"{len(changes):,}{of_all} images have changed: {names}{more}"
+    retry = "--retry-changed asks about what has changed again; " if can_retry else ""
+    return OutputExists(
+        f"the input is not the one that {output} was made from: "
+        f"{described(changes[0]) if len(changes) == 1 else change}",
+        hint=f"{retry}{WAYS_OUT}",
+    )
+
+
+def file_changed(output: str, change: Change) -> OutputExists:
+    """The error for a file that is not the one whose rows are saved."""
+    return OutputExists(
+        f"the input is not the one that {output} was made from: {described(change)}",
+        hint=WAYS_OUT,
+    )
+
+
+def input_changed(output: str, number: int, change: str, *, is_moved: bool = False) -> OutputExists:
+    """The error for rows that were made from another input."""
+    moved = "type the sources as before, in the folder that they are in now; " if is_moved else ""
+    return OutputExists(
+        f"the input is not the one that {output} was made from: row {number + 1:,} {change}",
+        hint=f"{moved}the input may only grow; another -o starts anew, --overwrite replaces it",
+    )

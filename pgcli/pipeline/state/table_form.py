@@ -1,0 +1,305 @@
+"""An output of files of tables: a folder of them, or a single one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from io import BytesIO
+from itertools import chain
+from typing import Any, BinaryIO
+
+import pyarrow
+
+from pgcli.arrow_types import TYPES_HINT, UnfitValue, fit_table
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.output import PART, part_name
+from pgcli.output.promote import ReadTables
+from pgcli.output.schema import MISMATCHES, rows_table
+from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
+from pgcli.pipeline.state.form import FormContext
+from pgcli.pipeline.state.open_files import (
+    ALL_ROWS,
+    Coverage,
+    OpenFile,
+    Segment,
+    changed,
+    errors_in,
+    in_order,
+    open_stream,
+)
+from pgcli.stores import LocalStore, Store
+
+#: The end of a Parquet file in which its metadata mostly is.
+END_BYTES = 2**16
+THREADS = 32  # that read the ends of files at one time
+MAX_PROBED_FILES = 16
+PROBED = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
+
+
+class TableForm:
+    """Files of tables, each complete or not there, on this machine or in a store.
+
+    File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
+    and all rows. Rows are saved in open files until those of a file of the output are complete.
+    """
+
+    def __init__(self, store: Store, format: TableFormat, context: FormContext, name: str = ""):
+        self._store, self._format, self._context, self._name = store, format, context, name
+        self._file_rows = ALL_ROWS if name else context.record().file_rows
+        self._parts: dict[int, Segment] = {}
+        self._waiting: dict[int, list[Segment]] = {}
+        self._ready = Coverage([])  # rows in files of the output, and in those that are waiting
+        self._file: OpenFile | None = None
+        self._types: pyarrow.Schema | None = None
+
+    # the rows that are there
+
+    def segments(self) -> list[Segment]:
+        sizes = self._sizes()
+        parts: dict[int, Segment | None] = {n: self._parts[n] for n in sizes if self._is_full(n)}
+        new = [number for number in sizes if number not in parts]
+        with ThreadPoolExecutor(THREADS) as pool:
+            parts |= zip(new, pool.map(self.part, new, map(sizes.get, new)), strict=True)
+        foreign = [number for number in new if parts[number] is None]
+        if foreign:
+            raise OutputExists(
+                f"{self._label(foreign[0])} is not a file of the run that it belongs to",
+                hint="move it away, or choose another -o",
+            )
+        self._parts = {n: segment for n in sizes if (segment := parts[n]) is not None}
+        for segment in self._parts.values():
+            self._ready.add(segment.first, segment.end)
+        return list(self._parts.values())
+
+    def part(self, number: int, size: int | None = None) -> Segment | None:
+        """The rows in a file, as any process of this run wrote it; None if none did."""
+        stream = self._open_end(self._name_of(number), size)
+        info = None if stream is None else self._format.part_info(stream)
+        if info is None or info.run != self._context.record().run_id:
+            return None
+        return Segment(number * self._file_rows, info.rows, Counter(info.errors))
+
+    def _is_full(self, number: int) -> bool:
+        """Whether a file had all rows when it was read: nothing changes it any more."""
+        segment = self._parts.get(number)
+        return segment is not None and segment.rows == self._file_rows
+
+    def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
+        for first, table in self._tables(segment):
+            yield from table.slice(max(0, start - first)).to_pylist()
+
+    def error_rows(self, segment: Segment, start: int) -> Iterator[int]:
+        for first, table in self._tables(segment, ["error"]):
+            for number, error in enumerate(table["error"].to_pylist(), first):
+                if error is not None and number >= start:
+                    yield number
+
+    def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+        parts = [segment for segment in self._parts.values() if segment.rows]
+        for segment in parts[:: max(1, len(parts) // MAX_PROBED_FILES)]:
+            first, table = next(self._tables(segment, PROBED))
+            yield first, table.slice(0, 1).to_pylist()[0]
+
+    # new rows
+
+    def save(self, number: int, line: bytes) -> None:
+        if self._file is not None:
+            is_next = number == self._file.end and number % self._file_rows
+            if not is_next:
+                self.close()
+        if self._file is None:
+            self._file = self._context.files.begin(number)
+        self._file.append(line)
+
+    def close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+            self.take(file.segment)
+            self._context.files.put_held()
+
+    def take(self, segment: Segment) -> None:
+        number = segment.first // self._file_rows
+        first, stop = number * self._file_rows, (number + 1) * self._file_rows
+        self._waiting.setdefault(number, []).append(segment)
+        self._ready.add(segment.first, segment.end)
+        if self._ready.end_of(first) >= stop:
+            self._publish(number, stop)
+
+    def finish(self, total: int) -> None:
+        for number in sorted(self._waiting):
+            self._publish(number, min((number + 1) * self._file_rows, total))
+        if self._name and self.part(0) is None:
+            self._publish(0, total)  # of no rows
+
+    def replace_rows(self, lines: Mapping[int, bytes]) -> None:
+        for number in sorted({row // self._file_rows for row in lines}):
+            segment = self.part(number)
+            assert segment is not None
+            own = {row: line for row, line in lines.items() if segment.first <= row < segment.end}
+            errors = errors_in(own.values())
+            for first, table in self._tables(segment, ["error"]):
+                codes = enumerate(table["error"].to_pylist(), first)
+                errors.update(code for row, code in codes if code is not None and row not in own)
+            rows = Segment(segment.first, segment.rows, errors)
+            self._write(number, partial(self._merged, segment, own), rows, replace=True)
+            self._parts[number] = rows
+
+    def remove(self) -> None:
+        if not self._name:
+            self.segments()
+        self._store.delete([self._name] if self._name else map(part_name, self._parts))
+
+    def _publish(self, number: int, stop: int) -> None:
+        """Write a file; rows of an earlier one with fewer rows are kept."""
+        segments, saved = self._waiting.pop(number, []), self._parts.get(number)
+        first = number * self._file_rows
+        start = first if saved is None else saved.end
+        if start < stop or (self._name and saved is None):
+            errors = Counter[str]() if saved is None else saved.errors.copy()
+            errors += self._errors(segments, start, stop)
+
+            def tables() -> Iterator[pyarrow.Table]:
+                earlier = () if saved is None else self._tables(saved)
+                yield from chain((table for _, table in earlier), self._new(segments, start, stop))
+
+            rows = Segment(first, stop - first, errors)
+            self._write(number, tables, rows, replace=saved is not None)
+            self._parts[number] = rows
+        end = max(start, stop)
+        self._context.files.remove(segment.name for segment in segments if segment.end <= end)
+
+    def _write(self, number: int, tables: ReadTables, rows: Segment, *, replace: bool) -> None:
+        record, name = self._context.record(), self._name_of(number)
+        settings = {**record.settings, **record.model, "versions": dict(record.versions)}
+        info = PartInfo(record.run_id, rows.first, rows.rows, rows.errors, settings)
+
+        def write(file: BinaryIO) -> None:
+            self._format.write_tables(file, tables, part_metadata(info))
+
+        if isinstance(self._store, LocalStore):
+            is_written = self._store.publish(name, write, replace=replace)
+        else:
+            data = BytesIO()
+            write(data)
+            if replace:
+                self._store.replace(name, data.getvalue())
+            is_written = replace or self._store.create(name, data.getvalue())
+        if not is_written and self.part(number) is None:
+            raise OutputFailed(
+                f"{self._label(number)} was created by another program during the run",
+                hint="move it away, then run the same command again to resume",
+            )
+
+    # tables
+
+    def _new(self, segments: Iterable[Segment], start: int, stop: int) -> Iterator[pyarrow.Table]:
+        """The rows from `start` to before `stop`, which open files have; at least one table."""
+        rows: list[Mapping[str, Any]] = []
+        first = start
+        for segment, begin, end in in_order(segments, start, stop):
+            for line in self._context.files.lines(segment, begin, end):
+                rows.append(json.loads(line))
+                if len(rows) == TABLE_ROWS:
+                    yield self._table(rows, first)
+                    first, rows = first + len(rows), []
+        assert first + len(rows) == stop, f"rows before {stop} are in no file"
+        if rows or first == start:
+            yield self._table(rows, first)
+
+    def _errors(self, segments: Iterable[Segment], start: int, stop: int) -> Counter[str]:
+        """The errors of the rows that `_new` has."""
+        errors = Counter[str]()
+        for segment, begin, end in in_order(segments, start, stop):
+            if (begin, end) == (segment.first, segment.end) or not segment.errors:
+                errors += segment.errors
+            else:
+                errors += errors_in(self._context.files.lines(segment, begin, end))
+        return errors
+
+    def _table(self, rows: list[Mapping[str, Any]], first: int) -> pyarrow.Table:
+        """Rows as a table with their kept columns.
+
+        Raises OutputExists, or UsageError for kept values of standard input, if one does not fit.
+        """
+        context = self._context
+        kept = context.kept(first, first + len(rows))
+        types = self._kept_types() if kept is None and context.schema.keep else None
+        dim = context.record().model.get("embedding_dim")
+        try:
+            table = rows_table(rows, context.schema, kept, dim)
+            return table if types is None else fit_table(table, types)
+        except UnfitValue as problem:
+            raise UsageError(
+                f"row {first + problem.row + 1:,}: {problem}", hint=TYPES_HINT
+            ) from problem
+        except MISMATCHES as problem:
+            raise OutputExists(
+                f"a kept column now has values of another type: {problem}",
+                hint="another -o starts anew; --overwrite replaces it",
+            ) from problem
+
+    def _kept_types(self) -> pyarrow.Schema | None:
+        """The types of the columns in the first file of a folder; None as long as it has none."""
+        if self._name or not self._parts:
+            return None
+        if self._types is None:
+            stream = open_stream(self._store, self._name_of(min(self._parts)))
+            if stream is None:
+                raise changed(self._label(min(self._parts)), "removed or replaced")
+            with stream:
+                self._types = self._format.read_schema(stream).remove_metadata()
+        return self._types
+
+    def _merged(self, segment: Segment, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
+        """The rows of a file as tables, with lines in place of some of them."""
+        for first, table in self._tables(segment):
+            pieces, at = [], first
+            for number in sorted(n for n in lines if first <= n < first + len(table)):
+                row = json.loads(lines[number])
+                pieces += [table.slice(at - first, number - at), self._table([row], number)]
+                at = number + 1
+            pieces.append(table.slice(at - first))
+            yield pyarrow.concat_tables([piece.cast(table.schema) for piece in pieces])
+
+    def _tables(
+        self, segment: Segment, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pyarrow.Table]]:
+        """The rows of a file as tables, each with the number of its first row."""
+        first, number = segment.first, segment.first // self._file_rows
+        stream = open_stream(self._store, self._name_of(number))
+        if stream is None:
+            raise changed(self._label(number), "removed or replaced")
+        with stream:
+            for table in self._format.tables(stream, columns):
+                yield first, table
+                first += len(table)
+
+    # names
+
+    def _name_of(self, number: int) -> str:
+        return self._name or part_name(number)
+
+    def _label(self, number: int) -> str:
+        """A file as messages name it."""
+        return f"{self._store.url.rstrip('/')}/{self._name_of(number)}"
+
+    def _sizes(self) -> dict[int, int | None]:
+        """The numbers of the files that are there, in order, with their bytes."""
+        if self._name:
+            return {} if self._store.read(self._name, last=0) is None else {0: None}
+        pairs = ((PART.fullmatch(entry.name), entry.size) for entry in self._store.list())
+        return dict(sorted((int(match[1]), size) for match, size in pairs if match))
+
+    def _open_end(self, name: str, size: int | None) -> BinaryIO | None:
+        """A file with its metadata, of an object store the end of it; None where there is none."""
+        if isinstance(self._store, LocalStore):
+            return self._store.open(name)
+        end = self._store.read(name, last=END_BYTES, size=size) or b""
+        length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
+        if length > len(end):
+            end = self._store.read(name, last=length, size=size) or b""
+        return BytesIO(end)

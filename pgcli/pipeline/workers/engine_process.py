@@ -1,0 +1,197 @@
+"""Engine processes of a run on this machine: where each runs, how it is started, what it does."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any
+
+from pgcli.device.nvidia_driver import nvidia_driver
+from pgcli.pipeline.workers.slots import EngineSlot
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.request import RunRequest
+    from pgcli.pipeline.workers.worker import EngineTask
+
+#: Python's variable that keeps the current folder off the module path.
+SAFE_PATH = "PYTHONSAFEPATH"
+SPAWN = multiprocessing.get_context("spawn")
+CAN_FORK = sys.platform == "linux"
+#: The signals that ask a program to end. A terminal and `kill` send them to its processes, too.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def import_ahead(request: RunRequest) -> None:
+    """While a run is prepared, have a process import what its engines on a CPU need."""
+    model = request.model
+    is_one = (model.engines or 1) == 1 or model.ray is not None or request.running.dry_run
+    if is_one or model.device not in ("auto", "cpu") or nvidia_driver() is not None:
+        return
+    if CAN_FORK:
+        forkserver.set_forkserver_preload(["pgcli.pipeline.workers.engine_imports"])
+        is_forkserver_running()
+
+
+class EngineDied(Exception):
+    """The process has ended; the argument says how."""
+
+
+class EngineProcess:
+    """An engine process of a run. Closing it ends it."""
+
+    def __init__(self, task: EngineTask, context: BaseContext):
+        self.slot = task.slot
+        self.process_id = ""  # that of its file, once the model is loaded
+        self.connection, child_end = context.Pipe()
+        make: Any = context.Process  # type: ignore[attr-defined]
+        self._process = make(target=serve, args=(child_end, task), daemon=True)
+        self._problem = "it ended"  # for a process without an exit code
+        atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
+        try:
+            start_process(self._process, context)
+        except (EOFError, OSError) as problem:  # EOFError: of the process that it is forked from
+            self._problem = f"it did not start: {problem}"
+        finally:
+            child_end.close()
+
+    def receive(self) -> Any:
+        """The next message. Raises EngineDied, and what the engine raised."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError) as problem:
+            if self._process.pid is not None:
+                self._process.join(timeout=5)
+            code = self._process.exitcode
+            raise EngineDied(self._problem if code is None else how_it_ended(code)) from problem
+        if isinstance(message, EngineFailed):
+            message.error.add_note(message.traceback)
+            raise message.error
+        return message
+
+    def stop(self) -> None:
+        """Have the engine finish the rows in progress only."""
+        with suppress(OSError):
+            self.connection.send(None)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.pid is not None:
+            self._process.kill()
+            self._process.join(timeout=5)
+        self.connection.close()
+        atexit.unregister(self.close)
+
+
+@dataclass(frozen=True)
+class EngineFailed:
+    """The engine raised an exception and ends. `traceback` is its text."""
+
+    error: BaseException
+    traceback: str
+
+
+def how_it_ended(code: int) -> str:
+    return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
+
+
+def serve(connection: Connection, task: EngineTask) -> None:
+    """Compute chunks of a run until none is left, and send what is reported, also errors."""
+    from pgcli.images.limits import die_with_parent
+    from pgcli.pipeline.workers.worker import compute
+
+    die_with_parent()
+    ignore_signals()
+    stop = threading.Event()
+    threading.Thread(target=wait_for_stop, args=(connection, stop), daemon=True).start()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        try:
+            for message in compute(task, stop.is_set):
+                connection.send(message)
+            connection.send(None)
+        except Exception as error:  # noqa: BLE001 - the program raises it
+            connection.send(EngineFailed(error, traceback.format_exc()))
+
+
+def wait_for_stop(connection: Connection, stop: threading.Event) -> None:
+    """Set the event when the program says so; end the process when the program has ended."""
+    with suppress(EOFError, OSError):
+        while True:
+            connection.recv()
+            stop.set()
+    os._exit(1)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """A block that starts processes: they import nothing of the current folder, and the signals
+    that end a program wait until they ignore them."""
+    with safe_path():
+        resource_tracker.ensure_running()  # its start unblocks signals
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
+def start_process(process: Any, context: BaseContext) -> None:
+    """Start a process of the context. Raises EOFError or OSError if it cannot be started."""
+    if context.get_start_method() == "forkserver":
+        is_forkserver_running()
+        with safe_path():  # signals do not wait for that process, which may be importing
+            process.start()
+    else:
+        with starting():
+            process.start()
+
+
+def ignore_signals() -> None:
+    """Ignore the signals that end a program: the program decides when this process ends."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """A block in which programs that are started import no modules of the current folder, which
+    may hold images of others."""
+    earlier = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+        if earlier is not None:
+            os.environ[SAFE_PATH] = earlier
+
+
+def start_method(slots: Sequence[EngineSlot]) -> BaseContext:
+    """How the engines of these slots are started.
+
+    Several engines on CPU are forked from a process that has imported torch and not used it: each
+    of them would take seconds to import it. A CUDA device cannot be used after a fork.
+    """
+    forks = len(slots) > 1 and all(slot.device == "cpu" for slot in slots)
+    if forks and CAN_FORK and is_forkserver_running():
+        return multiprocessing.get_context("forkserver")
+    return SPAWN
+
+
+def is_forkserver_running() -> bool:
+    """Whether that process runs; it is started if there is a folder for its socket."""
+    with suppress(OSError), starting():
+        forkserver.ensure_running()
+        return True
+    return False

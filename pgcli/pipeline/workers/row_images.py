@@ -1,0 +1,124 @@
+"""The images of rows, decoded ahead of the model in processes of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pgcli.checkpoints.model_description import read_image_spec
+from pgcli.pipeline.checks import image_limits
+from pgcli.pipeline.progress.tally import Tally
+from pgcli.pipeline.rows import Numbered
+from pgcli.records import DecodedImage, Item
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgcli.pipeline.request import RunRequest
+
+
+class RowImages:
+    """The images of rows, decoded ahead of the model of a folder in processes of their own.
+
+    `prepare` has the images of some rows decoded, after those prepared before, also while the model
+    is loaded; `take` returns them. Leaving the `with` block ends the processes. With `keeps_items`
+    an image has its item as it was read, with the bytes that are dropped otherwise. With `pauses`
+    items may be long in coming.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        model_folder: Path,
+        device: str,
+        should_stop: Callable[[], bool],
+        *,
+        total: int | None,
+        pauses: bool = False,
+        keeps_items: bool = False,
+    ):
+        #: Called with each image when it is taken.
+        self.on_image: Callable[[DecodedImage], object] = lambda image: None
+        self._should_stop, self._pauses, self._keeps_items = should_stop, pauses, keeps_items
+        self._queue: SimpleQueue[Numbered | None] = SimpleQueue()
+        # the first row of each image that is being decoded, and its item if that is kept
+        self._decoding: deque[tuple[int, Item | None]] = deque()
+        self._images = self._decode(request, model_folder, device, total)
+
+    def __enter__(self) -> RowImages:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._queue.put(None)
+        self._images.close()
+
+    def prepare(self, items: Numbered | None) -> None:
+        """Have these images decoded, each with its first row; None: there are no more."""
+        self._queue.put(items)
+
+    def take(self, count: int | None, tally: Tally) -> Iterator[tuple[int, DecodedImage] | None]:
+        """The next images with their first rows, `count` of them or all; None while none arrives.
+
+        They are counted in the tally, with the time for which they are waited for.
+        """
+        while count is None or count > 0:
+            began = perf_counter()
+            image = next(self._images, END)
+            tally.waited_seconds += perf_counter() - began
+            if image is END:
+                return
+            if image is None:
+                yield None
+                continue
+            tally.images += 1
+            count = None if count is None else count - 1
+            first, item = self._decoding.popleft()
+            self.on_image(image)
+            yield first, image if item is None else replace(image, item=item)
+
+    def _items(self) -> Iterator[Item]:
+        while (items := self._queue.get()) is not None:
+            for first, item in items:
+                self._decoding.append((first, item if self._keeps_items else None))
+                yield item
+
+    def _decode(
+        self, request: RunRequest, model_folder: Path, device: str, total: int | None
+    ) -> Generator[DecodedImage | None, None, None]:
+        """The decoded images of the items, in worker processes unless they are few.
+
+        A run that resumes always uses worker processes (`total` is None): the run before may have
+        died of an image, which then becomes an error row. So does a run that reads addresses.
+        """
+        if request.question.embeds_texts:
+            return (DecodedImage(item, None, None, None, 0.0) for item in self._items())
+        from PIL import Image
+
+        from pgcli.device.decoding import decoding_processes
+        from pgcli.device.nvidia_driver import visible_gpus
+        from pgcli.images import ImageDecoder
+        from pgcli.images.pool import decode_ahead
+
+        if device == "auto":  # the model is not loaded yet
+            device = "cuda" if visible_gpus() else "cpu"
+        Image.MAX_IMAGE_PIXELS = None  # --max-pixels is the limit that counts in this process
+        options, spec = request.input, read_image_spec(model_folder)
+        reader = options.url_reader
+        return decode_ahead(
+            self._items(),
+            ImageDecoder(replace(spec, fast_decode=options.fast_decode), image_limits(request)),
+            workers=options.workers,
+            total=None if reader is not None else total,
+            should_stop=self._should_stop,
+            reader=reader,
+            pauses=self._pauses,
+            default_workers=decoding_processes(device),
+        )
+
+
+#: The end of the images, which None is not.
+END: Any = object()

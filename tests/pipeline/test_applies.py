@@ -1,0 +1,300 @@
+"""Options that do not apply: ignored in silence, with one line if they were typed, or refused."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+import pgcli
+from pgcli.cli.app import PANELS, declared
+from pgcli.declare import Option, option_named, options_of, parse_keywords
+from pgcli.errors import UsageError
+from pgcli.pipeline import model as running
+from pgcli.pipeline import task
+from pgcli.pipeline.checks import is_stream
+from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.request.applies import RULES
+from pgcli.pipeline.request.make import make_request, records_of
+from pgcli.results import read
+from pgcli.runs import outside_values
+from tests.support.vectors import rows_of, unit, write_parquet
+
+#: What makes a question, by command.
+NEEDED: dict[str, dict[str, Any]] = {
+    "ask": {"prompt": "what?"},
+    "detect": {"object": "cat"},
+    "segment": {"object": "cat"},
+    "score": {"text": "a cat"},
+}
+COMMANDS = ("caption", "ask", "detect", "segment", "ocr", "embed", "score", "classify")
+
+
+@pytest.fixture(autouse=True)
+def folder(workdir, pretended) -> Path:
+    """The current folder, with an image, and a pretended model."""
+    Path("photos").mkdir()
+    Image.new("RGB", (40, 30), "red").save("photos/a.png")
+    return workdir
+
+
+def request(command: str, typed: dict[str, Any], outside: dict[str, Any]) -> RunRequest:
+    records, typed = records_of(command), NEEDED.get(command, {}) | typed
+    values = parse_keywords(records, outside) | parse_keywords(records, typed)
+    return make_request(command, ["photos"], values, typed=typed)
+
+
+#: A command, an option that does not apply to it, and what else is given.
+WITHOUT_EFFECT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("caption", {"rows_per_file": 3}, {"output": "rows.jsonl"}),
+    ("caption", {"prepend": "a"}, {}),
+    ("caption", {"append": "a"}, {}),
+    ("caption", {"ray_gpus": 1}, {}),
+    ("caption", {"ray_cpus": 1}, {}),
+    ("caption", {"top_p": 0.5}, {}),
+    ("caption", {"top_k": 5}, {}),
+    ("ask", {"temperature": 1}, {"choice": ["yes", "no"]}),
+    ("ask", {"max_new_tokens": 3}, {"choice": ["yes", "no"]}),
+]
+#: The same, where rows or files would not be what was asked for.
+CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("embed", {"quantize": "int8"}, {}),
+    ("classify", {"adapter": "me/lora"}, {}),
+    ("caption", {"revision": "main"}, {}),
+    ("caption", {"revision": "main"}, {"model": "demo"}),
+    ("score", {"revision": "main"}, {}),
+    ("caption", {"join": True}, {"output": "rows.jsonl"}),
+    ("caption", {"ray": "local"}, {"output": "rows.jsonl"}),
+    ("caption", {"shard": "0/2"}, {"output": "rows.jsonl"}),
+    ("caption", {"shard": "0/2"}, {"output": "rows/", "join": True}),
+    ("caption", {"retry_errors": True}, {"output": "rows/", "shard": "0/2"}),
+    ("caption", {"draw": "drawn"}, {"output": "rows/", "shard": "0/2"}),
+    ("caption", {"overwrite": True}, {"output": "rows/", "join": True}),
+    ("caption", {"overwrite": True}, {"output": "rows/", "shard": "0/2"}),
+    ("caption", {"retry_errors": True}, {}),
+    ("caption", {"retry_changed": True}, {}),
+    ("caption", {"retry_changed": True}, {"output": "rows/", "shard": "0/2"}),
+    ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
+    ("caption", {"retry_errors": True}, {"output": "rows/", "join": True}),
+    ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
+    ("caption", {"view": "a.html"}, {"output": "rows/", "join": True}),
+    ("caption", {"draw": "drawn"}, {"output": "rows/", "ray": "local"}),
+    ("caption", {"sidecar": ".txt"}, {"output": "rows/", "join": True}),
+    ("caption", {"format": "jsonl"}, {"output": "rows.parquet"}),
+    ("caption", {"engines": 2}, {"device": "mps"}),
+    ("embed", {"draw": "drawn"}, {}),
+    ("score", {"sidecar": ".txt"}, {}),
+    ("ask", {"sidecar": ".txt"}, {"prompt": ["what?", "where?"]}),
+    ("ask", {"alternatives": 2}, {"choice": ["yes", "no"]}),
+    ("ask", {"token_logprobs": True}, {"choice": ["yes", "no"]}),
+]
+#: The same, where the input is refused when it is read: photos have no columns.
+WITHOUT_COLUMNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("caption", {"keep": ["a"]}, {}),
+    ("caption", {"keep": ["source", "a"]}, {}),
+    ("embed", {"keep": ["*"]}, {}),
+]
+
+
+def values_of(found: RunRequest, name: str) -> tuple[object, object]:
+    """The value of an option in a request, and its default."""
+    records = (found.model, found.input, found.answering, found.output, found.running)
+    record = next(one for one in records if hasattr(one, name))
+    return getattr(record, name), option_named(type(record), name).default
+
+
+@pytest.mark.parametrize(("command", "option", "rest"), WITHOUT_EFFECT)
+def test_typed_option_without_effect_is_one_line(command, option, rest):
+    found = request(command, rest | option, {})
+    (line,) = found.ignored
+    (name,) = option
+    assert line.startswith(f"ignored: --{name.replace('_', '-')} ")
+    value, default = values_of(found, name)
+    assert value == default
+
+
+@pytest.mark.parametrize(("command", "option", "rest"), CONTRADICTORY)
+def test_typed_option_that_contradicts_is_refused(command, option, rest):
+    with pytest.raises(UsageError) as refused:
+        is_stream(request(command, rest | option, {}))
+    assert refused.value.hint
+    (name,) = option
+    assert f"--{name.replace('_', '-')}" in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "rest"), [*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS]
+)
+def test_option_of_the_environment_that_does_not_apply_is_ignored(command, option, rest):
+    found = request(command, rest, option)
+    value, default = values_of(found, next(iter(option)))
+    assert (value, found.ignored) == (default, ())
+
+
+def test_every_option_of_the_table_is_declared_and_tried():
+    tables = (*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS)
+    tried = {name for _, option, _ in tables for name in option}
+    tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
+    tried |= {"text_column", "choices_column"}
+    assert {name for rule in RULES for name in rule.options.split()} == tried
+
+
+def test_names_of_images_do_not_apply_to_texts():
+    values = {"text": ("a",), "include": ("*.png",)}
+    assert make_request("embed", [], values, typed=["text"]).input.include == ()
+    with pytest.raises(UsageError, match="--include chooses images by their names"):
+        make_request("embed", [], values, typed=values)
+
+
+def test_of_options_that_exclude_each_other_those_typed_hold():
+    found = request("score", {"text": "a"}, {"text_column": "caption"}).question
+    assert (found.texts, found.text_column) == (("a",), None)  # type: ignore[union-attr]
+    typed = {"choices_column": "options"}
+    found = request("ask", typed, {"choice": ["a", "b"]}).question
+    assert (found.choices, found.choices_column) == ((), "options")
+    found = request("embed", {}, {"texts_file": "texts.txt", "raw_text": True}).question
+    assert not found.embeds_texts
+    with pytest.raises(UsageError, match="texts are given, and a column"):
+        request("score", {"text": "a", "text_column": "b"}, {})
+
+
+def test_columns_that_the_environment_names_are_those_of_manifests():
+    Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1}\n')
+    Path("data").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "a": [1]}), "data/0.parquet")
+    kept = {
+        "rows.jsonl": ("a",),
+        "data": ("a",),
+        "*.jsonl": ("a",),
+        "-": ("a",),
+        "missing": ("a",),
+        "photos": (),
+        "photos/a.png": (),
+        "photos/*": (),
+    }
+    for source, columns in kept.items():
+        assert make_request("caption", [source], {"keep": ("a",)}).input.keep == columns
+    both = make_request("caption", ["rows.jsonl", "photos"], {"keep": ("a",)})
+    assert both.input.keep == ()
+    for source, column in {"rows.jsonl": "options", "photos": None}.items():
+        values = {"prompt": ("what?",), "choices_column": "options"}
+        assert make_request("ask", [source], values).question.choices_column == column
+    assert make_request("caption", ["photos"], {"keep": ("source",)}).input.keep == ("source",)
+
+
+#: Values of options of texts and numbers that take none of NUMBERS; some contradict others.
+VALUES = {
+    "model": "demo",
+    "adapter": "lora",
+    "mask_decoder": "masks.npz",
+    "device": "cpu",
+    "dtype": "float32",
+    "quantize": "int8",
+    "engines": "auto",
+    "ray": "local",
+    "keep": "a,source",
+    "shard": "0/2",
+    "workers": "1",
+    "max_pixels": "100000",
+    "prompts_file": "prompts.txt",
+    "texts_file": "prompts.txt",
+    "label_file": "prompts.txt",
+    "lang": "de",
+    "region": "1,2,3,4",
+    "dtype_out": "float16",
+    "output": "rows.jsonl",
+    "draw": "drawn",
+    "format": "jsonl",
+    "view": "page.html",
+    "sidecar": ".txt",
+    "on_error": "record",
+    "config": "c.toml",
+    "log_format": "text",
+    "time": "1:00:00",
+}
+NUMBERS = ("0.5", "3")
+
+
+def value_for(option: Option) -> str:
+    """A valid value of the option, as text."""
+    if option.kind is bool:
+        return "1"
+    for number in NUMBERS if option.name not in VALUES else ():
+        with suppress(ValueError):
+            option.read(number)
+            return number
+    return VALUES[option.name]
+
+
+def set_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables of all options of all commands; the files that they name are there."""
+    Path("c.toml").write_text('keep = "b"\n[ask]\nchoices-column = "c"\n')
+    Path("prompts.txt").write_text("how many?\n")
+    Path("masks.npz").touch()
+    Path("lora").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        Path("lora", name).write_text("{}")
+    names = [name for summaries in PANELS.values() for name in summaries]
+    for record in {record for name in names for record in declared(name).records}:
+        for option in options_of(record):
+            if option.variable is not None:
+                monkeypatch.setenv(option.variable, value_for(option))
+    monkeypatch.setenv("PGCLI_DRY_RUN", "0")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_variables_at_once_break_no_command(command, monkeypatch, cli):
+    set_all_variables(monkeypatch)
+    if command in ("embed", "score", "classify"):
+        monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
+        monkeypatch.setattr(running, "load_engine", task.load_engine)
+    words = [f"--{name}={value}" for name, value in NEEDED.get(command, {}).items()]
+    words += ["--label=cat", "--label=dog"] if command == "classify" else []
+    code, _, err = cli(command, "photos", *words)
+    assert (code, "ignored" in err) == (0, False), err
+    (row, *more) = read("rows.jsonl")
+    assert (row.id, row.error, len(more)) == ("a.png", None, command == "ask")
+
+
+@pytest.mark.parametrize("line", ["info demo", "search {} --text a", "search {} --duplicates"])
+def test_variable_that_does_not_apply_breaks_nothing(line, monkeypatch, cli):
+    write_parquet(Path("vectors.parquet"), rows_of(unit(9, 192), model=None))
+    monkeypatch.setenv("PGCLI_REVISION", "main")
+    code, _, err = cli(line.format("vectors.parquet"))
+    assert (code, "ignored" in err) == (0, False), err
+
+
+def test_variable_of_another_task_does_not_break_training(monkeypatch, cli):
+    Path("rows.jsonl").write_text('{"image": "photos/a.png", "prefix": "a", "suffix": "b"}\n')
+    monkeypatch.setenv("PGCLI_TEXT_COLUMN", "caption")
+    monkeypatch.setenv("PGCLI_LABEL_COLUMN", "kind")
+    monkeypatch.setenv("PGCLI_REVISION", "main")
+    line = "train rows.jsonl --model demo -o out --dry-run"
+    assert cli(line)[0] == 0
+    code, _, err = cli(f"{line} --text-column caption")
+    assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
+
+
+def test_python_has_what_the_environment_and_the_file_set(monkeypatch):
+    Path("c.toml").write_text(
+        'limit = 1\nlang = "fr"\nno-timing = true\n[caption]\nlang = "de"\nworkers = 0\n'
+    )
+    monkeypatch.setenv("PGCLI_LIMIT", "7")
+    monkeypatch.setenv("PGCLI_ROWS_PER_FILE", "3")
+    values = outside_values("caption", records_of("caption"), "c.toml")
+    assert values == {
+        "limit": 7,
+        "lang": "de",
+        "no_timing": True,
+        "workers": 0,
+        "rows_per_file": 3,
+    }
+    report = pgcli.run("caption", "photos", output="rows.jsonl", model="demo", config="c.toml")
+    (row,) = report.read()
+    assert (row.prompt, row.vision_ms) == ("caption de", None)
+    monkeypatch.setenv("PGCLI_LIMIT", "none")
+    with pytest.raises(UsageError, match="PGCLI_LIMIT: 'none' is not a whole number"):
+        pgcli.run("caption", "photos", output="rows.jsonl", model="demo")

@@ -1,0 +1,166 @@
+"""Options read from text and from Python: the same values, the same refusals."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgcli.declare import REQUIRED, fingerprint_values, options_of, parse_keywords
+from pgcli.errors import UsageError
+from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.pipeline.request.make import command_words, make_request, records_of
+from pgcli.pipeline.request.options import (
+    AnsweringOptions,
+    InputOptions,
+    ModelOptions,
+    OutputOptions,
+    RunningOptions,
+)
+from pgcli.pipeline.request.questions import COMMANDS
+from pgcli.training.options import RECORDS as TRAINING
+
+PIPES: dict[str, Any] = {"capture_output": True, "text": True}
+#: An option, a value as text, the same from Python, and what both are read as.
+READ: list[tuple[str, object, object, object]] = [
+    ("limit", "3", 3, 3),
+    ("limit", "3", np.int64(3), 3),
+    ("top_p", "0.5", 0.5, 0.5),
+    ("temperature", "1", 1, 1.0),
+    ("keep", "a, b", ["a", "b"], ("a", "b")),
+    ("keep", "a", ("a",), ("a",)),
+    ("include", "a,b", ["a,b"], ("a,b",)),
+    ("region", "1,2,3,4", (1, 2, 3, 4), (1.0, 2.0, 3.0, 4.0)),
+    ("region", "1,2,3,4", np.array([1, 2, 3, 4]), (1.0, 2.0, 3.0, 4.0)),
+    ("max_errors", "5%", "5%", ErrorBudget(max_share=0.05)),
+    ("max_errors", "5", 5, ErrorBudget(5)),
+    ("batch_size", "auto", "auto", None),
+    ("engines", "2", 2, 2),
+    ("no_timing", "yes", True, True),
+    ("output", "rows.jsonl", Path("rows.jsonl"), "rows.jsonl"),
+    ("quantize", "int8", "int8", "int8"),
+]
+
+
+def read(**keywords: object) -> dict[str, Any]:
+    return parse_keywords(records_of("caption"), keywords)
+
+
+@pytest.mark.parametrize(("name", "text", "value", "expected"), READ)
+def test_text_and_python_give_the_same_value(name, text, value, expected):
+    assert read(**{name: text}) == read(**{name: value}) == {name: expected}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("limit", 0, "0 is not a whole number of 1 or more"),
+        ("limit", True, "True is not a whole number"),
+        ("limit", 2.5, "2.5 is not a whole number"),
+        ("top_p", 0, "0 is not a number above 0 to 1"),
+        ("top_p", float("nan"), "nan is not a number"),
+        ("temperature", float("inf"), "inf is not a number of 0 or more"),
+        ("workers", 257, "257 is not a whole number of 0 to 256"),
+        ("keep", 3, "3 is neither a text nor a list of texts"),
+        ("keep", [1], "1 is not a text"),
+        ("region", (1, 2, 3), "(1, 2, 3) is not four numbers of pixels"),
+        ("quantize", "int4", "'int4' is not one of 'none', 'int8', 'fp8'"),
+        ("batch_size", 0, "0 is neither auto nor a whole number"),
+        ("no_timing", "maybe", "'maybe' is neither true nor false"),
+        ("model", 3, "3 is not a text"),
+    ],
+)
+def test_wrong_value_names_its_keyword(name, value, reason):
+    with pytest.raises(UsageError) as refused:
+        read(**{name: value})
+    assert str(refused.value).startswith(f"{name}: {reason}")
+    assert refused.value.hint
+
+
+def test_unknown_keyword_names_the_closest():
+    with pytest.raises(UsageError, match="there is no option temprature") as refused:
+        read(temprature=1)
+    assert refused.value.hint == "did you mean temperature?"
+
+
+def test_none_leaves_an_option_out():
+    assert read(limit=None, keep=None, seed=None) == {}
+
+
+def test_lists_of_training_keep_all_their_values():
+    values = parse_keywords(
+        TRAINING, {"freeze": ["vision", "projector"], "targets": ["all", "vision"]}
+    )
+    assert values == {"freeze": ("vision", "projector"), "targets": "all,vision"}
+    assert parse_keywords(TRAINING, {"freeze": "vision,projector"})["freeze"] == values["freeze"]
+    with pytest.raises(UsageError, match="freeze: 'head' is not one of 'vision'"):
+        parse_keywords(TRAINING, {"freeze": ["vision", "head"]})
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "train"])
+def test_defaults_are_valid_and_names_are_unique(command):
+    records = TRAINING if command == "train" else records_of(command)
+    options = [option for record in records for option in options_of(record)]
+    assert len({option.name for option in options}) == len(options)
+    for option in options:
+        has_value = option.default not in (None, REQUIRED)
+        is_plain = has_value and not option.repeat and option.kind is not bool
+        if is_plain:
+            assert option.read(option.default) == option.default, option.name
+            if option.name != "warmup":  # a share, which is a text with %
+                assert option.read(str(option.default)) == option.default, option.name
+
+
+def test_fingerprint_has_the_options_that_rows_depend_on():
+    assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
+    names = "max_new_tokens temperature top_p top_k seed alternatives token_logprobs region"
+    assert fingerprint_values(AnsweringOptions()).keys() == {*names.split()}
+    assert fingerprint_values(RunningOptions()) == {}
+    assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}
+    names = "image_column id_column prompt_column keep include exclude max_pixels fast_decode"
+    assert fingerprint_values(InputOptions()).keys() == {*names.split()}
+
+
+def test_words_of_a_call_are_those_of_the_command_line():
+    asked = {
+        "object": ["cat", "--red car"],
+        "strict": True,
+        "no_timing": False,
+        "keep": ["a", "b"],
+        "region": (1, 2, 3.5, 4),
+        "max_errors": "5%",
+        "limit": 3,
+    }
+    words = command_words("detect", ["photos"], asked)
+    assert words == (
+        *("detect", "--object=cat", "--object=--red car", "--strict", "--keep=a", "--keep=b"),
+        *("--region=1,2,3.5,4", "--max-errors=5%", "--limit=3", "--", "photos"),
+    )
+
+
+def test_request_has_its_question_and_records():
+    values = read(lang="de", region=(1, 2, 3, 4), alternatives=2, limit=3, max_new_tokens=9)
+    request = make_request("caption", ["photos"], values, typed=values)
+    assert request.question.templates == ("caption de",)
+    assert request.question.region == (1.0, 2.0, 3.0, 4.0)
+    assert request.question.extra_columns == ("alternatives",)
+    assert (request.sources, request.input.limit) == (("photos",), 3)
+    assert request.folder == str(Path.cwd())
+    with pytest.raises(UsageError, match="object is not given"):
+        make_request("detect", ["photos"], {})
+
+
+def test_run_stays_a_function_once_the_room_is_imported():
+    code = (
+        "import inspect, pickle, pgcli\n"
+        "first = pgcli.run\n"
+        "from pgcli.pipeline.request import RunRequest\n"
+        "assert inspect.signature(pgcli.run) == inspect.signature(first)\n"
+        "assert pickle.loads(pickle.dumps(pgcli.run)) is pgcli.run\n"
+        "try: pgcli.run('describe', 'x', output='y.jsonl')\n"
+        "except pgcli.errors.UsageError as problem: print(problem)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, timeout=100, **PIPES)
+    assert shown.stdout == "describe is not a task\n"

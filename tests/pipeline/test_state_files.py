@@ -1,0 +1,124 @@
+"""The state folder has the files that the documentation lists, and no others, whatever the run."""
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.output.lines import json_line
+from pgcli.pipeline.state.folder import OWN
+from pgcli.pipeline.state.open_files import errors_in
+from pgcli.rows import RowSchema
+from tests.support.answers import answer, refused
+from tests.support.run_kinds import KINDS, fresh
+from tests.support.runs import finished, started, wait_until
+from tests.support.stub_runs import Calls, die, finish, make_images, start
+from tests.support.writable_stores import used_store
+
+ROOT = Path(__file__).parents[2]
+#: What stands for numbers and ids in the names of the documentation.
+PLACES = {"ROW": r"\d{12}", "ID": "[0-9a-f]{12}", "N": r"\d+"}
+TEMPORARY = re.compile(r"(\w+/)?\.[^/]+\.part")
+STEP = 11  # a run is killed before each of so many changes of the disk
+#: The options of runs that follow on each other, by kind.
+RUNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    **{kind: (output, [options]) for kind, (output, options) in KINDS.items()},
+    "grown": ("rows.jsonl", [{"limit": 5}, {}]),
+    "shards": ("rows/", [{"shard": "0/2", "rows_per_file": 3}, {"shard": "1/2"}]),
+    "retry": ("rows.jsonl", [{}, {"retry_errors": True}]),
+    "retry of a folder": ("rows/", [{"rows_per_file": 6}, {"retry_errors": True}]),
+    "overwritten": ("rows.parquet", [{}, {"overwrite": True, "limit": 3}]),
+}
+
+
+def documented() -> dict[str, re.Pattern[str]]:
+    """The names in the documentation, with what they stand for."""
+    text = (ROOT / "tests/repository/promises.md").read_text()
+    section = text.partition("## The state folder\n")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    places = re.compile("|".join(PLACES))
+    return {
+        name: re.compile(places.sub(lambda m: PLACES[m[0]], name.replace(".", r"\.")))
+        for name in names
+    }
+
+
+def names_of(files: Iterable[str]) -> set[str]:
+    """The names of the documentation that the files have; a file that has none stays."""
+    known = documented()
+    return {
+        next((name for name, pattern in known.items() if pattern.fullmatch(file)), file)
+        for file in files
+        if not TEMPORARY.fullmatch(file)
+    }
+
+
+def state_files(folder: Path, output: str) -> list[str]:
+    state = folder / f"{output.rstrip('/')}.pgcli"
+    return [file.relative_to(state).as_posix() for file in state.rglob("*") if file.is_file()]
+
+
+def test_documentation_lists_the_names_that_this_program_removes():
+    names = documented()
+    assert len(names) == len(OWN.pattern.split("|"))
+    for name in names:
+        sample = name.replace("ROW", "0" * 12).replace("ID", "a" * 12).replace("N", "3")
+        assert OWN.fullmatch(sample), name
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kind):
+    output, runs = RUNS[kind]
+    folder = fresh(images, "complete")
+    for options in runs:
+        code, said = finish(folder, output, **options)
+        assert code in (0, 3), said
+    names = names_of(state_files(folder, output))
+    kept = {"run.json", "lock", "log.txt", "inputs/N.arrow", "inputs/images", "processes/ID.json"}
+    assert names == kept
+
+
+@pytest.mark.slow
+def test_state_of_killed_runs_has_only_names_of_the_documentation(images):
+    seen = set[str]()
+    for output, runs in RUNS.values():
+        for number in range(3, 1000, STEP):
+            folder = fresh(images, "killed")
+            for options in runs[:-1]:
+                assert finish(folder, output, **options)[0] in (0, 3)
+            code = start(folder, output, before=Calls(number, die), **runs[-1]).wait()
+            seen |= names_of(state_files(folder, output))
+            if code != -signal.SIGKILL:
+                break
+    assert seen == {*documented()}
+
+
+def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
+    make_images(tmp_path / "images", 4)
+
+    def names(url: str) -> set[str]:
+        prefix = f"{url.removeprefix('s3://').rstrip('/')}.pgcli/"
+        return names_of(key.removeprefix(prefix) for key in [*files] if key.startswith(prefix))
+
+    with used_store() as files:
+        for options in ((), ("--join",)):
+            url = f"s3://bucket/{len(options)}/"
+            run = finished("caption", tmp_path / "images", "-o", url, *options)
+            assert run.returncode == 0, run.stderr
+            assert names(url) == {"run.json", "inputs/N.arrow", "processes/ID.json"}
+        url = "s3://bucket/killed/"
+        run = started("caption", tmp_path / "images", "-o", url, "--join", seconds=0.5)
+        wait_until(lambda: "open/ROW-ID.jsonl" in names(url) or "claims/N" in names(url))
+        run.kill()
+        run.communicate(timeout=100)
+        assert names(url) <= {*documented()} - {"lock", "log.txt"}
+
+
+def test_errors_are_those_of_rows_and_not_of_kept_values():
+    schema, kept = RowSchema(keep=("note",)), {"note": {"error": "mine"}}
+    lines = [json_line(replace(one, kept=kept), schema) for one in (answer(), refused())]
+    assert errors_in(line.encode() for line in lines) == {refused().error: 1}
