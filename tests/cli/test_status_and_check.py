@@ -123,63 +123,100 @@ def test_check_of_standard_input_finds_tampered_rows(cli, piped, tamper, expecte
 
 
 ARRAY = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
+STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "6"}
+AWS_BATCH = {"AWS_BATCH_JOB_ARRAY_INDEX": "0", "AWS_BATCH_JOB_ARRAY_SIZE": "2"}
+GOOGLE_BATCH = {"BATCH_TASK_INDEX": "7", "BATCH_TASK_COUNT": "8"}
+CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "9", "CLOUD_RUN_TASK_COUNT": "10"}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "11", "JOB_COMPLETIONS": "12"}
+BATCH_SCRIPT = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}  # which runs once, whatever it starts
 
 
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
         (ARRAY, Shard(3, 4)),
-        (
-            {
-                "SLURM_ARRAY_TASK_ID": "7",
-                "SLURM_ARRAY_TASK_MIN": "5",
-                "SLURM_ARRAY_TASK_COUNT": "3",
-                "SLURM_ARRAY_TASK_STEP": "1",
-                "RANK": "0",
-                "WORLD_SIZE": "9",
-            },
-            Shard(2, 3),
-        ),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Shard(1, 2)),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, Shard(3, 8)),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "8"}, Shard(1, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "RANK": "5", "WORLD_SIZE": "6"}, Shard(5, 6)),
-        (ARRAY | {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, Shard(7, 8)),
-        (ARRAY | {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, Shard(3, 4)),  # a batch script
+        (ARRAY | {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "1"}, Shard(2, 4)),
+        (ARRAY | STEP, Shard(7, 8)),
+        (ARRAY | BATCH_SCRIPT, Shard(3, 4)),
+        (STEP, Shard(1, 2)),
+        (STEP | {"SLURM_NTASKS": "8"}, Shard(1, 2)),
+        (TORCHRUN, Shard(5, 6)),
+        (TORCHRUN | BATCH_SCRIPT, Shard(5, 6)),
+        (AWS_BATCH, Shard(0, 2)),
+        (GOOGLE_BATCH, Shard(7, 8)),
+        (CLOUD_RUN, Shard(9, 10)),
+        (KUBERNETES, Shard(11, 12)),
     ],
 )
-def test_shard_auto_reads_the_cluster_variables(environment, found):
+def test_shard_auto_reads_the_variables_of_schedulers(environment, found):
     assert parse_shard("auto", environment) == found
 
 
 @pytest.mark.parametrize(
-    ("text", "environment"),
+    ("first", "second"),
     [
-        ("auto", {}),
-        ("auto", {"SLURM_ARRAY_TASK_ID": "3"}),
-        ("auto", {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_COUNT": "4"}),
-        (
-            "auto",
-            {
-                "SLURM_ARRAY_TASK_ID": "2",
-                "SLURM_ARRAY_TASK_COUNT": "2",
-                "SLURM_ARRAY_TASK_STEP": "2",
-            },
-        ),
-        ("auto", {"RANK": "x", "WORLD_SIZE": "2"}),
-        ("auto", {"SLURM_PROCID": "0"}),
-        ("auto", {"SLURM_PROCID": "2", "SLURM_NTASKS": "2"}),
-        ("2/2", {}),
-        ("-1/2", {}),
-        ("1", {}),
-        ("a/b", {}),
-        ("1/0", {}),
+        (ARRAY, TORCHRUN),
+        (TORCHRUN, STEP),
+        (STEP, KUBERNETES),
+        (TORCHRUN, KUBERNETES),
+        (AWS_BATCH, KUBERNETES),
+        (AWS_BATCH, {"JOB_COMPLETION_INDEX": "1"}),
+        (AWS_BATCH, {"RANK": "1"}),
     ],
 )
-def test_invalid_shard_is_refused(text, environment):
-    with pytest.raises(UsageError) as refused:
+def test_first_of_two_schedulers_decides(first, second):
+    assert parse_shard("auto", second | first) == parse_shard("auto", first)
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "message"),
+    [
+        ("auto", {}, "no variables of a scheduler"),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "3"}, "SLURM_ARRAY_TASK_COUNT is not set"),
+        (
+            "auto",
+            ARRAY | {"SLURM_ARRAY_TASK_ID": "4"},
+            "_ID must be from 0 to 3, .*, not 4",
+        ),
+        ("auto", ARRAY | {"SLURM_ARRAY_TASK_MIN": "5"}, "must be from 5 to 8, .*, not 3"),
+        (
+            "auto",
+            ARRAY | {"SLURM_ARRAY_TASK_STEP": "2"},
+            "_STEP must be 1, not '2'",
+        ),
+        ("auto", ARRAY | STEP | {"SLURM_PROCID": "2"}, "SLURM_PROCID must be"),
+        ("auto", {"RANK": "0"}, "RANK is '0', but WORLD_SIZE is not set"),
+        (
+            "auto",
+            {"RANK": "x", "WORLD_SIZE": "2"},
+            "RANK must be a whole number of 0 or more, not 'x'",
+        ),
+        ("auto", {"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE must be .* of 1 or more, not '0'"),
+        ("auto", {"RANK": "0", "WORLD_SIZE": "9" * 5000}, "WORLD_SIZE must be"),
+        ("auto", {"RANK": "0", "WORLD_SIZE": "\u0664"}, "WORLD_SIZE must be"),
+        ("auto", BATCH_SCRIPT, "SLURM_STEP_NUM_TASKS is not set"),
+        (
+            "auto",
+            AWS_BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": ""},
+            "ARRAY_SIZE must .* not ''",
+        ),
+        ("auto", GOOGLE_BATCH | {"BATCH_TASK_INDEX": "8"}, "BATCH_TASK_COUNT is 8"),
+        ("auto", CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "-1"}, "CLOUD_RUN_TASK_INDEX must .* '-1'"),
+        ("auto", {"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS is not set"),
+        ("auto", KUBERNETES | {"JOB_COMPLETION_INDEX": "1\x1b[2J"}, r"not '1\\x1b\[2J'"),
+        ("2/2", {}, "not '2/2'"),
+        ("-1/2", {}, "must be auto or I/N"),
+        ("1", {}, "must be auto or I/N"),
+        ("a/b", {}, "must be auto or I/N"),
+        ("1/0", {}, "must be auto or I/N"),
+        ("0/" + "9" * 5000, {}, "must be auto or I/N"),
+    ],
+)
+def test_invalid_shard_is_refused(text, environment, message):
+    with pytest.raises(UsageError, match=message) as refused:
         parse_shard(text, environment)
-    assert refused.value.hint
+    assert "--shard" in refused.value.hint
 
 
 # --- which model
