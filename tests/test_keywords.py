@@ -27,7 +27,7 @@ TEXTS = {
     "name it with a slash at its end: -o rows/": (
         'name it with a slash at its end: output="rows/"'
     ),
-    "leave out --join, --ray and --shard": "leave out join=True, ray and shard",
+    "leave out --ray and --shard": "leave out ray and shard",
     "--limit 16 measures it": "limit=16 measures it",
     "name a local folder: --model DIR": "name a local folder: model=DIR",
     "for other images, --model google/siglip-base-patch16-224": (
@@ -71,10 +71,10 @@ def run_again(**options: Any) -> Any:
 #: A call that is refused, and what the message or the hint says.
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "excluded": (
-        lambda: run(output="rows/", shard="0/2", join=True),
-        "shard does not go with join=True",
+        lambda: run(output="rows/", shard="0/2", overwrite=True),
+        "overwrite=True does not go with shard",
     ),
-    "no folder": (lambda: run(join=True), 'output="rows/"'),
+    "no folder": (lambda: run(shard="0/2"), 'output="rows/"'),
     "settings": (lambda: run_again(lang="de"), "another output leaves it alone; overwrite=True"),
     "errors": (lambda: run(on_error="stop"), 'on_error="record"'),
     "dtype": (lambda: run(dtype="float16"), "dtype: float16 cannot hold"),

@@ -51,8 +51,7 @@ def shard_of(request: RunRequest) -> Shard | None:
 
 def shares_output(request: RunRequest) -> bool:
     """Whether several commands may write the output at one time."""
-    model = request.model
-    return model.join or model.ray is not None or request.input.shard is not None
+    return request.model.ray is not None or request.input.shard is not None
 
 
 def image_limits(request: RunRequest) -> ImageLimits:
@@ -160,7 +159,6 @@ def check_addressable(request: RunRequest, rows: RunRows) -> None:
     """Raise UsageError for an input of which no part can be read alone, where that is needed."""
     names = {
         "--shard": request.input.shard,
-        "--join": request.model.join,
         "--ray": request.model.ray,
         "--retry-changed": request.running.retry_changed,
     }

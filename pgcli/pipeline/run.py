@@ -196,7 +196,7 @@ class Run:
         if shared and not state.store.is_conditional:
             raise UsageError(
                 f"{state.name} is in a store that replaces objects that are only to be created",
-                hint="one run at a time can write there: leave out --join, --shard and --ray",
+                hint="one run at a time can write there: leave out --shard and --ray",
             )
         mode = "shared" if shared else "run"
         process = Process(state.store, mode)
@@ -211,7 +211,7 @@ class Run:
             self.output.begin()
             run_on_ray(self)
             self.count_rows_of_others()
-        elif request.input.shard is not None or request.model.join:
+        elif request.input.shard is not None:
             self.share_chunks(process)
             self.count_rows_of_others()
         else:

@@ -190,7 +190,7 @@ def test_parquet_metadata_has_the_settings(cli, tmp_path, pretended):
     [
         ("rows.parquet", [], "rows.parquet.pgcli/; rows.parquet appears when it is complete;"),
         ("rows/", [], "rows/ and rows.pgcli/;"),
-        ("rows/", ["--join"], "rows/ and rows.pgcli/;"),
+        ("rows/", ["--shard", "0/1"], "rows/ and rows.pgcli/;"),
         ("rows/", ["--rows-per-file=1"], "rows/;"),
         ("rows.jsonl", [], "rows.jsonl;"),
     ],

@@ -251,7 +251,6 @@ CASES = {
     "--quantize": Case(PHOTOS, "--quantize int8", loaded("quantize"), "none", "int8"),
     "--batch-size": Case(PHOTOS, "--batch-size 7", loaded("batch_size"), None, 7),
     "--engines": Case(f"{PHOTOS} --device mps", "--engines 2", lambda outcome: outcome.code, 0, 2),
-    "--join": Case(f"{PHOTOS} -o rows/ --shard 0/2", "--join", lambda done: done.code, 0, 2),
     "--ray": Case(f"{PHOTOS} -o new.jsonl", "--ray local", lambda done: done.code, 0, 2),
     "--ray-gpus": Case(
         PHOTOS, "--ray-gpus 0.5", prints("--ray-gpus applies to --ray"), False, True

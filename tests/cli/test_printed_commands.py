@@ -44,7 +44,7 @@ def repair() -> None:
 
 
 @pytest.mark.parametrize("line", RUNS.values(), ids=RUNS)
-@pytest.mark.parametrize("environment", [{}, {"PGCLI_OVERWRITE": "1"}, {"PGCLI_JOIN": "1"}])
+@pytest.mark.parametrize("environment", [{}, {"PGCLI_OVERWRITE": "1"}])
 def test_printed_commands_run(line, environment, cli, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -121,8 +121,7 @@ def test_rows_to_be_retried_in_shards_are_retried_by_one_command(cli):
     for number in (0, 1):
         said = cli(f"{line} --shard {number}/2")[2]
     repair()
-    for option in ("--shard 0/2", "--join"):
-        code, _, said = cli(f"{line} {option} --retry-errors")
-        assert (code, "leave out --join, --ray and --shard" in said) == (2, True)
+    code, _, said = cli(f"{line} --shard 0/2 --retry-errors")
+    assert (code, "leave out --ray and --shard" in said) == (2, True)
     assert cli(f"{line} --retry-errors")[0] == 0
     assert {row.error for row in read("rows/")} == {None}

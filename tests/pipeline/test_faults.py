@@ -3,14 +3,12 @@
 import json
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-import pgcli.pipeline.state.processes
 from tests.support.run_kinds import kinds
 from tests.support.stub_runs import finish, make_images, rows_of, start
 
@@ -73,23 +71,6 @@ def test_shards_of_different_manifests_are_refused(images, change):
     (images / "list.jsonl").write_text("".join(lines))
     code, said = finish(images / "run", "rows/", ["../list.jsonl"], shard="1/2", **options)
     assert (code, "list.jsonl has " in said) == (13, True), said
-
-
-def use_temporary_folder(folder):
-    folder.mkdir()
-    os.environ["TMPDIR"] = pgcli.pipeline.state.processes.tempfile.tempdir = str(folder)
-
-
-def test_processes_of_another_container_are_alive_while_they_give_signs(images):
-    """29.4: with equal host names and process numbers, and without a common lock."""
-
-    options = {"rows_per_file": 4, "join": True}
-    before = partial(use_temporary_folder, images / "other")
-    other = start(images / "run", "rows/", seconds=0.1, before=before, **options)
-    code, said = finish(images / "run", "rows/", seconds=0.1, **options)
-    assert (other.wait(), code) == (0, 0), said
-    rows = rows_of(images / "run", "rows/")
-    assert [json.loads(row)["index"] for row in rows] == [n // 2 for n in range(16)]
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])

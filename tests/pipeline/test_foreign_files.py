@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pyarrow
@@ -20,7 +21,8 @@ from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, st
 
 VICTIM = b'{"index":0,"id":"mine"}\nkeep this\n'
 RUNS = {name: run for name, run in kinds(5).items() if name != "parquet of engines"}
-KINDS = {name: RUNS[name] for name in ("lines", "parquet", "folder", "join")}
+KINDS = {name: RUNS[name] for name in ("lines", "parquet", "folder", "shard")}
+ALONE = [kind for kind in KINDS if kind != "shard"]
 SECONDS = 30  # after which a command counts as hanging
 WAYS = (
     "link",
@@ -78,13 +80,10 @@ def put(images: Path, path: Path, way: str) -> None:
         path.write_bytes(b"\0garbage{" if way == "garbage" else b"")
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("kind", "overwrite"), [*product(KINDS, [False]), *product(ALONE, [True])])
 @pytest.mark.parametrize("way", ["link to folder", "folder", "link", "fifo", "garbage"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_state_folder_that_is_not_ours_is_refused(images, kind, way, overwrite):
     output, options = KINDS[kind]
-    if overwrite and kind == "join":
-        return
     state = images / "run" / f"{output.rstrip('/')}.pgcli"
     put(images, state, way)
     code, said = finish(images / "run", output, overwrite=overwrite, **options)
@@ -102,12 +101,12 @@ def test_names_of_ours_without_a_record_are_refused_and_left_alone(images, kind,
     file = images / "run" / f"{output.rstrip('/')}.pgcli" / name
     file.parent.mkdir(parents=True)
     file.write_bytes(VICTIM)
-    for overwrite in (False, True) if kind != "join" else (False,):
+    for overwrite in (False, True) if kind in ALONE else (False,):
         code, said = finish(images / "run", output, overwrite=overwrite, **options)
         assert (code, file.read_bytes()) == (13, VICTIM), said
 
 
-@pytest.mark.parametrize("kind", ["folder", "join"])
+@pytest.mark.parametrize("kind", ["folder", "shard"])
 @pytest.mark.parametrize("name", ["part-000000.parquet", "part-00000-x.snappy.parquet", "a.txt"])
 def test_a_folder_with_files_of_others_is_refused_and_left_alone(images, kind, name):
     output, options = KINDS[kind]
@@ -225,7 +224,7 @@ def read_all(output: str, sources: object) -> int:
 def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action, step):
     """Complete or killed: exit code 13 or the right rows, and no victim is touched."""
     output, options = RUNS[kind]
-    alone = {name: value for name, value in options.items() if name not in ("join", "shard")}
+    alone = {name: value for name, value in options.items() if name != "shard"}
     folder = images / "run"  # a run goes on in its folder only
     assert finish(folder, output, **options)[0] == 3
     rows = rows_of(folder, output)
@@ -274,7 +273,7 @@ def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action,
     ],
 )
 def test_any_values_in_the_state_have_documented_codes(images, file, values):
-    output, options = KINDS["join"]
+    output, options = KINDS["shard"]
     start(images / "run", output, before=Calls(34, die), **options).wait()
     state = images / "run/rows.pgcli" / file
     state.parent.mkdir(exist_ok=True)

@@ -101,12 +101,10 @@ def test_an_engine_killed_at_any_write_is_replaced(images, kind, step):
 @pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_killed_at_random_moments_lose_no_row(images, kind, kills):
-    """Again and again, one of two where several may write the output."""
+    """Again and again, one of two shards."""
     output, options = KINDS[kind]
     rows, rng = whole(images, kind), random.Random(kills)
-    names = [{}, {}] if kind == "join" else [{}]
-    if kind == "shard":
-        names = [{"shard": "0/2"}, {"shard": "1/2"}]
+    names = [{"shard": "0/2"}, {"shard": "1/2"}] if kind == "shard" else [{}]
     while kills > 0:
         folder = fresh(images, "random")
         running = {start(folder, output, seconds=0.002, **options | more): more for more in names}

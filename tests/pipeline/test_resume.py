@@ -17,7 +17,7 @@ from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, st
 
 ROOT = Path(__file__).parents[2]
 KINDS = kinds(5)
-ALONE = [kind for kind in KINDS if kind not in ("join", "shard")]
+ALONE = [kind for kind in KINDS if kind != "shard"]
 
 
 @pytest.fixture
@@ -43,7 +43,6 @@ def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grown_run_computes_no_row_again(images, kind):
-    """With --join it computed all rows of a file again that had some of them."""
     output, options = KINDS[kind]
     (images / "computed").touch()
     for limit in (3, 8, 13):

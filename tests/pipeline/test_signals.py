@@ -57,7 +57,7 @@ def test_a_signal_saves_the_rows_in_progress(images, kind, signum):
     assert computed(images) == 78, "rows that were saved were computed again"
 
 
-@pytest.mark.parametrize("kind", ["lines", "parquet", "join", "lines of engines"])
+@pytest.mark.parametrize("kind", ["lines", "parquet", "shard", "lines of engines"])
 def test_a_second_signal_ends_a_run_at_once(images, kind):
     output, options = KINDS[kind]
     run = start(images / "run", output, seconds=3, **options)

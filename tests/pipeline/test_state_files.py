@@ -105,13 +105,13 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
         return names_of(key.removeprefix(prefix) for key in [*files] if key.startswith(prefix))
 
     with used_store() as files:
-        for options in ((), ("--join",)):
+        for options in ((), ("--shard", "0/1")):
             url = f"s3://bucket/{len(options)}/"
             run = finished("caption", tmp_path / "images", "-o", url, *options)
             assert run.returncode == 0, run.stderr
             assert names(url) == {"run.json", "inputs/N.arrow", "processes/ID.json"}
         url = "s3://bucket/killed/"
-        run = started("caption", tmp_path / "images", "-o", url, "--join", seconds=0.5)
+        run = started("caption", tmp_path / "images", "-o", url, "--shard", "0/1", seconds=0.5)
         wait_until(lambda: "open/ROW-ID.jsonl" in names(url) or "claims/N" in names(url))
         run.kill()
         run.communicate(timeout=100)

@@ -16,7 +16,6 @@ def kinds(rows_per_file: int) -> dict[str, tuple[str, dict[str, Any]]]:
         "lines": ("rows.jsonl", {}),
         "parquet": ("rows.parquet", {}),
         "folder": ("rows/", folder),
-        "join": ("rows/", {"join": True, **folder}),
         "shard": ("rows/", {"shard": "0/1", **folder}),
         "lines of engines": ("rows.jsonl", {"engines": 2}),
         "parquet of engines": ("rows.parquet", {"engines": 2}),

@@ -180,17 +180,6 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
 
 
 @pytest.mark.nightly
-def test_two_drivers_share_an_output(cluster, nodes, monkeypatch):
-    monkeypatch.setenv("CHUNK_SECONDS", "0.5")
-    nodes(2)
-    runs = [on_ray(cluster, "--engines", "1", *join) for join in ([], ["--join"])]
-    ends = [finished(run) for run in runs]
-    assert [code for code, _ in ends] == [3, 3], ends
-    check_all_rows({})
-    assert len(actors()) == 2
-
-
-@pytest.mark.nightly
 def test_driver_replaces_an_output_that_nobody_writes(cluster, nodes):
     nodes(2)
     ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]

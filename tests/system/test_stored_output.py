@@ -93,7 +93,7 @@ def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(store, capsys):
     found = status(capsys)
     assert (found["state"], found["rows"], found["exit_code"]) == ("complete", 11, 3)
     before = dict(store)
-    assert caption("--join") == 3
+    assert caption("--shard", "0/1") == 3
     assert {name: store[name] for name in parts_of(before)} == parts_of(before)
     assert not [name for name in store if "open/" in name or "claims/" in name]
 
@@ -135,7 +135,7 @@ def test_other_settings_are_refused_and_overwrite_replaces_them(store, capsys):
 def test_store_without_conditional_puts_takes_one_run_at_a_time(kind, capsys, monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with used_store(kind) as files:
-        for options in (["--join"], ["--shard", "0/2"], ["--ray", "auto"]):
+        for options in (["--shard", "0/2"], ["--ray", "auto"]):
             assert caption(*options) == 2
             assert "replaces objects that are only to be created" in capsys.readouterr().err
         assert list(files) == ["bucket/exists"]
@@ -218,23 +218,15 @@ def test_rows_that_the_store_did_not_take_are_not_counted(pattern, saved, status
 def test_output_in_use_is_refused_until_its_process_is_silent(store, capsys, monkeypatch):
     put_process(store, "run")
     monkeypatch.setattr("tests.support.stores.NEW_YEAR", 2**32)  # it has just been written
-    for options in ([], ["--join"], ["--shard", "0/2"]):
+    for options in ([], ["--shard", "0/2"]):
         assert caption(*options) == 12
     assert "on elsewhere since now" in capsys.readouterr().err
-
-
-def test_joined_run_leaves_the_chunks_of_others_while_they_live(store, capsys):
-    assert caption("--limit", "4") == 0
-    put_process(store, "shared")  # of the new year, so silent
-    assert status(capsys)["runs"] == []
-    assert caption("--join") == 3
-    assert rows(store)["index"].to_pylist() == list(range(11))
 
 
 def test_the_trial_of_another_process_is_no_foreign_file(store):
     """It is there for a moment as several processes start, and stays if its process is killed."""
     store["bucket/rows.pgcli/.probe-00"] = store["bucket/rows/.probe-00"] = b""
-    assert caption("--join") == 3
+    assert caption("--shard", "0/1") == 3
     del store["bucket/rows/.probe-00"]
     assert len(rows(store)) == 11
 
@@ -251,7 +243,7 @@ class Counted(WritableS3):
 
 def test_a_chunk_costs_three_requests():
     with used_store(Counted):
-        assert caption("--join") == 3
+        assert caption("--shard", "0/1") == 3
     # of each of three chunks: the claims are listed, it is claimed, and put
     assert Counted.requests.count("PUT") == 2 * 3
     assert Counted.requests.count("HEAD") == 0

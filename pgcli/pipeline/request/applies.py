@@ -129,21 +129,21 @@ RULES = (
         "leave out {other}",
         excludes="device",
     ),
-    # processes that share an output
+    # shards and clusters
     Rule(
-        "join ray shard",
+        "ray shard",
         is_folder,
         "{flag} needs a folder of Parquet files as output",
         "name it with a slash at its end: -o rows/",
     ),
     Rule("ray_gpus ray_cpus", lambda o: o.ray is not None, "{flag} applies to --ray"),
-    Rule("shard", never, EXCLUDES, LEAVE_ONE_OUT, excludes="join ray"),
+    Rule("shard", never, EXCLUDES, LEAVE_ONE_OUT, excludes="ray"),
     Rule(
         "overwrite",
         never,
-        "{flag} does not go with {other}: each process would remove the rows of the others",
+        "{flag} does not go with {other}: each shard would remove the rows of the others",
         "name another -o, or remove the output and its folder .pgcli first",
-        excludes="shard join",
+        excludes="shard",
     ),
     Rule("overwrite", never, EXCLUDES, "leave out {flag}", excludes="retry_errors retry_changed"),
     Rule(
@@ -156,11 +156,11 @@ RULES = (
         "retry_errors retry_changed",
         never,
         EXCLUDES,
-        "one process asks rows again: leave out --join, --ray and --shard",
-        excludes="join ray shard",
+        "leave out --ray and --shard",
+        excludes="ray shard",
     ),
-    Rule("draw view", never, EXCLUDES, VIEW_LATER, excludes="join ray shard"),
-    Rule("sidecar", never, EXCLUDES, LEAVE_ONE_OUT, excludes="join ray shard"),
+    Rule("draw view", never, EXCLUDES, VIEW_LATER, excludes="ray shard"),
+    Rule("sidecar", never, EXCLUDES, LEAVE_ONE_OUT, excludes="ray shard"),
     Rule(
         "retry_errors retry_changed draw view sidecar",
         lambda o: not is_in_object_store(o.output),

@@ -98,11 +98,6 @@ class ModelOptions:
     ray_cpus: int | None = _model(
         "Cores of the cluster for each engine.", min=1, default_text="1", seldom=True
     )
-    join: bool = _model(
-        "Share the folder -o DIR/ with other runs of the command: each takes free parts.",
-        default=False,
-        seldom=True,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
