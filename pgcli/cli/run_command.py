@@ -43,7 +43,7 @@ def run_request(request: RunRequest) -> int:
         raise
     show_summary(summary, screen)
     write_summary(summary, screen)
-    return summary.exit_code
+    return summary.exit_code or 0
 
 
 def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:

@@ -53,7 +53,7 @@ def test_terminal_shows_a_bar_and_then_two_lines(images, tmp_path):
     expected = (
         rf"pgcli: 13 rows in {file}, 1 with errors: not_an_image 1"
         r"pgcli: [\d.]+ images/s; [\d.]+ s, of which [\d.]+ s to load demo@\w+ on cpu in float32"
-        r"hint: to ask the rows with errors again: pgcli caption --retry-errors .+"
+        r"hint: to retry the rows with errors: pgcli caption --retry-errors .+"
         rf"--model demo -o {file}"
     )
     assert re.fullmatch(expected.replace(" ", ""), end)

@@ -271,6 +271,6 @@ def test_a_retry_that_is_interrupted_goes_on(cli, monkeypatch):
     monkeypatch.setattr(LinesForm, "replace_rows", merge)
     code, _, err = cli(*words, "--retry-changed")
     assert code == 0, err
-    assert "1 new row in rows.jsonl, beside 4 from before" in err
+    assert "1 new row in rows.jsonl (4 saved before)" in err
     assert [row["width"] for row in read("rows.jsonl")] == [30, 60, 32, 13, 14]
     assert cli(*words)[0] == 0

@@ -81,7 +81,7 @@ class RunProgress:
 
         Raises Interrupted after a signal, once the rows in progress are saved.
         """
-        began = self._answering_began = perf_counter()
+        self._answering_began = perf_counter()
         self._shutdown = GracefulShutdown(
             lambda: self.say("finishing the rows in progress; press again to quit at once"),
             lambda: self.show_rows(is_asked=True),
@@ -96,13 +96,11 @@ class RunProgress:
             try:
                 with self._shutdown:
                     yield
-                    self.tally.seconds = perf_counter() - began
                     self.show_rows()
                     self._shutdown.raise_if_requested()
                     self._budget.check_share(self.tally)
-            except BaseException:
-                self.tally.seconds = perf_counter() - began
-                raise
+            finally:
+                self.measure()
 
     def should_stop(self) -> bool:
         """Whether a signal, or a pipe that is not read any more, ends the run."""
@@ -121,9 +119,16 @@ class RunProgress:
         self.show_rows()
         self._budget.check(self.tally)
 
+    def measure(self) -> None:
+        """Have the summary know for how long the run, and answering, have gone on."""
+        now = perf_counter()
+        self.summary.seconds = now - self.began
+        self.tally.seconds = now - self._answering_began
+
     def show_rows(self, *, is_asked: bool = False) -> None:
         """Show how many rows are saved."""
         self._shown_at = perf_counter()
+        self.measure()
         if self.process is not None:
             self.note_counts()
         self.show_limits(self.limits())
@@ -140,13 +145,12 @@ class RunProgress:
         """Have the file of this process say what it has done so far."""
         assert self.process is not None
         tally = self.tally
-        seconds = tally.seconds or (perf_counter() - self._answering_began)
         self.process.note(
             total=self.summary.input_rows,
             shard=self.request.input.shard,
             rows=tally.rows,
             errors=tally.errors.total(),
-            seconds=round(seconds, 3),
+            seconds=round(tally.seconds, 3),
         )
 
     def report_interruption(self, problem: BaseException) -> None:

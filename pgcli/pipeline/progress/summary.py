@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
@@ -44,7 +45,7 @@ class Summary:
     limits: str = ""
     input_notes: Sequence[tuple[str, str]] = ()
     hook_facts: Sequence[tuple[str, str]] = ()
-    exit_code: int = 0
+    exit_code: int | None = None  # while the run goes on
     error: str | None = None
     hint: str | None = None
 
@@ -54,9 +55,18 @@ class Summary:
         return "texts" if self.request.question.embeds_texts else "images"
 
     def values(self) -> dict[str, Any]:
-        """All that is known, as one JSON object. Times are in seconds."""
+        """All that is known, as one JSON object; while the run goes on, how far it is.
+
+        Times are in seconds. `owner.json` has the same object.
+        """
         output, tally, info = self.request.output.output, self.tally, self.engine
-        rate = tally.seconds or 1e-9
+        seconds = {
+            "total": self.seconds,
+            "loading": self.loading_seconds,
+            "answering": tally.seconds,
+            "waited_for_images": tally.waited_seconds,
+            **{stage: getattr(tally, f"{stage}_ms") / 1000 for stage in STAGES},
+        }
         return {
             "pgcli": __version__,
             "command": self.request.question.task,
@@ -64,7 +74,7 @@ class Summary:
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "started": self.started,
-            "ended": utc_now(),
+            "ended": None if self.exit_code is None else utc_now(),
             "exit_code": self.exit_code,
             "error": self.error and without_credentials(self.error),
             "hint": self.hint and without_credentials(self.hint),
@@ -76,15 +86,9 @@ class Summary:
             "images": tally.images,
             "tokens": tally.tokens,
             "truncated": tally.truncated,
-            "rows_per_second": round(tally.rows / rate, 3),
-            "tokens_per_second": round(tally.tokens / rate, 3),
-            "seconds": {
-                "total": round(self.seconds, 3),
-                "loading": round(self.loading_seconds, 3),
-                "answering": round(tally.seconds, 3),
-                "waited_for_images": round(tally.waited_seconds, 3),
-                **{name: round(getattr(tally, f"{name}_ms") / 1000, 3) for name in STAGES},
-            },
+            "rows_per_second": round(self._per_second(tally.rows), 3),
+            "tokens_per_second": round(self._per_second(tally.tokens), 3),
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
             "model": info and info.label,
             "device": info and info.device,
             "dtype": info and info.dtype,
@@ -92,31 +96,34 @@ class Summary:
         }
 
     def lines(self) -> tuple[str, str]:
-        """What was done, and how fast by which model: a sentence each."""
-        return self._rows(), self._speed()
+        """What was done, and how fast by which model: a sentence each, of the first facts."""
+        done, speed, time = (text for _, text in islice(self.facts(), 3))
+        return done, f"{speed}; {time}" if self.tally.images > 1 else time
 
     def notes(self) -> list[tuple[str, str]]:
         """What the rows are, and what was made beside them, as far as it was asked for."""
         return [*(self.engine.facts if self.engine else ()), *self.hook_facts]
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """All of it: rows, speed, times by stage, model and versions."""
-        tally, info = self.tally, self.engine
+        """All of it: rows, speed, model, times by stage and versions."""
+        tally, info, seconds = self.tally, self.engine, self.values()["seconds"]
         assert info is not None
         yield "done", self._rows()
-        seconds = tally.seconds or 1e-9
-        speed = f"{rate(tally.images / seconds)} {self.unit}/s"
-        yield "speed", speed + (f", {tally.tokens / seconds:,.0f} tokens/s" if tally.tokens else "")
-        loading = duration(self.loading_seconds)
-        yield "time", f"{duration(self.seconds)}, of which {loading} to load the model"
+        yield "speed", f"{rate(self._per_second(tally.images))} {self.unit}/s"
+        loading = f"{duration(self.loading_seconds)} to load {info.label}"
+        engines = f", {self.engines} engines" if self.engines > 1 else ""
+        where = f"on {info.device} in {info.dtype}{engines}"
+        yield "time", f"{duration(self.seconds)}, of which {loading} {where}"
+        yield "batch size", f"up to {count(info.batch_size, 'row')}"
+        if tally.tokens:
+            per_second = self._per_second(tally.tokens)
+            yield "generated", f"{count(tally.tokens, 'token')}, {per_second:,.0f} tokens/s"
         if self.unit == "images":
-            yield "model busy", self._busy()
+            columns = self.request.question.columns
+            stages = [stage for stage in STAGES if f"{stage}_ms" in columns]
+            times = ", ".join(f"{stage} {duration(seconds[stage])}" for stage in stages)
+            yield "model busy", f"{duration(sum(seconds[stage] for stage in stages))}: {times}"
             yield "model waited", f"{duration(tally.waited_seconds)} for images"
-        size = info.batch_size
-        most = "row by row" if size == 1 else f"up to {size} rows at once"
-        yield "model", f"{info.label} on {info.device} in {info.dtype}, {most}"
-        if self.engines > 1:
-            yield "engines", count(self.engines, "process")
         if self.hits:
             yield "images reused", f"{self.hits:,} of {self.prompts:,} prompts"
         if self.limits:
@@ -135,30 +142,16 @@ class Summary:
         if output != "-":
             text += f" in {output}"
         if before:
-            text += f", beside {before:,} from before"
+            text += f" ({before:,} saved before)"
         if errors:
             codes = ", ".join(f"{code} {number:,}" for code, number in errors.most_common())
             text += f", {errors.total():,} with errors: {codes}"
         if tally.truncated:
-            text += f"; {tally.truncated:,} with a text longer than the model's input, truncated"
+            text += f"; {tally.truncated:,} with a text truncated to the model's input length"
         return text + "".join(f"; {name} {what}" for name, what in self.input_notes)
 
-    def _speed(self) -> str:
-        tally, info = self.tally, self.engine
-        assert info is not None
-        loading = f"{duration(self.loading_seconds)} to load {info.label}"
-        engines = f", {self.engines} engines" if self.engines > 1 else ""
-        where = f"on {info.device} in {info.dtype}{engines}"
-        text = f"{duration(self.seconds)}, of which {loading} {where}"
-        speed = rate(tally.images / (tally.seconds or 1e-9))
-        return f"{speed} {self.unit}/s; {text}" if tally.images > 1 else text
-
-    def _busy(self) -> str:
-        columns = self.request.question.columns
-        times = {name: getattr(self.tally, f"{name}_ms") / 1000 for name in STAGES}
-        times = {name: seconds for name, seconds in times.items() if f"{name}_ms" in columns}
-        parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in times.items())
-        return f"{duration(sum(times.values()))}: {parts}"
+    def _per_second(self, number: int) -> float:
+        return number / (self.tally.seconds or 1e-9)
 
     def next_command(self) -> str:
         """What to type next, where there is something."""
@@ -168,7 +161,7 @@ class Summary:
         if url_scheme(output) is not None or self.unit == "texts":
             return ""
         if self.tally.all_errors:
-            return f"to ask the rows with errors again: {retry_command(self.request)}"
+            return f"to retry the rows with errors: {retry_command(self.request)}"
         is_seen = self.request.output.view is not None or self.request.output.format == "text"
         return "" if is_seen else f"pgcli view {shlex.quote(output)}"
 
