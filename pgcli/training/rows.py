@@ -165,7 +165,6 @@ class RowErrors:
             tally.errors[fault.code] += 1
             tally.last_error = f"{item.id}: {fault.code}: {fault.message}"
             tally.last_errors += 1
-            tally.most_errors = max(tally.most_errors, tally.last_errors)
         tally.rows = tally.rows + 1 if self.rows is None else min(tally.rows + 1, self.rows)
         self.budget.check(tally)
         if tally.rows == self.rows:

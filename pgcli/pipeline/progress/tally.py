@@ -35,10 +35,7 @@ class Tally:
     vision_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
-    #: Consecutive error rows: at the start, at the end, and the most.
-    first_errors: int = 0
-    last_errors: int = 0
-    most_errors: int = 0
+    last_errors: int = 0  # the error rows since the last answered one
     last_error: str = ""  # described
 
     def count(self, row: Answer) -> None:
@@ -48,9 +45,7 @@ class Tally:
         else:
             self.errors[row.error] += 1
             self.last_error = f"{row.id}: {row.error}: {row.error_message}"
-            self.first_errors += self.first_errors == self.rows
             self.last_errors += 1
-            self.most_errors = max(self.most_errors, self.last_errors)
         self.rows += 1
         self.tokens += row.tokens or 0
         self.truncated += bool(row.truncated)
@@ -59,13 +54,9 @@ class Tally:
         self.decode_ms += row.decode_ms or 0.0
 
     def add(self, later: Tally) -> None:
-        """Add the rows that follow, as another process counted them."""
-        most = max(later.most_errors, self.last_errors + later.first_errors)
-        if self.first_errors == self.rows:
-            self.first_errors += later.first_errors
-        is_all_errors = later.first_errors == later.rows
-        self.last_errors = later.last_errors + (self.last_errors if is_all_errors else 0)
-        self.most_errors = max(self.most_errors, most)
+        """Add rows that another process has counted."""
+        has_answers = later.errors.total() < later.rows
+        self.last_errors = later.last_errors + (0 if has_answers else self.last_errors)
         self.errors.update(later.errors)
         self.last_error = later.last_error or self.last_error
         for name in ("rows", "images", "tokens", "truncated", "waited_seconds", *STAGES):
@@ -108,7 +99,7 @@ class ErrorBudget:
         if tally.rows >= MIN_ROWS_FOR_SHARE:
             self.check_share(tally)
         is_limited = self.max_errors is not None or self.max_share is not None
-        if not is_limited and tally.most_errors >= MAX_CONSECUTIVE_ERRORS:
+        if not is_limited and tally.last_errors >= MAX_CONSECUTIVE_ERRORS:
             raise TooManyErrors(
                 f"stopped after {MAX_CONSECUTIVE_ERRORS} errors in a row, last {tally.last_error}",
                 hint="check the disk, the paths and the model; the same command resumes, and "
