@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pgcli import errors
 from pgcli.cli.main import main
+from pgcli.pipeline.request.shard import SCHEDULERS, parse_shard
 from pgcli.printable import printable
 from pgcli.records import (
     CLASSIFY_COLUMNS,
@@ -165,6 +167,42 @@ def test_the_index_names_every_page():
 
 def test_page_of_results_names_every_format():
     assert first_cells("results.md", "Exports") == list(FORMATS)
+
+
+def test_page_lists_the_variables_of_schedulers_in_their_order():
+    section = (
+        (DOCS / "running.md").read_text(encoding="utf-8").split("\n### Shards of a scheduler\n")[1]
+    )
+    rows = re.findall(r"^\| .* \| `(\w+)` \| `(\w+)` \|$", section, flags=re.MULTILINE)
+    assert rows == list(SCHEDULERS)
+
+
+def test_kubernetes_job_of_the_page_starts_every_shard():
+    (text,) = [block for block in blocks("running.md", "yaml") if "kind: Job\n" in block]
+    spec = yaml.safe_load(text)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    index = {"JOB_COMPLETION_INDEX": str(spec["completions"] - 1)}
+    shard = parse_shard("auto", environment | index)
+    assert (shard.number, shard.count) == (spec["completions"] - 1, spec["completions"])
+    assert main([*container["args"], "--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "shards"), [(0, 0, 4), (3, 0, 4), (12, 0, 4), (17, 124, 1), (137, 124, 1)]
+)
+def test_loop_of_the_page_passes_over_shards_that_run_elsewhere(tmp_path, code, exit_code, shards):
+    (loop,) = [block for block in blocks("running.md", "sh") if "xargs" in block]
+    program = tmp_path / "pgcli"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/started\nexit {code}\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", loop.partition("\npgcli")[0]], env=environment, check=False
+    )
+    assert done.returncode == exit_code
+    started = re.findall(r"--shard (\d)/4", (tmp_path / "started").read_text())
+    assert len(set(started)) == len(started) == shards
 
 
 def headings(page: Path) -> set[str]:
