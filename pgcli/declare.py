@@ -28,9 +28,10 @@ class Option:
 
     `short` are names beside `--name`. A `repeat`ed option has a list of values; with `commas`, one
     text may hold several. `choices` are offered by the completion of shells, and checked unless
-    `parse` reads the value. An `own` option means something else in other commands, so that
-    neither the environment nor the top of the configuration file sets it. Rows of another value
-    differ where it `affects_rows`. The help leaves out what is `seldom` needed.
+    `parse` reads the value. With `auto`, this word stands for None. An `own` option means something
+    else in other commands, so that neither the environment nor the top of the configuration file
+    sets it. Rows of another value differ where it `affects_rows`. The help leaves out what is
+    `seldom` needed. `needs` names what else has to be given: `pipeline.request.applies.NEEDS`.
     """
 
     help: str
@@ -42,11 +43,13 @@ class Option:
     choices: Sequence[str] | Callable[[], Sequence[str]] = ()
     metavar: str | None = None
     parse: Callable[[Any], Any] | None = None
+    auto: bool = False
     repeat: bool = False
     commas: bool = False
     own: bool = False
     affects_rows: bool = True
     seldom: bool = False
+    needs: str = ""
     default_text: str = ""
     name: str = ""
     kind: type = str
@@ -74,7 +77,7 @@ class Option:
         if self.default is REQUIRED:
             return "required"
         if self.default_text or self.default in (None, False, ()):
-            return self.default_text
+            return self.default_text or ("auto" if self.auto else "")
         return f"{self.default:g}" if self.kind is float else str(self.default)
 
     def read(self, value: object) -> Any:
@@ -107,6 +110,8 @@ class Option:
         return parts
 
     def _read_single(self, value: object) -> Any:
+        if self.auto and isinstance(value, str) and value == "auto":
+            return None
         if self.parse is not None:
             return self.parse(value)
         if self.kind is bool:
@@ -124,17 +129,18 @@ class Option:
     def _read_number(self, value: Any) -> float:
         is_whole = self.kind is int
         noun = "a whole number" if is_whole else "a number"
+        noun = f"neither auto nor {noun}" if self.auto else f"not {noun}"
         wanted = str | Integral if is_whole else str | Real
         try:
             if isinstance(value, bool) or not isinstance(value, wanted):
                 raise ValueError
             number: float = self.kind(value)
         except (ValueError, OverflowError):
-            raise ValueError(f"{value!r} is not {noun}") from None
+            raise ValueError(f"{value!r} is {noun}") from None
         least = -LARGEST if self.min is None else self.min
         most = LARGEST if self.max is None else self.max
         if not least <= number <= most or (self.above and number == least):
-            raise ValueError(f"{value!r} is not {noun}{self._bounds}")
+            raise ValueError(f"{value!r} is {noun}{self._bounds}")
         return number
 
     @property
@@ -143,7 +149,7 @@ class Option:
             return ""
         bounds = f" above {self.min:g}" if self.above else f" of {self.min:g}"
         if self.max is not None:
-            return f"{bounds} to {self.max:g}"
+            return f"{bounds} to {self.max:,g}"
         return bounds if self.above else f"{bounds} or more"
 
 
@@ -240,12 +246,6 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
             raise UsageError(f"{option.name} is not given", hint=f"{option.flag}: {option.help}")
     names = [option.name for option in options if option.name in values]
     return record(**{name: values[name] for name in names})
-
-
-def fingerprint_values(record: Any) -> dict[str, Any]:
-    """The values of the options that rows depend on, by name."""
-    options = options_of(type(record))
-    return {option.name: getattr(record, option.name) for option in options if option.affects_rows}
 
 
 def truth(value: object) -> bool:

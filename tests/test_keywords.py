@@ -27,7 +27,7 @@ TEXTS = {
     "name it with a slash at its end: -o rows/": (
         'name it with a slash at its end: output="rows/"'
     ),
-    "leave out --ray and --shard": "leave out ray and shard",
+    "run the command without --shard": "run the command without shard",
     "--limit 16 measures it": "limit=16 measures it",
     "name a local folder: --model DIR": "name a local folder: model=DIR",
     "for other images, --model google/siglip-base-patch16-224": (

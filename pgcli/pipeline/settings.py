@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pgcli import __version__
 from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
-from pgcli.declare import fingerprint_values
+from pgcli.declare import options_of
 from pgcli.inputs.paths import absolute_source, display_name, rebased
 from pgcli.pipeline.state.record import SOURCES, RunRecord, changed_source, plain
 from pgcli.pipeline.task import model_name
@@ -45,15 +45,27 @@ def run_settings(request: RunRequest) -> dict[str, Any]:
 
 
 def input_settings(request: RunRequest) -> dict[str, Any]:
-    """What reads the sources of a run again, for the commands on its rows."""
+    """What makes the request of a run again, for the commands on its rows."""
+    options: dict[str, Any] = {}
+    for record in (request.command, request.input, request.answering):
+        values = {option: getattr(record, option.name) for option in options_of(type(record))}
+        options |= {
+            option.name: value for option, value in values.items() if value != option.default
+        }
     return plain(
         {
+            "command": request.question.task,
             "sources": [display_name(name) for name in request.sources],
             "folder": encodable(request.input_folder),
-            "question": asdict(request.question),
-            **asdict(request.input),
+            "options": options,
         }
     )
+
+
+def fingerprint_values(record: Any) -> dict[str, Any]:
+    """The values of the options that rows depend on, by name."""
+    options = options_of(type(record))
+    return {option.name: getattr(record, option.name) for option in options if option.affects_rows}
 
 
 def resumed_request(request: RunRequest, record: RunRecord) -> RunRequest:

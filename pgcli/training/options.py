@@ -17,9 +17,9 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name, url_scheme
-from pgcli.pipeline.progress.tally import ErrorBudget
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.applies import is_on_hub
+from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions, models
 from pgcli.stores import Reader, make_reader
 
@@ -127,9 +127,8 @@ class TrainOptions:
     micro_batch: int | None = _learning(
         "Rows computed at once, which does not change the update; auto: as many as fit, with "
         "--task the whole batch; halved when memory runs out.",
-        metavar="N",
-        parse=values.batch_size,
-        default_text="auto",
+        min=1,
+        auto=True,
     )
     learning_rate: float | None = _learning(
         "The highest learning rate: it rises first, then falls to 0 as a cosine.",

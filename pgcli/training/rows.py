@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgcli.examples import Example
-from pgcli.pipeline.progress.tally import ErrorBudget, Tally
+from pgcli.pipeline.progress.tally import Tally
+from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Fault, Item
 
 #: The id and the `image_key` of rows, and for a single row also its prompt and target.

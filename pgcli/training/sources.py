@@ -31,7 +31,7 @@ from pgcli.inputs.readers import UNDERSCORE, InputFile, error_text, manifest_end
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore
-from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import COLUMNS, Fault, Item
 from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.results.images import ImageLocator, ImageRef

@@ -85,7 +85,7 @@ def test_retrying_lines_of_standard_input_needs_them_again(cli, monkeypatch):
     pipe()
     code, _, said = cli("caption - -o rows.jsonl --model demo")
     assert code == 3
-    assert "with errors again: the same command with --retry-errors\n" in said
+    assert "with errors: the same command with --retry-errors\n" in said
     repair()
     pipe()
     assert cli("caption - -o rows.jsonl --model demo --retry-errors")[0] == 0
@@ -122,6 +122,6 @@ def test_rows_to_be_retried_in_shards_are_retried_by_one_command(cli):
         said = cli(f"{line} --shard {number}/2")[2]
     repair()
     code, _, said = cli(f"{line} --shard 0/2 --retry-errors")
-    assert (code, "leave out --ray and --shard" in said) == (2, True)
+    assert (code, "run the command without --shard" in said) == (2, True)
     assert cli(f"{line} --retry-errors")[0] == 0
     assert {row.error for row in read("rows/")} == {None}

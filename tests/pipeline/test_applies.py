@@ -17,7 +17,7 @@ from pgcli.pipeline import model as running
 from pgcli.pipeline import task
 from pgcli.pipeline.checks import is_stream
 from pgcli.pipeline.request import RunRequest
-from pgcli.pipeline.request.applies import RULES
+from pgcli.pipeline.request.applies import NEEDS, rules
 from pgcli.pipeline.request.make import make_request, records_of
 from pgcli.results import read
 from pgcli.runs import outside_values
@@ -137,13 +137,15 @@ def test_every_option_of_the_table_is_declared_and_tried():
     tried = {name for _, option, _ in tables for name in option}
     tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
     tried |= {"text_column", "choices_column"}
-    assert {name for rule in RULES for name in rule.options.split()} == tried
+    ruled = [rule for command in COMMANDS for rule in rules(command)]
+    assert {name for (name, *_), _ in ruled} == tried
+    assert {id(rule) for _, rule in ruled}.issuperset(map(id, NEEDS.values()))
 
 
 def test_names_of_images_do_not_apply_to_texts():
     values = {"text": ("a",), "include": ("*.png",)}
     assert make_request("embed", [], values, typed=["text"]).input.include == ()
-    with pytest.raises(UsageError, match="--include chooses images by their names"):
+    with pytest.raises(UsageError, match="--include is for images, and these are texts"):
         make_request("embed", [], values, typed=values)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgcli.declare import REQUIRED, fingerprint_values, options_of, parse_keywords
+from pgcli.declare import REQUIRED, options_of, parse_keywords
 from pgcli.errors import UsageError
-from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.pipeline.request.make import command_words, make_request, records_of
 from pgcli.pipeline.request.options import (
     AnsweringOptions,
@@ -20,6 +20,7 @@ from pgcli.pipeline.request.options import (
     RunningOptions,
 )
 from pgcli.pipeline.request.questions import COMMANDS
+from pgcli.pipeline.settings import fingerprint_values
 from pgcli.training.options import RECORDS as TRAINING
 
 PIPES: dict[str, Any] = {"capture_output": True, "text": True}

@@ -125,7 +125,21 @@ def test_row_nested_too_deeply_is_named(capsys, tmp_path, levels, at):
 def test_invalid_run_record_is_reported(capsys, workdir):
     file = Path("rows.jsonl.pgcli/run.json")
     known = json.loads(file.read_text())
-    for wrong in ({"sources": 5}, {"keep": 5}, {"image_column": {}}):
+    options = known["input"]["options"]
+    for wrong in (
+        {"sources": 5},
+        {"command": "describe"},
+        {"command": []},
+        {"folder": None},
+        {"options": 5},
+        {"options": {}},  # no object to detect
+        {"options": options | {"object": ["cat\ncat"]}},
+        {"options": options | {"keep": 5}},
+        {"options": options | {"image_column": {}}},
+        {"options": options | {"max_new_tokens": 0}},
+        {"options": options | {"output": ["rows.jsonl"]}},
+        {"options": options | {"unknown": 1}},
+    ):
         file.write_text(json.dumps(known | {"input": known["input"] | wrong}))
         assert main(["check", "rows.jsonl"]) == 2
         assert "run.json is not the record of a run: " in capsys.readouterr().err

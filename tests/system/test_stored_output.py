@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,6 @@ from tests.support.writable_stores import (
     Trouble,
     Unconditional,
     Unimplemented,
-    WritableS3,
     unreliable_store,
     used_store,
 )
@@ -229,24 +228,3 @@ def test_the_trial_of_another_process_is_no_foreign_file(store):
     assert caption("--shard", "0/1") == 3
     del store["bucket/rows/.probe-00"]
     assert len(rows(store)) == 11
-
-
-class Counted(WritableS3):
-    """S3 that notes the requests of files of rows and of claims."""
-
-    requests: ClassVar[list[str]] = []
-
-    def log_request(self, *_: object) -> None:
-        if "part-" in self.path or "claims" in self.path:
-            self.requests.append(self.command)
-
-
-def test_a_chunk_costs_three_requests():
-    with used_store(Counted):
-        assert caption("--shard", "0/1") == 3
-    # of each of three chunks: the claims are listed, it is claimed, and put
-    assert Counted.requests.count("PUT") == 2 * 3
-    assert Counted.requests.count("HEAD") == 0
-    lists_and_removal_at_the_end = 2
-    assert len(Counted.requests) <= 3 * 3 + lists_and_removal_at_the_end
-    Counted.requests.clear()

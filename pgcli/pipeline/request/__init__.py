@@ -13,6 +13,7 @@ from pgcli.pipeline.request.options import (
     OutputOptions,
     RunningOptions,
 )
+from pgcli.pipeline.request.questions import CommandOptions
 from pgcli.tasks import AnyQuestion
 
 
@@ -28,7 +29,7 @@ def current_folder() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A question, the sources of its items, and the options.
+    """A question, the sources of its items, and the options that both were made from.
 
     `arguments` are the words of the command line, or what they would be of a call from Python;
     `ignored` has a line for each of the options that were typed there without effect. Relative
@@ -38,17 +39,22 @@ class RunRequest:
 
     question: AnyQuestion
     sources: tuple[str, ...]
-    model: ModelOptions = field(default_factory=ModelOptions)
-    input: InputOptions = field(default_factory=InputOptions)
-    answering: AnsweringOptions = field(default_factory=AnsweringOptions)
-    output: OutputOptions = field(default_factory=OutputOptions)
-    running: RunningOptions = field(default_factory=RunningOptions)
-    mask_decoder: str | None = None
+    command: CommandOptions
+    model: ModelOptions
+    input: InputOptions
+    answering: AnsweringOptions
+    output: OutputOptions
+    running: RunningOptions
     arguments: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     folder: str = field(default_factory=current_folder)
     sources_folder: str = ""
     model_label: str = ""
+
+    @property
+    def mask_decoder(self) -> str | None:
+        """The file with weights that turn mask codes into pixels, if one was named."""
+        return getattr(self.command, "mask_decoder", None)
 
     @property
     def input_folder(self) -> str:

@@ -7,8 +7,9 @@ in silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,25 +30,16 @@ Options = Any
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where each of the `options` is given, it needs what `applies` says of all options.
+    """What `is_met` says of all options of a command where one of them, or two together, apply.
 
-    With `excludes`, the rule is about each pair of one of the options and one of these. Of options
-    to which a rule does not apply the first that was not typed is left out. If all were typed, they
-    are refused with the message and its hint; without a hint the first is ignored with the message;
-    without a message, what is made of the options refuses them. In both texts, `{flag}` is the
-    first option, `{other}` the second.
+    Of options that were typed and do not apply, the first is refused with the message and its hint;
+    without a hint it is ignored with the message; without a message the question refuses it. In
+    both texts, `{flag}` is the first option, `{other}` the second.
     """
 
-    options: str
-    applies: Callable[[Options], bool]
+    is_met: Callable[[Options], bool]
     message: str = ""
     hint: str = ""
-    excludes: str = ""
-
-
-def never(o: Options) -> bool:
-    """The options exclude each other."""
-    return False
 
 
 def is_text(o: Options) -> bool:
@@ -94,108 +86,79 @@ def is_on_hub(model: str | None) -> bool:
 
 
 LEAVE_OUT = "leave {flag} out"
-LEAVE_ONE_OUT = "leave one of them out: a run without {other} has {flag}"
-EXCLUDES = "{flag} does not go with {other}"
-VIEW_LATER = "once the rows are there, pgcli view rows/ draws them and writes pages"
-NO_COLUMN = ", and the rows of {task} have none"
 
-#: In this order: what is left out by a rule is so for those after it.
-RULES = (
-    # what is asked
-    Rule("choices_column", never, excludes="choice"),
-    Rule("text_column", never, excludes="text"),
-    Rule("text texts_file", lambda o: o.task != "embed" or not o.sources),
-    Rule("keep", lambda o: set(o.keep) == {SOURCE} or may_have_columns(o)),
-    Rule("choices_column", may_have_columns),
-    Rule("raw_text", lambda o: o.task != "embed" or not has_images(o)),
-    Rule(
-        "include exclude",
-        has_images,
-        "{flag} chooses images by their names, and these are texts",
-        LEAVE_OUT,
-    ),
-    # the model
-    Rule("adapter quantize", is_text, "{flag} is for models that answer with text", LEAVE_OUT),
-    Rule(
-        "revision",
-        lambda o: is_on_hub(o.model),
-        "{model} has no revisions to choose from",
-        "{flag} goes with a name on the Hub",
-    ),
-    Rule(
-        "engines",
-        lambda o: o.engines == 1 or o.device in ("auto", "cpu", "cuda"),
-        "{flag} {engines} needs a device for each, and {other} {device} is one",
-        "leave out {other}",
-        excludes="device",
-    ),
-    # shards and clusters
-    Rule(
-        "ray shard",
-        is_folder,
-        "{flag} needs a folder of Parquet files as output",
-        "name it with a slash at its end: -o rows/",
-    ),
-    Rule("ray_gpus ray_cpus", lambda o: o.ray is not None, "{flag} applies to --ray"),
-    Rule("shard", never, EXCLUDES, LEAVE_ONE_OUT, excludes="ray"),
-    Rule(
-        "overwrite",
-        never,
-        "{flag} does not go with {other}: each shard would remove the rows of the others",
-        "name another -o, or remove the output and its folder .pgcli first",
-        excludes="shard",
-    ),
-    Rule("overwrite", never, EXCLUDES, "leave out {flag}", excludes="retry_errors retry_changed"),
-    Rule(
-        "retry_errors retry_changed",
-        lambda o: o.output != "-" and (named_format(o.output) is not None or o.format == "jsonl"),
-        "{flag} goes through all rows of an output that can be resumed",
-        "name the output that has them: -o rows.jsonl",
-    ),
-    Rule(
-        "retry_errors retry_changed",
-        never,
-        EXCLUDES,
-        "leave out --ray and --shard",
-        excludes="ray shard",
-    ),
-    Rule("draw view", never, EXCLUDES, VIEW_LATER, excludes="ray shard"),
-    Rule("sidecar", never, EXCLUDES, LEAVE_ONE_OUT, excludes="ray shard"),
-    Rule(
-        "retry_errors retry_changed draw view sidecar",
-        lambda o: not is_in_object_store(o.output),
-        "{flag} does not go with an output in an object store",
-        "name a folder of this machine with -o",
-    ),
-    # the output
-    Rule("format", lambda o: named_format(o.output) in (None, f".{o.format}")),
-    Rule("rows_per_file", is_folder, "{flag} applies to a folder of Parquet files"),
-    Rule("draw", is_text, "{flag} draws boxes" + NO_COLUMN, LEAVE_OUT),
-    Rule(
-        "sidecar",
-        lambda o: is_text(o) or o.task == "classify",
-        "{flag} writes answers" + NO_COLUMN,
-        LEAVE_OUT,
-    ),
-    Rule("view", has_images, "{flag} shows images" + NO_COLUMN, LEAVE_OUT),
-    Rule(
-        "sidecar",
+#: The rules of single options, by the names that these have for what they need.
+NEEDS: Mapping[str, Rule] = {
+    "no-images": Rule(lambda o: not o.sources),
+    "images": Rule(has_images, "{flag} is for images, and these are texts", LEAVE_OUT),
+    "texts": Rule(lambda o: not has_images(o)),
+    "columns": Rule(may_have_columns),
+    "kept-columns": Rule(lambda o: set(o.keep) == {SOURCE} or may_have_columns(o)),
+    "one-prompt": Rule(
         lambda o: o.prompts <= 1,
         "{flag} writes one answer for each image, and there are {prompts} prompts",
         "ask one prompt in each run, with different endings: {flag} .one, .two",
     ),
-    Rule(
-        "prepend append",
-        lambda o: o.sidecar is not None,
-        "{flag} applies to the texts of --sidecar",
+    "text-model": Rule(is_text, "{flag} is for models that answer with text", LEAVE_OUT),
+    "hub": Rule(
+        lambda o: is_on_hub(o.model),
+        "{model} has no revisions to choose from",
+        "{flag} goes with a name on the Hub",
     ),
-    # answers
-    Rule("alternatives token_logprobs", is_generated),
-    Rule("temperature max_new_tokens", is_generated, "{flag} does not apply to choices"),
-    Rule(
-        "top_p top_k",
+    "ray": Rule(lambda o: o.ray is not None, "{flag} applies to --ray"),
+    "folder": Rule(
+        is_folder,
+        "{flag} needs a folder of Parquet files as output",
+        "name it with a slash at its end: -o rows/",
+    ),
+    "files": Rule(is_folder, "{flag} applies to a folder of Parquet files"),
+    "local": Rule(
+        lambda o: not is_in_object_store(o.output),
+        "{flag} does not go with an output in an object store",
+        "name a folder of this machine with -o",
+    ),
+    "resumable": Rule(
+        lambda o: o.output != "-" and (named_format(o.output) is not None or o.format == "jsonl"),
+        "{flag} goes through all rows of an output that can be resumed",
+        "name the output that has them: -o rows.jsonl",
+    ),
+    "format": Rule(lambda o: named_format(o.output) in (None, f".{o.format}")),
+    "answers": Rule(
+        lambda o: is_text(o) or o.task == "classify",
+        "{flag} writes answers, and the rows of {task} have none",
+        LEAVE_OUT,
+    ),
+    "sidecar": Rule(lambda o: o.sidecar is not None, "{flag} applies to the texts of --sidecar"),
+    "generated": Rule(is_generated),
+    "generation": Rule(is_generated, "{flag} does not apply to choices"),
+    "sampling": Rule(
         lambda o: o.temperature > 0 or o.alternatives > 0,
         "{flag} applies where a --temperature is given",
+    ),
+}
+
+#: Two options of which only one applies.
+either = partial(Rule, lambda o: False, "{flag} does not go with {other}")
+#: The rules of each of some options with each of others.
+PAIRS: Sequence[tuple[str, str, Rule]] = (
+    ("choices_column", "choice", Rule(lambda o: False)),
+    ("text_column", "text", Rule(lambda o: False)),
+    (
+        "engines",
+        "device",
+        Rule(
+            lambda o: o.engines == 1 or o.device in ("auto", "cpu", "cuda"),
+            "{flag} {engines} needs a device for each, and {other} {device} is one",
+            "leave out {other}",
+        ),
+    ),
+    ("shard", "ray", either("leave one of them out")),
+    ("overwrite", "shard", either("remove the output and its folder .pgcli first")),
+    ("overwrite", "retry_errors retry_changed", either("leave out {flag}")),
+    (
+        "draw view sidecar retry_errors retry_changed",
+        "ray shard",
+        either("once all rows are saved, run the command without {other}"),
     ),
 )
 DEFAULTS: Mapping[str, Any] = {
@@ -213,26 +176,33 @@ def applying(
     Raises UsageError for options that were typed and contradict what else was.
     """
     kept, lines = {**values}, []
-    for rule in RULES:
-        excluded = [rule.excludes.split()] if rule.excludes else []
-        for names in product(rule.options.split(), *excluded):
-            if not all(name in kept and kept[name] != DEFAULTS[name] for name in names):
-                continue
-            untyped = [name for name in names if name not in typed]
-            if not (rule.message or untyped):
-                continue  # what is made of the options refuses them
-            options = all_options(command, sources, kept)
-            if rule.applies(options):
-                continue
-            if not untyped:
-                flags = [f"--{name.replace('_', '-')}" for name in names]
-                words = vars(options) | {"flag": flags[0], "other": flags[-1]}
-                message = rule.message.format_map(words)
-                if rule.hint:
-                    raise UsageError(message, hint=rule.hint.format_map(words))
-                lines.append(f"ignored: {message}")
-            del kept[(untyped or names)[0]]
+    for names, rule in rules(command):  # what is left out by one is so for those after it
+        if not all(name in kept and kept[name] != DEFAULTS[name] for name in names):
+            continue
+        untyped = [name for name in names if name not in typed]
+        if not (rule.message or untyped):
+            continue  # the question refuses them
+        options = all_options(command, sources, kept)
+        if rule.is_met(options):
+            continue
+        if not untyped:
+            flags = [f"--{name.replace('_', '-')}" for name in names]
+            words = vars(options) | {"flag": flags[0], "other": flags[-1]}
+            message = rule.message.format_map(words)
+            if rule.hint:
+                raise UsageError(message, hint=rule.hint.format_map(words))
+            lines.append(f"ignored: {message}")
+        del kept[(untyped or names)[0]]
     return kept, tuple(lines)
+
+
+def rules(command: str) -> Iterator[tuple[tuple[str, ...], Rule]]:
+    """Each rule of a command with the option, or the two, that it is about."""
+    for record in (COMMANDS[command], *RECORDS):
+        for option in options_of(record):
+            yield from (((option.name,), NEEDS[name]) for name in option.needs.split())
+    for options, others, rule in PAIRS:
+        yield from ((names, rule) for names in product(options.split(), others.split()))
 
 
 def all_options(command: str, sources: Sequence[str], values: Mapping[str, Any]) -> SimpleNamespace:

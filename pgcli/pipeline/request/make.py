@@ -17,7 +17,13 @@ from pgcli.pipeline.request.options import (
     OutputOptions,
     RunningOptions,
 )
-from pgcli.pipeline.request.questions import COMMANDS, WITHOUT_ANSWERS, CommandOptions, text_lines
+from pgcli.pipeline.request.questions import (
+    COMMANDS,
+    LINES_OF,
+    WITHOUT_ANSWERS,
+    CommandOptions,
+    text_lines,
+)
 from pgcli.tasks import Question, with_extras, with_region
 
 
@@ -42,13 +48,25 @@ def make_request(
     for those that contradict each other.
     """
     sources, values = tuple(sources), {**values}
-    if lines := text_lines(values.get("prompts_file"), noun="prompt"):
-        values["prompt"] = (*values.get("prompt", ()), *lines)
+    for name, option in LINES_OF.items():
+        if lines := text_lines(values.pop(name, None), noun=option):
+            values[option] = (*values.get(option, ()), *lines)
     texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
     if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
         for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
             values.pop(name, None)
     values, ignored = applying(command, sources, values, typed)
+    return build_request(command, sources, values, arguments=tuple(arguments), ignored=ignored)
+
+
+def build_request(
+    command: str, sources: tuple[str, ...], values: Mapping[str, Any], **more: Any
+) -> RunRequest:
+    """The request with these values of options, which all apply; `more` are its other fields.
+
+    No file is read, so that the request of an earlier run is what it was. Raises UsageError for
+    values that make no question.
+    """
     answering = build(AnsweringOptions, values)
     own: CommandOptions = build(COMMANDS[command], values)
     question = own.question(answering, sources)
@@ -61,14 +79,13 @@ def make_request(
     return RunRequest(
         question=question,
         sources=sources,
+        command=own,
         model=build(ModelOptions, values),
         input=build(InputOptions, values),
         answering=answering,
         output=build(OutputOptions, values),
         running=build(RunningOptions, values),
-        mask_decoder=values.get("mask_decoder"),
-        arguments=tuple(arguments),
-        ignored=ignored,
+        **more,
     )
 
 

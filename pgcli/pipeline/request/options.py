@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.declare import opt
-from pgcli.pipeline.progress.tally import ErrorBudget
 from pgcli.pipeline.request import values
+from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.pipeline.request.values import DTYPES
 from pgcli.records import Region
 
@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from pgcli.stores import Reader
 
 _model = partial(opt, panel="Which model", affects_rows=False)
+_ray = partial(_model, seldom=True, needs="ray")
 _input = partial(opt, panel="Which images")
+_glob = partial(_input, metavar="GLOB", repeat=True, needs="images")
+_allow = partial(_input, default=False, affects_rows=False)
 _answering = partial(opt, panel="What to ask")
 _output = partial(opt, panel="Where to", affects_rows=False)
+_affix = partial(_output, metavar="TEXT", seldom=True, needs="sidecar")
 _running = partial(opt, panel="How to run", affects_rows=False)
+_flag = partial(_running, default=False)
+_retry = partial(_flag, needs="resumable local")
 
 #: Names that the completion of shells offers.
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
@@ -48,11 +54,12 @@ class ModelOptions:
         choices=models,
         default_text=f"{DEMO}, or {DEMO_TOWERS} for embed, score and classify",
     )
-    revision: str | None = _model("Branch, tag or commit on the Hub.", metavar="NAME")
+    revision: str | None = _model("Branch, tag or commit on the Hub.", metavar="NAME", needs="hub")
     adapter: str | None = _model(
         "A LoRA adapter to merge into the model: a folder or a name on the Hub.",
         metavar="NAME",
         affects_rows=True,
+        needs="text-model",
     )
     device: str = _model(
         "auto is a GPU where there is one.",
@@ -72,32 +79,31 @@ class ModelOptions:
         "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.",
         default="none",
         affects_rows=True,
+        needs="text-model",
     )
     batch_size: int | None = _model(
         "Rows in one batch, or auto: as many as fit into memory.",
-        metavar="N",
-        parse=values.batch_size,
-        default_text="auto",
+        min=1,
+        max=999_999,
+        auto=True,
     )
     engines: int | None = _model(
         "Processes that each run the model, or auto: one on each GPU, or what is fastest.",
-        metavar="N",
-        parse=values.engines,
-        default_text="auto",
+        min=1,
+        max=999,
+        auto=True,
     )
     ray: str | None = _model(
         "Run on a Ray cluster: auto, local or ray://host:10001; into a folder: -o DIR/.",
         metavar="ADDRESS",
+        needs="folder",
     )
-    ray_gpus: float | None = _model(
+    ray_gpus: float | None = _ray(
         "GPUs of the cluster for each engine; 0.5: two engines on each.",
         min=0.0,
         default_text="1 if the cluster has GPUs",
-        seldom=True,
     )
-    ray_cpus: int | None = _model(
-        "Cores of the cluster for each engine.", min=1, default_text="1", seldom=True
-    )
+    ray_cpus: int | None = _ray("Cores of the cluster for each engine.", min=1, default_text="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,23 +124,21 @@ class InputOptions:
         metavar="A,B",
         repeat=True,
         commas=True,
+        needs="kept-columns",
     )
     limit: int | None = _input("Stop after N rows.", min=1, affects_rows=False)
     shard: str | None = _input(
         "Only part I of N of the rows, counted from 0, into a folder: -o DIR/.",
         metavar="I/N|auto",
         affects_rows=False,
+        needs="folder",
     )
-    include: tuple[str, ...] = _input(
+    include: tuple[str, ...] = _glob(
         "Only images and files whose relative path or id matches; * also matches slashes; "
-        "repeatable.",
-        metavar="GLOB",
-        repeat=True,
+        "repeatable."
     )
-    exclude: tuple[str, ...] = _input(
-        "Leave out images and files whose relative path or id matches; repeatable.",
-        metavar="GLOB",
-        repeat=True,
+    exclude: tuple[str, ...] = _glob(
+        "Leave out images and files whose relative path or id matches; repeatable."
     )
     null: bool = _input(
         "Names on standard input are separated by NUL, as from find -print0.",
@@ -157,21 +161,14 @@ class InputOptions:
         "Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
         default=False,
     )
-    allow_outside_root: bool = _input(
-        "Follow links and paths that lead out of the folder of the images or manifest.",
-        default=False,
-        affects_rows=False,
+    allow_outside_root: bool = _allow(
+        "Follow links and paths that lead out of the folder of the images or manifest."
     )
-    allow_urls: bool = _input(
-        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also those in manifests.",
-        default=False,
-        affects_rows=False,
+    allow_urls: bool = _allow(
+        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also those in manifests."
     )
-    allow_private_hosts: bool = _input(
-        "Allow http(s):// addresses on this machine and its private network.",
-        default=False,
-        affects_rows=False,
-        seldom=True,
+    allow_private_hosts: bool = _allow(
+        "Allow http(s):// addresses on this machine and its private network.", seldom=True
     )
 
     @property
@@ -197,11 +194,13 @@ class AnsweringOptions:
         "Longest answer, in tokens.",
         min=1,
         default_text="caption 128, ask 64, detect 256, segment 512, ocr 512",
+        needs="generation",
     )
     temperature: float = _answering(
         "0 takes the most likely token each time; above 0, tokens are sampled.",
         default=0.0,
         min=0.0,
+        needs="generation",
     )
     top_p: float = _answering(
         "Sample among the most likely tokens whose probabilities sum to this.",
@@ -210,9 +209,14 @@ class AnsweringOptions:
         max=1.0,
         above=True,
         seldom=True,
+        needs="sampling",
     )
     top_k: int = _answering(
-        "Sample among the N most likely tokens; 0: among 1,024.", default=0, min=0, seldom=True
+        "Sample among the N most likely tokens; 0: among 1,024.",
+        default=0,
+        min=0,
+        seldom=True,
+        needs="sampling",
     )
     seed: int = _answering(
         "Equal seeds sample equal answers at every batch size.", default=0, min=0
@@ -224,9 +228,13 @@ class AnsweringOptions:
         min=0,
         max=1000,
         seldom=True,
+        needs="generated",
     )
     token_logprobs: bool = _answering(
-        "Add a column with each token and its log-probability.", default=False, seldom=True
+        "Add a column with each token and its log-probability.",
+        default=False,
+        seldom=True,
+        needs="generated",
     )
     region: Region | None = _answering(
         "Ask about xmin,ymin,xmax,ymax, in pixels of each upright image.",
@@ -247,25 +255,25 @@ class OutputOptions:
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "auto follows the file's ending, and is text on a terminal.", default="auto"
+        "auto follows the file's ending, and is text on a terminal.", default="auto", needs="format"
     )
     draw: str | None = _output(
-        "Draw boxes and masks on copies of the images, in this folder.", metavar="DIR"
+        "Draw boxes and masks on copies of the images, in this folder.",
+        metavar="DIR",
+        needs="local text-model",
     )
     view: str | None = _output(
         "Write a page of the answers, as pgcli view does, with prompts side by side.",
         metavar="PAGE",
+        needs="local images",
     )
     sidecar: str | None = _output(
         "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
         metavar=".ENDING",
+        needs="local answers one-prompt",
     )
-    prepend: str | None = _output(
-        "Start each text of --sidecar with this.", metavar="TEXT", seldom=True
-    )
-    append: str | None = _output(
-        "End each text of --sidecar with this.", metavar="TEXT", seldom=True
-    )
+    prepend: str | None = _affix("Start each text of --sidecar with this.")
+    append: str | None = _affix("End each text of --sidecar with this.")
     no_timing: bool = _output(
         "Leave times and batch sizes null, so that equal runs write equal rows.",
         default=False,
@@ -279,6 +287,7 @@ class OutputOptions:
         default_text="10,000, or a shard's fair part",
         affects_rows=True,
         seldom=True,
+        needs="files",
     )
     overwrite: bool = _output("Replace an existing output, and existing text files.", default=False)
 
@@ -296,23 +305,19 @@ class RunningOptions:
         parse=values.max_errors,
         default_text="50 in a row",
     )
-    retry_errors: bool = _running(
-        "Ask the rows with errors again and keep the others.", default=False
+    retry_errors: bool = _retry("Ask the rows with errors again and keep the others.")
+    retry_changed: bool = _retry(
+        "Ask the rows whose images have changed again and keep the others."
     )
-    retry_changed: bool = _running(
-        "Ask the rows whose images have changed again and keep the others.", default=False
-    )
-    moved: bool = _running(
-        "Resume although the images are now in another place.", default=False, seldom=True
-    )
-    dry_run: bool = _running("Check everything, print the plan, and exit.", default=False)
+    moved: bool = _flag("Resume although the images are now in another place.", seldom=True)
+    dry_run: bool = _flag("Check everything, print the plan, and exit.")
     summary_json: str | None = _running(
         "Write counts, errors and times by stage as a JSON object, also of a failed run.",
         metavar="FILE",
         seldom=True,
     )
-    quiet: bool = _running("Print errors only.", default=False, short=("-q",))
-    verbose: bool = _running("Print the plan, and times by stage.", default=False, short=("-v",))
+    quiet: bool = _flag("Print errors only.", short=("-q",))
+    verbose: bool = _flag("Print the plan, and times by stage.", short=("-v",))
 
     @property
     def error_budget(self) -> ErrorBudget:

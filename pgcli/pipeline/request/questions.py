@@ -9,13 +9,19 @@ from typing import Any, Literal, Protocol
 
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
-from pgcli.declare import REQUIRED, opt
+from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.options import AnsweringOptions
 from pgcli.stores.files import read_text
 from pgcli.tasks import AnyQuestion
 
 _answering = partial(opt, panel="What to ask")
+_texts = partial(_answering, metavar="TEXT", repeat=True)
+_raw_text = partial(
+    _answering,
+    "Leave texts as they are where the model was trained on lower case and no punctuation.",
+    default=False,
+)
 _share = partial(opt, panel="Boxes", min=0.0, max=1.0)
 
 
@@ -40,22 +46,19 @@ class CaptionOptions:
 class AskOptions:
     """The options of `ask`."""
 
-    prompt: tuple[str, ...] = _answering(
-        "A question; repeatable. {column} is replaced by the value in the manifest's row.",
-        metavar="TEXT",
-        repeat=True,
+    prompt: tuple[str, ...] = _texts(
+        "A question; repeatable. {column} is replaced by the value in the manifest's row."
     )
     prompts_file: str | None = _answering(
         "A text file with a prompt on each line, asked after those of --prompt.", metavar="FILE"
     )
-    choice: tuple[str, ...] = _answering(
-        "A candidate answer; give two or more. The most likely one is the answer.",
-        metavar="TEXT",
-        repeat=True,
+    choice: tuple[str, ...] = _texts(
+        "A candidate answer; give two or more. The most likely one is the answer."
     )
     choices_column: str | None = _answering(
         "Column of a manifest with the candidates of each row: a list, or a text such as yes|no.",
         metavar="NAME",
+        needs="columns",
     )
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
@@ -90,9 +93,7 @@ class BoxOptions:
 class DetectOptions(BoxOptions):
     """The options of `detect`."""
 
-    object: tuple[str, ...] = _answering(
-        "What to find; repeatable.", default=REQUIRED, metavar="TEXT", repeat=True
-    )
+    object: tuple[str, ...] = _texts("What to find; repeatable.", default=REQUIRED)
     strict: bool = _answering("Allow only complete boxes around these objects.", default=False)
     each: bool = _answering(
         "Ask for one object in each prompt: a row for each image and object. Small models find "
@@ -114,9 +115,7 @@ class DetectOptions(BoxOptions):
 class SegmentOptions(BoxOptions):
     """The options of `segment`."""
 
-    object: tuple[str, ...] = _answering(
-        "What to find; repeatable.", default=REQUIRED, metavar="TEXT", repeat=True
-    )
+    object: tuple[str, ...] = same(DetectOptions, "object")
     mask_decoder: str | None = opt(
         "Weights that turn mask codes into pixels: big_vision's vae-oid.npz. By default the "
         "model's own, where it brings mask_decoder.safetensors.",
@@ -137,25 +136,19 @@ class OcrOptions:
         return tasks.ocr(max_new_tokens=answering.max_new_tokens)
 
 
-RAW_TEXT = "Leave texts as they are where the model was trained on lower case and no punctuation."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedOptions:
     """The options of `embed`."""
 
-    text: tuple[str, ...] = opt(
-        "A text to embed in place of images; repeatable.",
-        panel="What to ask",
-        metavar="TEXT",
-        repeat=True,
+    text: tuple[str, ...] = _texts(
+        "A text to embed in place of images; repeatable.", needs="no-images"
     )
-    texts_file: str | None = opt(
+    texts_file: str | None = _answering(
         "A text file with a text on each line, embedded after those of --text.",
-        panel="What to ask",
         metavar="FILE",
+        needs="no-images",
     )
-    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
+    raw_text: bool = _raw_text(needs="texts")
     dtype_out: Literal["float32", "float16"] = opt(
         "The type of the values of embeddings.", panel="Where to", default="float32"
     )
@@ -178,15 +171,11 @@ class EmbedOptions:
 class ScoreOptions:
     """The options of `score`."""
 
-    text: tuple[str, ...] = opt(
-        "A text; repeatable.", panel="What to ask", metavar="TEXT", repeat=True
+    text: tuple[str, ...] = _texts("A text; repeatable.")
+    text_column: str | None = _answering(
+        "Column of a manifest: the text of each row is scored with its image.", metavar="NAME"
     )
-    text_column: str | None = opt(
-        "Column of a manifest: the text of each row is scored with its image.",
-        panel="What to ask",
-        metavar="NAME",
-    )
-    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
+    raw_text: bool = _raw_text()
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
         return tasks.score(self.text, text_column=self.text_column, raw_text=self.raw_text)
@@ -196,30 +185,23 @@ class ScoreOptions:
 class ClassifyOptions:
     """The options of `classify`."""
 
-    label: tuple[str, ...] = opt(
-        "A label; repeatable. Of a classifier's labels only these are kept.",
-        panel="What to ask",
-        metavar="TEXT",
-        repeat=True,
+    label: tuple[str, ...] = _texts(
+        "A label; repeatable. Of a classifier's labels only these are kept."
     )
-    label_file: str | None = opt(
-        "A text file with a label on each line, after those of --label.",
-        panel="What to ask",
-        metavar="FILE",
+    label_file: str | None = _answering(
+        "A text file with a label on each line, after those of --label.", metavar="FILE"
     )
-    template: tuple[str, ...] = opt(
+    template: tuple[str, ...] = _texts(
         "A text with {label} in it; repeatable. A label is the mean of its texts.",
-        panel="What to ask",
-        metavar="TEXT",
-        repeat=True,
         default_text='"a photo of a {label}"',
     )
-    top: int = opt("The most labels that a row has.", panel="What to ask", default=5, min=1)
-    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
+    top: int = _answering("The most labels that a row has.", default=5, min=1)
+    raw_text: bool = _raw_text()
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
-        labels = (*self.label, *text_lines(self.label_file, noun="label"))
-        return tasks.classify(labels, templates=self.template, top=self.top, raw_text=self.raw_text)
+        return tasks.classify(
+            self.label, templates=self.template, top=self.top, raw_text=self.raw_text
+        )
 
 
 #: The options of each command; those of embed, score and classify take no AnsweringOptions.
@@ -234,6 +216,8 @@ COMMANDS: Mapping[str, type[Any]] = {
     "classify": ClassifyOptions,
 }
 WITHOUT_ANSWERS = ("embed", "score", "classify")
+#: Options that name a text file, and the option that its lines are values of.
+LINES_OF = {"prompts_file": "prompt", "label_file": "label"}
 
 
 def text_lines(file: str | None, *, noun: str) -> list[str]:

@@ -6,30 +6,11 @@ import re
 from typing import Any
 
 from pgcli import regions
-from pgcli.pipeline.progress.tally import ErrorBudget
+from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Region
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
-
-
-def auto_or_number(most: int) -> Any:
-    """A reader of whole numbers from 1 to `most`, and of `auto`, which is None."""
-    bounds = f"from 1 to {most:,}" if most < 10_000 else "of 1 or more"
-
-    def read(value: object) -> int | None:
-        text = plain(value)
-        if text == "auto":
-            return None
-        if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-            raise ValueError(f"{value!r} is neither auto nor a whole number {bounds}")
-        return int(text)
-
-    return read
-
-
-batch_size = auto_or_number(999_999)
-engines = auto_or_number(999)
 
 
 def plain(value: object) -> str:
