@@ -7,7 +7,7 @@ from pathlib import Path
 from pgcli.stores.errors import RemoteError
 from pgcli.stores.local import Held, LocalStore
 from pgcli.stores.reader import Reader, make_reader
-from pgcli.stores.store import Entry, Store
+from pgcli.stores.store import Entry, Store, Version
 from pgcli.stores.urls import is_in_object_store
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Reader",
     "RemoteError",
     "Store",
+    "Version",
     "make_reader",
     "open_folder",
 ]

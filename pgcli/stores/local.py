@@ -7,7 +7,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from math import inf
@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.stores.files import NotRegularFileError, is_regular, kind_of, open_descriptor
-from pgcli.stores.store import Entry
+from pgcli.stores.store import Entry, Version
 from pgcli.stores.writing import close, give_name, make_folder, temporary_name, wrap_write_errors
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -93,6 +93,25 @@ class LocalStore:
 
     def replace(self, name: str, data: bytes) -> None:
         self.publish(name, lambda file: file.write(data), replace=True)
+
+    def version(self, name: str) -> Version | None:
+        file = self.open(name)
+        if file is None:
+            return None
+        with self._errors(name), file:
+            return Version(file.read(), os.fstat(file.fileno()).st_mtime)
+
+    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        if version is None:
+            return self.create(name, data)
+        if self.version(name) != version:
+            return False
+        self.replace(name, data)
+        return True
+
+    def folders(self) -> Sequence[str]:
+        with self._errors(""), self._within("") as (_, here), os.scandir(here) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def delete(self, names: Iterable[str]) -> None:
         folders = set()
@@ -203,6 +222,24 @@ class LocalStore:
             yield
         finally:
             release(descriptor)
+
+    def is_locked(self, name: str) -> bool | None:
+        """Whether anyone, this process included, holds the exclusive lock of a file.
+
+        None if that cannot be seen, such as on a file system without locks. Raises OutputExists.
+        """
+        try:
+            file = self.open(name)
+        except OutputFailed:
+            return None
+        if file is None:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as problem:
+                return isinstance(problem, BlockingIOError | PermissionError) or None
+        return False
 
     def _acquire(self, name: str, shared: bool, deadline: float) -> int:
         """The descriptor of the locked file. Raises Held and OSError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import AbstractContextManager, suppress
@@ -27,7 +27,7 @@ from pgcli.stores.errors import (
     too_large,
 )
 from pgcli.stores.files import read_text
-from pgcli.stores.store import Entry
+from pgcli.stores.store import Entry, Version
 from pgcli.stores.urls import scheme_of
 
 if TYPE_CHECKING:
@@ -78,19 +78,16 @@ class ObjectStore:
     @cached_property
     def is_conditional(self) -> bool:
         """Whether the store refuses to create an object that exists; it is tried out."""
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
+        from obstore.exceptions import AlreadyExistsError, BaseError
 
         def refuses() -> bool:
             try:
                 self._objects.put(name, b"", mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return True
-            except NotSupportedError:
-                return False
             except BaseError as problem:
-                if any(words in str(problem) for words in NOT_IMPLEMENTED):
-                    return False
-                raise
+                if not lacks_conditions(problem):
+                    raise
             return False
 
         name = f".probe-{token_hex(8)}"
@@ -148,6 +145,43 @@ class ObjectStore:
     def replace(self, name: str, data: bytes) -> None:
         self._call(lambda: self._objects.put(name, data, use_multipart=False), "write")
 
+    def version(self, name: str) -> Version | None:
+        def current() -> Version | None:
+            with suppress(FileNotFoundError):
+                response = self._objects.get(name)
+                meta = response.meta
+                # of these, S3 and Azure compare the ETag, Google Cloud Storage the version
+                tag = {key: meta[key] for key in ("e_tag", "version") if meta[key] is not None}
+                return Version(bytes(response.bytes()), meta["last_modified"].timestamp(), tag)
+            return None
+
+        return self._call(current)
+
+    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        mode = "create" if version is None else version.tag or None
+
+        def is_written() -> bool:
+            try:
+                self._objects.put(name, data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            except FileNotFoundError:
+                if version is None:  # there is no such bucket
+                    raise
+                return False
+            except BaseError as problem:
+                if not lacks_conditions(problem):
+                    raise
+                self._objects.put(name, data, use_multipart=False)
+            return True
+
+        return self._call(is_written, "write")
+
+    def folders(self) -> Sequence[str]:
+        return self._call(lambda: list(self._objects.list_with_delimiter()["common_prefixes"]))
+
     def delete(self, names: Iterable[str]) -> None:
         names = list(names)
 
@@ -191,6 +225,14 @@ class ObjectStore:
             if fault.code == "permission_denied"
             else "check the address and the store; the same command resumes the run",
         )
+
+
+def lacks_conditions(error: Exception) -> bool:
+    """Whether a store refused a put because it does not support conditional ones."""
+    from obstore.exceptions import NotSupportedError
+
+    is_refused = any(words in str(error) for words in NOT_IMPLEMENTED)
+    return isinstance(error, NotSupportedError) or is_refused
 
 
 class ObjectFiles:

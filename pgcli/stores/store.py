@@ -1,9 +1,9 @@
-"""A folder that is written and read by five methods, on this machine or in an object store."""
+"""A folder whose files are listed, read and written, on this machine or in an object store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 
 class Entry(NamedTuple):
@@ -12,6 +12,14 @@ class Entry(NamedTuple):
     name: str
     size: int
     modified: float
+
+
+class Version(NamedTuple):
+    """The content of a file, when it was written by the store's clock, and the version's tag."""
+
+    data: bytes
+    modified: float
+    tag: Any = None
 
 
 class Store(Protocol):
@@ -50,6 +58,19 @@ class Store(Protocol):
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file in place of the one of this name. Readers find the old one or the new."""
+
+    def version(self, name: str) -> Version | None:
+        """The current version of a file; None if there is none."""
+
+    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        """Write a file in place of this version of it; False if it has another one.
+
+        None creates it. Where a store lacks conditional writes, and on this machine, a version that
+        another process writes at the same moment may be replaced too.
+        """
+
+    def folders(self) -> Sequence[str]:
+        """The names of the folders directly in this one."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files; those that do not exist are none."""

@@ -358,6 +358,23 @@ def test_exclusive_lock_is_alone_and_shared_ones_are_not(store):
         pass
 
 
+def test_exclusive_lock_is_seen(store, monkeypatch):
+    assert store.is_locked("lock") is False
+    assert names_in(store.path) == []
+    with store.lock("lock", shared=True):
+        assert store.is_locked("lock") is False
+    with store.lock("lock"):
+        assert store.is_locked("lock") is True
+        assert LocalStore(store.path).is_locked("lock") is True
+    assert store.is_locked("lock") is False
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "no locks")
+
+    monkeypatch.setattr(local.fcntl, "flock", flock)
+    assert store.is_locked("lock") is None
+
+
 def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(store):
     store.remove_folders()
     assert not store.path.exists()

@@ -110,6 +110,62 @@ def test_of_several_threads_one_creates_a_file(store):
         assert store.read(f"claims/{number}") == contents[is_first.index(True)]
 
 
+def test_only_the_current_version_is_replaced(store):
+    assert store.version("a") is None
+    assert store.swap("a", b"1", None)
+    first = store.version("a")
+    assert first is not None
+    assert first.data == b"1"
+    assert abs(first.modified - time.time()) < 100
+    assert store.swap("a", b"2", first)
+    assert store.read("a") == b"2"
+    if not store.is_conditional:
+        return  # a store that ignores conditions replaces any version
+    store.delete(["a"])
+    assert not store.swap("a", b"3", first)
+    store.replace("a", b"4")
+    assert not store.swap("a", b"5", first)
+    assert not store.swap("a", b"6", None)
+    assert store.read("a") == b"4"
+
+
+def test_of_several_threads_one_replaces_a_version(store):
+    if not isinstance(store, ObjectStore) or not store.is_conditional:
+        return  # on this machine, the one that has the lock writes
+    for number in range(20):
+        store.replace("a", b"%d" % number)
+        swap = partial(store.swap, "a", version=store.version("a"))
+        contents = [bytes([k]) * 1000 for k in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            is_first = list(pool.map(swap, contents))
+        assert sum(is_first) == 1
+        assert store.read("a") == contents[is_first.index(True)]
+
+
+def test_folders_are_listed(store):
+    for name in ("a", "shard-0-of-2/owner.json", "shard-1-of-2/owner.json", "open/7"):
+        store.create(name, b"x")
+    assert sorted(store.folders()) == ["open", "shard-0-of-2", "shard-1-of-2"]
+
+
+def test_store_without_conditional_writes_replaces():
+    with used_store(Unimplemented):
+        store = ObjectStore(f"{BUCKET}/rows/")
+        assert store.swap("a", b"1", None)
+        version = store.version("a")
+        assert store.swap("a", b"2", version)
+        assert store.read("a") == b"2"
+
+
+def test_bucket_that_does_not_exist_is_output_failed():
+    class Gone(WritableS3):
+        def put(self, key: str, data: bytes) -> int:
+            return 404
+
+    with used_store(Gone), pytest.raises(OutputFailed, match="nothing at the address"):
+        ObjectStore(f"{BUCKET}/rows/").swap("a", b"1", None)
+
+
 def test_store_says_whether_it_is_conditional(tmp_path):
     assert open_folder(str(tmp_path)).is_conditional
     for kind, expected in ((WritableS3, True), (Unconditional, False), (Unimplemented, False)):

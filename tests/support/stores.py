@@ -18,6 +18,11 @@ PAGE = 1000  # objects of a listing
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
+def etag(data: bytes) -> str:
+    """The tag of an object with this content."""
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
 @contextmanager
 def serve(answer: type[Store], files: Files) -> Iterator[str]:
     """The URL of a server with these files, by `bucket/key`."""
@@ -50,11 +55,12 @@ class Store(Answers):
         rest = {key[len(prefix) :].partition("/")[0] for key in keys if key not in here}
         return here, sorted(f"{prefix}{folder}/" for folder in rest)
 
-    def send_file(self, data: bytes | None) -> None:
+    def send_file(self, key: str) -> None:
+        data = self.files.get(key)
         if data is None:
             return self.respond(404)
         status, body, headers = self.part(data)
-        tag, written = f'"{hashlib.md5(data).hexdigest()}"', formatdate(0, usegmt=True)
+        tag, written = etag(data), formatdate(self.times.get(key, 0), usegmt=True)
         if self.headers.get("If-Match", tag) != tag:
             return self.respond(412)
         return self.respond(status, body, ETag=tag, Last_Modified=written, **headers)
@@ -64,7 +70,7 @@ class S3(Store):
     def answer(self, path: str, query: Mapping[str, str]) -> None:
         bucket, _, key = unquote(path).lstrip("/").partition("/")
         if key:
-            return self.send_file(self.files.get(f"{bucket}/{key}"))
+            return self.send_file(f"{bucket}/{key}")
         if not any(name.startswith(f"{bucket}/") for name in self.files):
             return self.respond(404)
         keys, folders = self.list_keys(bucket, query.get("prefix", ""), query.get("delimiter", ""))
@@ -104,7 +110,7 @@ class Azure(Store):
     def answer(self, path: str, query: Mapping[str, str]) -> None:
         container, _, key = unquote(path).removeprefix("/account/").partition("/")
         if query.get("comp") != "list":
-            return self.send_file(self.files.get(f"{container}/{key}"))
+            return self.send_file(f"{container}/{key}")
         keys, _ = self.list_keys(container, query.get("prefix", ""), "")
         rows = [
             f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{formatdate(usegmt=True)}"
@@ -134,7 +140,7 @@ class Hub(Store):
         path = unquote(path)
         if "/resolve/" in path:
             key = path.partition("/resolve/")[2].partition("/")[2]
-            return self.send_file(self.files.get(f"images/{key}"))
+            return self.send_file(f"images/{key}")
         if "/tree/" in path:
             folder = path.partition("/tree/")[2].partition("/")[2]
             prefix = f"{folder}/" if folder else ""

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from hashlib import md5
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from tests.support.stores import S3, Files, serve
+from tests.support.stores import S3, Files, etag, serve
 
 BUCKET = "s3://bucket"
 ROOT = Path(__file__).parents[2]
@@ -38,7 +37,7 @@ class WritableS3(S3):
         if len(data) < length:  # the client was killed: as in S3, nothing is stored
             self.close_connection = True
             return
-        self.respond(self.put(self.key, data), ETag=f'"{md5(data).hexdigest()}"')
+        self.respond(self.put(self.key, data), ETag=etag(data))
 
     def put(self, key: str, data: bytes) -> int:
         """Store an object; return the status of the answer."""
@@ -49,8 +48,11 @@ class WritableS3(S3):
         return 200
 
     def is_refused(self, key: str) -> bool:
-        """Whether the object exists and is to be created."""
-        return self.headers.get("If-None-Match") == "*" and key in self.files
+        """Whether the object exists and is to be created, or is not the version to be replaced."""
+        if self.headers.get("If-None-Match") == "*":
+            return key in self.files
+        tag = self.headers.get("If-Match")
+        return tag is not None and (key not in self.files or tag != etag(self.files[key]))
 
     def do_POST(self) -> None:
         """Remove the objects of a list."""
@@ -79,7 +81,8 @@ class Unimplemented(WritableS3):
     """S3 as of servers that know no condition of a put, and say so."""
 
     def put(self, key: str, data: bytes) -> int:
-        return 501 if "If-None-Match" in self.headers else super().put(key, data)
+        is_conditional = "If-None-Match" in self.headers or "If-Match" in self.headers
+        return 501 if is_conditional else super().put(key, data)
 
 
 class Denied(WritableS3):
