@@ -20,7 +20,7 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.output.lines import json_line
-from pgcli.pipeline.state.open_files import RowFile
+from pgcli.pipeline.state.lines import RowFile
 from pgcli.pipeline.workers.answer import answer_items
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.rows import RowSchema

@@ -1,7 +1,8 @@
 """Reads the rows of a result file of any form, and of a run that goes on or was stopped.
 
 The rows of such a run are in the output in its final form, and in `OUTPUT.pgcli/open/`, in files of
-lines that follow on the final form, or overlap with it and with each other.
+lines that follow on the final form, or overlap with it and with each other. Shards have an `open/`
+each, in `OUTPUT.pgcli/shard-I-of-N/`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ Row = Mapping[str, Any]
 IndexedRow = tuple[int, Row | None]
 
 OPEN = "open"
-#: The name of a file of lines: the number of its first row, and the process that writes it.
-OPEN_FILE = re.compile(r"(\d{12})-([0-9a-f]+)\.jsonl")
+#: The name of a file of lines: the number of its first row.
+OPEN_FILE = re.compile(r"(\d{12})\.jsonl")
+#: The folder of a shard in the state folder, which has open files of its own.
+SHARD_FOLDERS = "shard-*-of-*"
 #: The columns that every result file of ours has, of those that its command writes.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
 REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
@@ -130,7 +133,9 @@ class RowSource:
 def find_sources(output: Path) -> list[RowSource]:
     """The files with rows of an output: those of a row follow each other, the one to read first."""
     # open files are looked for before the final form, which has the rows of those that go
-    sources = [*_open_files(state_folder(output) / OPEN)]
+    state = state_folder(output)
+    folders = [state / OPEN, *state.glob(f"{SHARD_FOLDERS}/{OPEN}")]
+    sources = [source for folder in folders for source in _open_files(folder)]
     if output.is_dir():
         sources += _parts(output)
     elif output.is_file():

@@ -49,11 +49,6 @@ def shard_of(request: RunRequest) -> Shard | None:
     return None if name is None else parse_shard(name, os.environ)
 
 
-def shares_output(request: RunRequest) -> bool:
-    """Whether several commands may write the output at one time."""
-    return request.model.ray is not None or request.input.shard is not None
-
-
 def image_limits(request: RunRequest) -> ImageLimits:
     """The largest images that are decoded."""
     most = request.input.max_pixels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +10,13 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.settings import loaded_model
-from pgcli.pipeline.state.processes import recorded_processes
 from pgcli.pipeline.state.record import RunRecord, differences
 from pgcli.pipeline.task import embedding_dim, find_checkpoints, load_engine, model_facts, notices
+from pgcli.pipeline.workers.messages import EngineInfo
 from pgcli.pipeline.workers.slots import EngineSlot, engine_slots
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """What is known of a loaded engine."""
-
-    label: str
-    device: str
-    dtype: str
-    batch_size: int
-    model: dict[str, Any]
-    facts: tuple[tuple[str, str], ...] = ()
 
 
 def engine_info(request: RunRequest, engine: Any) -> EngineInfo:
@@ -87,11 +74,10 @@ class RunModel:
         with progress.stage(f"loading {self.checkpoint.name}"):
             engine = load_engine(request, self.checkpoint, self.adapter, request.model.device)
         engine.starts_small = getattr(engine, "is_large", False)
-        if state is not None and state.record is not None:
-            for process in recorded_processes(state.store):
-                limits = process.values.get("limits")
-                if isinstance(limits, dict) and limits.get(engine.device):
-                    engine.batch_limits.load_state_dict(limits[engine.device])
+        limits = None if state is None else state.owner.previous.get("limits")
+        learnt = limits.get(engine.device) if isinstance(limits, dict) else None
+        if isinstance(learnt, dict) and isinstance(learnt.get("rows"), int):
+            engine.batch_limits.load_state_dict(learnt)
         self.engine, progress.limits = engine, engine.batch_limits.summary
         self.note(engine_info(request, engine), record)
         return engine

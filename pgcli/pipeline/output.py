@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgcli.errors import OutputFailed
+from pgcli.errors import OutputFailed, OutputInUse
 from pgcli.inputs import Inventory
 from pgcli.inputs.inventory import Change
-from pgcli.inputs.stamps import is_other
-from pgcli.output.lines import LineFormat, json_line
+from pgcli.inputs.stamps import Stamp, is_other
+from pgcli.output.lines import LineFormat, json_line, parse_row
+from pgcli.output.reader import OPEN
 from pgcli.pipeline import checks
 from pgcli.pipeline.progress.tally import Tally
-from pgcli.pipeline.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
+from pgcli.pipeline.rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
 from pgcli.pipeline.settings import check_known_model, input_settings, run_settings, versions
-from pgcli.pipeline.state.claims import remove_claims
 from pgcli.pipeline.state.compare import (
     ImageChanges,
     check_saved_rows,
@@ -32,20 +34,31 @@ from pgcli.pipeline.state.compare import (
     input_changed,
     stamp_at,
 )
-from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs
-from pgcli.pipeline.state.form import FormContext
-from pgcli.pipeline.state.forms import error_rows, open_form, saved_rows, saved_segments
+from pgcli.pipeline.state.folder import (
+    INPUTS,
+    State,
+    inventory_name,
+    recorded_inputs,
+    shard_stores,
+)
+from pgcli.pipeline.state.forms import (
+    error_rows,
+    is_of_parts,
+    open_form,
+    saved_rows,
+    saved_segments,
+)
 from pgcli.pipeline.state.image_stamps import ImageStamps
-from pgcli.pipeline.state.open_files import Coverage, OpenFiles, Segment
-from pgcli.pipeline.state.processes import Process, living, recorded_processes
+from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, errors_in
+from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.pipeline.state.parts_form import PartsForm
 from pgcli.pipeline.state.record import RunRecord, now, read_record
-from pgcli.records import Answer, DecodedImage, Item
+from pgcli.records import Answer, Item
 from pgcli.stores import Store
 
 if TYPE_CHECKING:
-    from pgcli.pipeline.model import EngineInfo
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.workers.worker import Report
+    from pgcli.pipeline.workers.messages import EngineInfo
 
 #: Saves the row of this number.
 SaveRow = Callable[[int, Answer], None]
@@ -63,108 +76,130 @@ def check_record(state: State, request: RunRequest) -> None:
 
 
 def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:
-    """The input as earlier processes of the run recorded it."""
-    files = [] if state.overwrite else recorded_inputs(state.store)
+    """The input as earlier commands of the run recorded it; None if none did."""
+    files = [] if state.record is None else recorded_inputs(state.store)
     if not files:
         return None
-    if state.record is None:  # of a run that another process begins at this moment, or of none
-        is_shared = checks.shares_output(request)
-        if not (is_shared and living(state.store)):
-            return None
     return Inventory.load(files, request.sources, checks.read_options(request))
 
 
-def join_output(request: RunRequest, store: Store, process: Process) -> RunOutput:
-    """The output of a run that another process has begun: its record and its input are there."""
-    state = State(request.output.output, overwrite=False, store=store)
-    assert state.record is not None, "the run has not begun"
-    options = checks.read_options(request)
-    inventory = Inventory.load(recorded_inputs(store), request.sources, options)
-    rows = RunRows(inventory, request.question, request.input.limit)
-    return RunOutput(state, request, rows, process)
+def record_inventory(inventory: Inventory, store: Store) -> None:
+    """Write the generations of an input that are not recorded yet; of standard input none."""
+    if inventory.total is None:
+        return
+    recorded = {entry.name for entry in store.list(f"{INPUTS}/")}
+    for number in range(len(inventory.generations)):
+        if (name := inventory_name(number)) not in recorded:
+            store.create(name, inventory.to_arrow(number))
 
 
 class RunOutput:
-    """The output of a run that can be resumed.
+    """The output of a run that can be resumed, or the files of it that a shard writes.
 
     `segments` are the rows that `find_saved` finds, in the output and beside it, and `coverage`
     those that are saved until now.
     """
 
-    def __init__(self, state: State, request: RunRequest, rows: RunRows, process: Process):
+    def __init__(self, state: State, request: RunRequest, rows: RunRows):
         self.state, self.request, self.rows = state, request, rows
-        self._process = process
+        self.shard = checks.shard_of(request)
         self.record = state.record or self._new_record()
-        self.files = OpenFiles(state.store, process.id)
+        of_parts = is_of_parts(request.output.output)
+        self.file_rows = self.record.file_rows if of_parts else ALL_ROWS
+        self.early = OpenRows(state.owner.store, file_rows=self.file_rows)
         is_lines, keep = isinstance(state.format, LineFormat), rows.inventory.kept
         self.schema = row_schema(request, keep, exact=not is_lines)
         has_columns = is_lines or not rows.is_addressable
         self.line_schema = self.schema if has_columns else replace(self.schema, keep=())
-        self.context = FormContext(lambda: self.record, self.files, self.schema, rows.kept)
-        self.form = open_form(request.output.output, self.context, create=True)
+        self.form = open_form(
+            request.output.output,
+            lambda: self.record,
+            self.early,
+            schema=self.schema,
+            kept=rows.kept,
+            create=True,
+        )
         self.segments: list[Segment] = []
         self.coverage = Coverage([])
-        self._known_files: set[str] = set()
+        self._all_saved = Coverage([])  # of all shards, but their open rows
         self._error_rows: list[int] | None = None
-        self.stamps = ImageStamps(state.store)
+        self.stamps = ImageStamps(state.owner.store)
         #: Images of saved rows that are other files now, which are asked about again.
         self.changed: list[Change] = []
 
     def find_saved(self, tally: Tally) -> None:
         """Find the rows that are saved, and count them. Raises OutputExists."""
-        store = self.state.store
         if self.state.record is not None:
-            alive = living(store, self._process.id)
-            self.segments = saved_segments(self.form, self.files, alive)
+            self._adopt_open_rows()
+            segments = saved_segments(self.form, self.early)
+            self._all_saved = Coverage(segments)
+            self.segments = [segment for segment in segments if self.has(segment.first)]
         self.coverage = Coverage(self.segments)
-        self._known_files = {segment.name for segment in self.segments}
         for segment in self.segments:
             tally.errors_before.update(segment.errors)
         tally.rows_before = self.coverage.count(self.rows.total)
 
+    def has(self, row: int) -> bool:
+        """Whether this command writes the file with a row."""
+        return self.shard is None or self.shard.has(row // self.file_rows)
+
+    def _adopt_open_rows(self) -> None:
+        """Move open rows here that a shard left to this command, or a whole run to this shard."""
+        own, main = self.state.owner.store, self.state.store
+        for store in shard_stores(main) if self.shard is None else [main]:
+            for entry in list(store.list(f"{OPEN}/")):
+                first = entry.name.removeprefix(f"{OPEN}/").removesuffix(".jsonl")
+                if first.isdecimal() and self.has(int(first)):
+                    data = store.read(entry.name) or b""
+                    if len(data) > len(own.read(entry.name) or b""):
+                        own.replace(entry.name, data)
+                    store.delete([entry.name])
+
     def _new_record(self) -> RunRecord:
-        chunk_rows, file_rows = self._sizes()
+        settings = run_settings(self.request)
+        # shards that begin at one moment make one run, also in a store that has no exclusive puts
+        run_id = token_hex(8) if self.shard is None else sha256(repr(settings).encode()).hexdigest()
         return RunRecord(
-            token_hex(8),
-            run_settings(self.request),
+            run_id[:16],
+            settings,
             input_settings(self.request),
-            chunk_rows=chunk_rows,
-            file_rows=file_rows,
+            file_rows=self._file_rows(),
             versions=versions(),
             arguments=self.request.arguments,
         )
 
-    def _sizes(self) -> tuple[int, int]:
-        """The rows in a chunk and in a file of a new output."""
+    def _file_rows(self) -> int:
+        """The rows in a file of a new output."""
         request, total = self.request, self.rows.total
-        shard, rows_per_file = checks.shard_of(request), request.output.rows_per_file
-        if total is None:
-            return rows_per_file or FILE_ROWS, rows_per_file or FILE_ROWS
-        if shard is not None:
-            rounds = max(1, -(-total // (FILE_ROWS * shard.count)))
-            rows = rows_per_file or max(1, -(-total // (rounds * shard.count)))
-            return rows, rows
-        rows = claimed_rows(total)
-        if checks.shares_output(request) or self.state.is_stored:
-            return rows_per_file or rows, rows_per_file or rows
-        if rows_per_file:
-            return min(rows, rows_per_file), rows_per_file
-        return rows, rows * (FILE_ROWS // rows)
+        if request.output.rows_per_file or total is None:
+            return request.output.rows_per_file or FILE_ROWS
+        if self.shard is not None:
+            rounds = max(1, -(-total // (FILE_ROWS * self.shard.count)))
+            return max(1, -(-total // (rounds * self.shard.count)))
+        # of a store, the rows of a file are in memory; on Ray, each actor answers those of a file
+        is_small = self.state.is_stored or request.model.ray is not None
+        return range_rows(total) if is_small else FILE_ROWS
 
     # what is saved
 
     def missing(self) -> list[range]:
         """The rows that are neither in the output nor beside it."""
+        return self._missing(self.coverage)
+
+    def _missing(self, coverage: Coverage) -> list[range]:
         total = self.rows.total
-        return [] if total is None else list(self.coverage.missing(0, total))
+        ranges = [] if total is None else list(coverage.missing(0, total))
+        if self.shard is None:
+            return ranges
+        parts = (part for rows in ranges for part in split_rows(rows, self.file_rows))
+        return [part for part in parts if self.has(part.start)]
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row of the input is in the output."""
-        total = self.rows.total
-        if total is None or self.state.record is None:
+        """Whether every row of the input, or of the shard, is in the output itself."""
+        if self.rows.total is None or self.state.record is None:
             return False
-        return self._final().count(total) >= total
+        return not self._missing(self._final())
 
     def _final(self) -> Coverage:
         """The rows that were in the output itself when it was opened."""
@@ -177,7 +212,7 @@ class RunOutput:
 
     def saved(self) -> Iterator[tuple[int, Item, Answer]]:
         """The rows that were saved when the output was opened, with their items, in order."""
-        rows = saved_rows(self.form, self.files, self.segments)
+        rows = saved_rows(self.form, self.early, self.segments)
         items = (
             item
             for first, end in Coverage(self.segments).ranges
@@ -185,13 +220,6 @@ class RunOutput:
         )
         for (number, row), item in zip(rows, items, strict=True):
             yield number, item, self.schema.answer(row)
-
-    def rows_of(self, segment: Segment, start: int) -> Iterator[tuple[int, Item, Answer]]:
-        """The rows of an open file from one on, with their items."""
-        numbers = range(start, segment.end)
-        items, rows = self.rows.item_of_each(numbers), self.files.rows(segment, start)
-        for number, item, row in zip(numbers, items, rows, strict=True):
-            yield number, item, self.line_schema.answer(row)
 
     # comparison with the input
 
@@ -222,8 +250,16 @@ class RunOutput:
                 self.stamps.note(index, stamp)
             gone = (inventory.gone + images.gone) * (self.rows.per_item or 1)
         if self.coverage.count() and self.rows.is_addressable:
-            check_saved_rows(self, is_moved=is_moved)
+            check_saved_rows(self._probes(), self.rows, self.state.name, is_moved=is_moved)
         return gone
+
+    def _probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+        """Some of the saved rows with their numbers; None in place of what is not a row."""
+        yield from self.form.probes()
+        for segment in self.segments:
+            if segment.name:  # a file that is gone has no lines: its rows are in the output
+                for number, line in self.early.scan(segment.name).probes.items():
+                    yield segment.first + number, parse_row(line)
 
     def changed_versions(self) -> list[str]:
         """`name old -> new` of each library that is not as when the run was recorded."""
@@ -238,9 +274,12 @@ class RunOutput:
         """Whether rows of these items are saved that are not error rows."""
         per_item = self.rows.per_item or 1
         start, stop = items.start * per_item, items.stop * per_item
-        saved = self.coverage.count(stop) - self.coverage.count(start)
+        saved = self._all_saved.count(stop) - self._all_saved.count(start)
+        if not (saved or self.has(start)):
+            return True  # another shard may have answered them
         if saved and self._error_rows is None:
-            self._error_rows = sorted(error_rows(self.form, self.files, self.segments))
+            parts = [*self.form.segments(), *self.segments]
+            self._error_rows = sorted(error_rows(self.form, self.early, parts))
         errors = self._error_rows or []
         return saved > bisect_left(errors, stop) - bisect_left(errors, start)
 
@@ -249,7 +288,7 @@ class RunOutput:
 
         Raises OutputExists for an item that is not that of its saved rows.
         """
-        known = saved_rows(self.form, self.files, self.segments)
+        known = saved_rows(self.form, self.early, self.segments)
         images, stamps = ImageChanges(), self._stamped
         for first, item in items:
             saved, is_answered = self.coverage.end_of(first), False
@@ -286,136 +325,113 @@ class RunOutput:
             for change in self.changed
             for row in range(change.items.start * per_item, change.items.stop * per_item)
         )
-        errors = {*error_rows(self.form, self.files, self.form.segments())}
+        errors = {*error_rows(self.form, self.early, self.form.segments())}
         return sorted(row for row in rows if row < end and row not in errors)
 
-    def note_image(self, image: DecodedImage) -> None:
+    def note_stamp(self, index: int, stamp: Stamp | None) -> None:
         """Note which file an image was, before its rows are saved.
 
         Of a changed image some rows may be saved, and are asked again only later.
         """
-        index = image.item.index
+        if stamp is None:
+            return
         if not (self.request.running.retry_changed and stamp_at(self._stamped, index)[0]):
-            self.stamps.note(index, image.stamp)
+            self.stamps.note(index, stamp)
 
     @cached_property
     def _stamped(self) -> np.ndarray:
-        """The stamps before this command."""
-        return self.stamps.read()
+        """The stamps before this command, those of all shards."""
+        return ImageStamps.merged([self.state.store, *shard_stores(self.state.store)])
 
     # writing
 
     def begin(self) -> None:
         """Make the output this run's: its record and its input are written before the first row."""
-        if self.state.record is None:
-            if self.state.overwrite:
-                self.state.form_of(self.state.replaced or self.record).remove()
-            self.record = self.state.begin(replace(self.record, begun=now()))
+        is_new, own = self.state.record is None, self.record
+        if is_new:
+            self.record = self.state.begin(replace(own, begun=now()))
+        record_inventory(self.rows.inventory, self.state.store)
+        if is_new and self.shard is not None:
+            self._check_first_shard(own)
         self.state.start_log(self.request.arguments)
-        self._store_inventory()
+        self.form.begin([segment for segment in self.segments if segment.name])
 
-    def name_model(self, info: EngineInfo) -> None:
-        """Have the record name the model before there are rows of it, if it does not."""
-        record = read_record(self.state.store) or self.record
-        self.record = replace(record, model={**info.model, **record.model})
-        if not record.model:
-            self.state.update(self.record)
+    def _check_first_shard(self, own: RunRecord) -> None:
+        """Raise if another shard began the run at this moment, with another plan or input."""
+        self.record.check_settings(own.settings, self.state.name)
+        inputs = [self.rows.inventory.to_arrow(0)]
+        is_same = recorded_inputs(self.state.store) == inputs
+        if self.record.file_rows != own.file_rows or not is_same:
+            raise OutputInUse(
+                f"another shard began {self.state.name} at this moment, with another number of "
+                "shards or another input",
+                hint="run the same command again",
+            )
 
     def note_model(self, info: EngineInfo | None) -> None:
-        """Write what is known of the model, and of this command, into the record."""
+        """Write what is known of the model, and of this command, into the record.
+
+        Shards share the record: the first that knows the model writes it.
+        """
         if info is None:
             return
-        record = self.record.resumed_by(
-            replace(
-                self.record,
-                settings=run_settings(self.request),
-                input=input_settings(self.request),
-                model=info.model,
-                versions=versions(),
-                arguments=self.request.arguments,
+        record = read_record(self.state.store) or self.record
+        if self.shard is not None:
+            record = record if record.model else replace(record, model=info.model)
+        else:
+            record = record.resumed_by(
+                replace(
+                    self.record,
+                    settings=run_settings(self.request),
+                    input=input_settings(self.request),
+                    model=info.model,
+                    versions=versions(),
+                    arguments=self.request.arguments,
+                )
             )
-        )
         if record != self.record:
             self.record = record
             self.state.update(record)
-
-    def _store_inventory(self) -> None:
-        """Write the generations of the input that are not recorded yet."""
-        inventory, store = self.rows.inventory, self.state.store
-        if inventory.total is None:
-            return
-        recorded = {entry.name for entry in store.list(INPUTS)}
-        for number in range(len(inventory.generations)):
-            if (name := inventory_name(number)) not in recorded:
-                store.create(name, inventory.to_arrow(number))
-
-    def take_saved(self) -> None:
-        """Put the rows that earlier processes left in open files into the output."""
-        for segment in self.segments:
-            if segment.name:
-                self.form.take(segment)
 
     def line(self, row: Answer) -> bytes:
         """A row as it is saved."""
         return json_line(row, self.line_schema).encode()
 
-    @contextmanager
-    def writing(self) -> Iterator[SaveRow]:
-        """A block in which rows are saved one after the other, by what is yielded."""
+    def save(self, number: int, row: Answer) -> None:
+        """Save a row. Raises OutputFailed."""
+        self.form.save(number, self.line(row))
+        self.coverage.add(number, number + 1)
 
-        def save(number: int, row: Answer) -> None:
-            self.form.save(number, self.line(row))
-            self.coverage.add(number, number + 1)
-
-        try:
-            yield save
-        finally:
-            self.form.close()
-
-    def add(self, report: Report) -> list[Segment]:
-        """The open files of a chunk that were not known before; their rows count as saved."""
-        segments = [*report.remains, *report.segments]
-        new = [segment for segment in segments if segment.name not in self._known_files]
-        for segment in new:
-            self._known_files.add(segment.name)
-            self.coverage.add(segment.first, segment.end)
-        return new
+    def add_part(self, rows: range, errors: Counter[str]) -> None:
+        """Note that a worker has written the file with these rows, of which so many failed."""
+        assert isinstance(self.form, PartsForm)
+        self.form.add_part(rows, errors)
+        self.coverage.add(rows.start, rows.stop)
 
     def finish(self) -> None:
-        """Complete the output: all of its rows are saved."""
-        if self.record.begun:
-            self.form.finish(self.total())
-            self.remove_remains(self.total())
+        """Complete the output. Raises AssertionError if a row of it is missing."""
+        if not self.record.begun:
+            return
+        if missing := self.missing():
+            raise AssertionError(f"rows {missing[0].start} to {missing[0].stop - 1} were not saved")
+        self.form.finish(self.total())
+        self.remove_open_rows(self.total())
 
-    def remove_remains(self, end: int | None = None) -> None:
-        """Remove what killed processes left beside an output that is complete up to row `end`.
+    def remove_open_rows(self, end: int | None = None) -> None:
+        """Remove open files of an output that is complete up to row `end`, by default its rows.
 
-        By default to the end of its rows. Files with rows after it stay: they are beyond --limit.
+        Files with rows after it stay: they are beyond --limit.
         """
-        store, end = self.state.store, self._final().end_of(0) if end is None else end
-        alive = living(store, self._process.id)
+        end = self._final().end_of(0) if end is None else end
         beyond = {segment.name for segment in self.segments if segment.end > end}
         with suppress(OutputFailed):
-            self.files.remove(name for name in self.files.names(alive) if name not in beyond)
-            remove_claims(store)
+            self.early.remove(name for name in self.early.names() if name not in beyond)
 
-    def remove_claims(self, segments: list[Segment]) -> None:
-        """Remove the claims if the output is complete with these rows, and all processes know it.
-
-        One that does not know it would take a chunk without a claim for one to compute.
-        """
-        total, store, process = self.rows.total or 0, self.state.store, self._process
-        if Coverage(segments).count(total) < total:
-            return
-        with suppress(OutputFailed):
-            process.note(sees_end=True)
-            process.write()
-            peers = recorded_processes(store, process.id)
-            if not any(peer.is_alive and not peer.values.get("sees_end") for peer in peers):
-                remove_claims(store)
-
-    def close(self) -> None:
-        """Flush and close the output."""
+    def close(self, tally: Tally) -> None:
+        """Flush the output. Rows that its store did not take are not saved, and do not count."""
         self.stamps.close()
         with suppress(OutputFailed):
             self.form.close()
+        lines = self.early.held_lines()
+        tally.rows -= len(lines)
+        tally.errors -= errors_in(lines)

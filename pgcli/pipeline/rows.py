@@ -1,8 +1,8 @@
-"""Which rows a run has: those of each item of the input, up to the limit, in chunks."""
+"""Which rows a run has: those of each item of the input, up to the limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: Rows of a file in a folder that one command writes, unless `--rows-per-file` says otherwise.
 FILE_ROWS = 10_000
-#: Chunks that processes claim: about so many, of no fewer and no more rows. With larger ones, slow
-#: engines end late.
-CLAIMED_CHUNKS, MIN_CLAIMED_ROWS, MAX_CLAIMED_ROWS = 1024, 64, 1000
+#: Ranges that workers get: about so many, of no fewer and no more rows. With larger ones, slow
+#: workers end late.
+RANGES, MIN_RANGE_ROWS, MAX_RANGE_ROWS = 1024, 64, 1000
 
 #: Items, each with the number of its first row.
 Numbered = Iterator[tuple[int, Item]]
@@ -81,6 +81,20 @@ class RunRows:
             else:
                 yield begin, replace(item, prompts=item.prompts[begin - first : end - first])
 
+    def numbered_ranges(self, ranges: Iterable[range]) -> Numbered:
+        """The items of ranges of rows, one range after the other; see `numbered`."""
+        for rows in ranges:
+            yield from self.numbered(rows)
+
+    def sample(self, images: int) -> Numbered:
+        """So many items with their first rows, from all over the input."""
+        per_item = self.per_item or 1
+        step = ((self.total or 0) // per_item) // images * per_item
+        if self.inventory.has_columns:  # tables are read from the start of their groups on
+            step = per_item
+        starts = range(0, step * images, step)
+        return self.numbered_ranges(range(row, row + per_item) for row in starts)
+
     def chosen(self, numbers: Sequence[int]) -> Numbered:
         """The items of some rows in order, each with the prompt of its row only."""
         if self.per_item is not None:
@@ -97,11 +111,6 @@ class RunRows:
         """The item of each of the rows, once for each of its prompts."""
         for _, item in self.numbered(rows):
             yield from repeat(item, len(item.prompts))
-
-    def item_count(self, rows: range) -> int:
-        """The number of items that `numbered` yields for the rows."""
-        assert self.per_item is not None
-        return -(-rows.stop // self.per_item) - rows.start // self.per_item
 
     @property
     def last_prompts(self) -> int:
@@ -138,19 +147,18 @@ class RunRows:
         return table.take([row // per_item - offset for row in range(start, stop)])
 
 
-def claimed_rows(total: int) -> int:
-    """The rows in a chunk where processes take chunks as they become free."""
-    return max(MIN_CLAIMED_ROWS, min(MAX_CLAIMED_ROWS, -(-total // CLAIMED_CHUNKS)))
+def range_rows(total: int) -> int:
+    """The rows of a range that a worker gets, and of a file in a store."""
+    return max(MIN_RANGE_ROWS, min(MAX_RANGE_ROWS, -(-total // RANGES)))
 
 
-def chunk_numbers(size: int, total: int) -> range:
-    """The numbers of the chunks of so many rows."""
-    return range(-(-total // size))
-
-
-def chunk(number: int, size: int, total: int) -> range:
-    """The rows of a chunk."""
-    return range(number * size, min((number + 1) * size, total))
+def split_rows(rows: range, size: int) -> Iterator[range]:
+    """Rows cut at the multiples of a size."""
+    start = rows.start
+    while start < rows.stop:
+        stop = min(rows.stop, (start // size + 1) * size)
+        yield range(start, stop)
+        start = stop
 
 
 def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowSchema:

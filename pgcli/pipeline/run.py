@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from signal import Signals
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.errors import (
-    INCOMPLETE,
-    NoInputError,
-    OutputExists,
-    OutputFailed,
-    PgcliError,
-    UsageError,
-)
+from pgcli.errors import INCOMPLETE, NoInputError, OutputExists, PgcliError
 from pgcli.inputs import Inventory
 from pgcli.pipeline import checks
-from pgcli.pipeline.model import EngineInfo, RunModel
-from pgcli.pipeline.output import RunOutput, SaveRow, check_record, join_output, recorded_inventory
+from pgcli.pipeline.answering import Answering
+from pgcli.pipeline.model import RunModel
+from pgcli.pipeline.output import (
+    RunOutput,
+    SaveRow,
+    check_record,
+    record_inventory,
+    recorded_inventory,
+)
 from pgcli.pipeline.progress import events
-from pgcli.pipeline.progress.plan import estimate, plan_facts
+from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, estimated_time, plan_facts, why_no_estimate
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.progress.summary import Summary
 from pgcli.pipeline.request.questions import text_lines
-from pgcli.pipeline.retry import retry_rows
-from pgcli.pipeline.rows import Numbered, RunRows, chunk_numbers
+from pgcli.pipeline.retry import Retry
+from pgcli.pipeline.rows import Numbered, RunRows, row_schema
 from pgcli.pipeline.settings import resumed_request
-from pgcli.pipeline.state.folder import State, open_state
-from pgcli.pipeline.state.open_files import Segment, errors_in
-from pgcli.pipeline.state.processes import Process
-from pgcli.pipeline.stream import answer_to_stream
-from pgcli.pipeline.task import answer_function, question_facts
-from pgcli.pipeline.workers.answer import Answers
+from pgcli.pipeline.state.folder import State
+from pgcli.pipeline.stream import open_row_stream
+from pgcli.pipeline.task import find_checkpoints, question_facts
 from pgcli.pipeline.workers.engine_process import import_ahead
-from pgcli.pipeline.workers.engines import run_engines
-from pgcli.pipeline.workers.row_images import RowImages
-from pgcli.pipeline.workers.worker import ChunkWorker, Report
-from pgcli.records import Answer, DecodedImage, Item
+from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.wording import count
 
@@ -84,6 +79,7 @@ class Run:
 
     rows: RunRows
     output: RunOutput
+    answering: Answering
 
     def __init__(self, request: RunRequest, on_event: events.OnEvent, hooks: Sequence[RowHook]):
         self.request, self.hooks = request, list(hooks)
@@ -103,9 +99,12 @@ class Run:
             if request.running.dry_run:
                 return self.show_plan()
             self.rows = self.read_input()
-            answer_to_stream(self)
+            self.answer_to_stream()
         else:
-            state = open_state(request)
+            output, shard = request.output, checks.shard_of(request)
+            name = "" if shard is None else f"{shard.number}/{shard.count}"
+            state = State(output.output, overwrite=output.overwrite, shard=name)
+            state.check()
             if request.running.dry_run:
                 check_record(state, request)
                 return self.show_plan()
@@ -114,11 +113,23 @@ class Run:
 
     def show_plan(self) -> None:
         """Show the plan and an estimate; nothing is written."""
-        self.rows = self.read_input()
-        facts = plan_facts(self.request, self.rows, question_facts(self.request))
-        self.progress.show(events.FactTable(facts))
-        if measured := estimate(self):
-            self.progress.show(events.FactTable(measured))
+        request = self.request
+        rows = self.rows = self.read_input()
+        self.progress.show(events.FactTable(plan_facts(request, rows, question_facts(request))))
+        if not (rows.total and (rows.images or 0) > SAMPLE_IMAGES):
+            return
+        time = why_no_estimate(request)
+        if not time:
+            self.model.checkpoint, self.model.adapter = find_checkpoints(request)
+            answering = Answering(request, self.progress, self.model, rows, ())
+            with answering.decoding(rows.sample(SAMPLE_IMAGES), SAMPLE_IMAGES) as images:
+                answers, began = answering.load(), perf_counter()
+                loading = began - self.progress.began
+                sampled = sum(
+                    1 for _ in answers(images.take(self.tally, lambda first, image: None))
+                )
+            time = estimated_time(loading, perf_counter() - began, sampled, rows.total)
+        self.progress.show(events.FactTable([("time", time)]))
 
     # the input
 
@@ -191,63 +202,40 @@ class Run:
 
     def answer_to_output(self, state: State) -> None:
         """Answer the rows that are missing in the output, and complete it."""
-        request = self.request
-        shared = checks.shares_output(request)
-        if shared and not state.store.is_conditional:
-            raise UsageError(
-                f"{state.name} is in a store that replaces objects that are only to be created",
-                hint="one run at a time can write there: leave out --shard and --ray",
-            )
-        mode = "shared" if shared else "run"
-        process = Process(state.store, mode)
-        self.progress.state, self.progress.process = state, process
-        self.open_output(state, process, mode)
+        self.progress.state = state
+        self.open_output(state)
         if self.output.is_complete and not self.retries:
             self.say_complete()
-            self.output.remove_remains()
-        elif request.model.ray is not None:
-            from pgcli.pipeline.workers.ray_run import run_on_ray
+            self.output.remove_open_rows()
+            return
+        self.answer_missing()
+        self.check_end_of_input()
+        self.output.finish()
+        if self.retries:
+            self.retry()
 
-            self.output.begin()
-            run_on_ray(self)
-            self.count_rows_of_others()
-        elif request.input.shard is not None:
-            self.share_chunks(process)
-            self.count_rows_of_others()
-        else:
-            self.compute_missing(process)
-            self.output.finish()
-
-    def open_output(self, state: State, process: Process, mode: Any) -> None:
-        """Lock the output, and compare it with the request and the input.
+    def open_output(self, state: State) -> None:
+        """Become the output's owner, and compare it with the request and the input.
 
         Raises OutputInUse, and OutputExists for an output of something else.
         """
         request = self.request
-        is_new = False
-
-        def discard_if_empty(kind: type[BaseException] | None, *_: object) -> None:
-            """Remove the state of a run that began here and saved nothing."""
-            if is_new and state.replaced is None and not self.tally.rows:
-                with suppress(PgcliError):
-                    if not (hasattr(self, "output") and self.output.form.segments()):
-                        state.discard(has_failed=kind is not None)
-
-        self.stack.push(discard_if_empty)
-        self.stack.enter_context(state.locked(mode, process))
-        is_new = state.record is None
-        self.stack.push(self.note_end(process))
+        self.stack.enter_context(state.owned(self.progress.say))
+        self.stack.push(self.note_end(state))
         check_record(state, request)
         if state.record is not None:
             self.request = request = resumed_request(request, state.record)
             self.model = RunModel(request, self.progress)
         known = recorded_inventory(state, request)
         self.rows = self.read_input(known)
-        self.output = RunOutput(state, request, self.rows, process)
-        self.stack.callback(self.close_output, self.output)
+        self.output = RunOutput(state, request, self.rows)
+        self.stack.callback(self.output.close, self.tally)
+        self.answering = Answering(
+            request, self.progress, self.model, self.rows, self.hooks, self.output
+        )
         self.output.find_saved(self.tally)
         gone = self.output.compare(known)
-        process.note(surplus=gone)  # for `pgcli status`
+        state.owner.note(surplus=gone)  # for `pgcli status`
         if gone:
             verb = "belongs" if gone == 1 else "belong"
             self.progress.say(
@@ -263,14 +251,7 @@ class Run:
                     hint="answers may differ slightly",
                 )
             if self.hooks and self.rows.is_addressable:
-                self.pass_to_hooks(self.output.saved(), is_saved=True)
-
-    def close_output(self, output: RunOutput) -> None:
-        """Flush the output. Rows that its store did not take are not saved, and do not count."""
-        output.close()
-        lines = output.files.held_lines()
-        self.tally.rows -= len(lines)
-        self.tally.errors -= errors_in(lines)
+                self.answering.pass_to_hooks(self.output.saved(), is_saved=True)
 
     @property
     def retries(self) -> bool:
@@ -281,179 +262,88 @@ class Run:
     def say_complete(self) -> None:
         """Show that nothing is to be done."""
         errors = self.tally.errors_before.total()
+        if not self.tally.rows_before:
+            self.progress.say("nothing to do: the shard has no row of the input")
+            return
         errors_note = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
         rows = self.tally.rows_before
         saved = "the only row is" if rows == 1 else f"all {rows:,} rows are"
         self.progress.say(f"nothing to do: {saved} saved{errors_note}")
 
-    def compute_missing(self, process: Process) -> None:
-        """Compute the missing rows, here or in engine processes; then those with errors again."""
-        request, output = self.request, self.output
+    def answer_missing(self) -> None:
+        """Answer the rows that are not saved, here or in other processes."""
+        output, answering, missing = self.output, self.answering, self.output.missing()
+        if self.rows.is_addressable and not missing:
+            output.begin()
+            return
         self.find_model()
-        missing = output.missing()
-        is_known = self.rows.total is not None
-        slots = self.model.slots(sum(map(len, missing)) if is_known else None)
-        if missing and (len(slots) > 1 or request.model.engines):
+        note_stamp = output.note_stamp
+        if answering.has_workers(missing):
             output.begin()
-            with self.progress.answering():
-                in_order = bool(self.hooks)
-                run_engines(self, slots, request, process, output.form.take, in_order=in_order)
-        elif missing or not self.rows.is_addressable:
-            is_whole = not self.tally.rows_before and self.rows.is_addressable
-            items: Numbered = output.unsaved(self.arriving())
-            if self.rows.is_addressable:
-                items = (pair for rows in missing for pair in self.rows.numbered(rows))
-            # a run that resumes always decodes in processes: the one before may have died of an
-            # image, which becomes an error row then
-            self.answer(items, self.saving(), images=self.rows.images if is_whole else None)
-            self.check_end_of_input()
-        else:
-            output.begin()
-            output.take_saved()
-        if self.retries:
-            retry_rows(self)
+            state = output.state.store
+            answering.elsewhere(missing, nullcontext(output.save), state, note_stamp=note_stamp)
+            return
+        items: Numbered = output.unsaved(self.arriving())
+        if self.rows.is_addressable:
+            items = self.rows.numbered_ranges(missing)
+        # a run that resumes always decodes in processes: the one before may have died of an
+        # image, which becomes an error row then
+        is_first = not self.tally.rows_before and self.rows.is_addressable
+        images = self.rows.images if is_first else None
+        answering.here(items, self.saving(), images=images, note_stamp=note_stamp)
 
     @contextmanager
     def saving(self) -> Iterator[SaveRow]:
         """A block in which rows are saved in the output, which is this run's from now on."""
         self.output.begin()
         self.output.note_model(self.model.info)
-        self.output.take_saved()
-        with self.output.writing() as save:
-            yield save
+        yield self.output.save
 
-    def share_chunks(self, process: Process) -> None:
-        """Compute the chunks that no other process of the output does."""
-        shard, output = checks.shard_of(self.request), self.output
-        chunks = chunk_numbers(output.record.chunk_rows, self.rows.total or 0)
-        if shard is not None and not any(map(shard.has, chunks)):
-            self.progress.say("nothing to do: the shard has no row of the input")
-            return
+    def retry(self) -> None:
+        """Answer failed rows and rows of changed images again, and merge them into the output."""
+        output, answering = self.output, self.answering
+        retry = Retry(output, wants_errors=self.request.running.retry_errors)
+        self.progress.say(retry.notice)
+        self.tally.rows_before -= len(retry.missing)
+        self.tally.errors_before = retry.errors_before(self.tally.errors_before)
+        if retry.missing:
+            self.find_model()
+            sink, note_stamp, ranges = retry.saving(), retry.note_stamp, retry.ranges
+            if answering.has_workers(ranges):
+                answering.elsewhere(ranges, sink, output.state.store, note_stamp=note_stamp)
+            else:
+                chosen = self.rows.chosen(retry.missing)
+                answering.here(chosen, sink, images=None, note_stamp=note_stamp)
+        output.note_model(self.model.info)
+        retry.merge()
+
+    def answer_to_stream(self) -> None:
+        """Answer all images, and write their rows to standard output or as text."""
+        request, rows = self.request, self.rows
+        answering = self.answering = Answering(request, self.progress, self.model, rows, self.hooks)
+        schema = row_schema(request, rows.inventory.kept, exact=False)
         self.find_model()
-        output.begin()
-        folder, device = self.model.checkpoint.folder, self.request.model.device
-        should_stop = self.progress.should_stop
-        numbers = shard.has if shard else lambda number: True
-        with RowImages(self.request, folder, device, should_stop, total=None) as images:
-            engine = self.model.load(output.record)
-            output.note_model(self.model.info)
-            # as it was recorded first: another process may have scanned the input differently
-            self.request = resumed_request(self.request, output.record)
-            self.output = join_output(self.request, output.state.store, process)
-            images.on_image = self.output.note_image
-            worker = ChunkWorker(
-                self.output,
-                process,
-                images,
-                publishes=True,
-                should_stop=should_stop,
-                numbers=numbers,
-            )
-            with self.progress.answering():
-                for report in worker.work(engine):
-                    self.on_report(report)
-
-    def count_rows_of_others(self) -> None:
-        """Count the errors of rows that other processes have added to the output meanwhile.
-
-        Of a shard only its own rows count: its exit code is not that of the others.
-        """
-        shard, file_rows = checks.shard_of(self.request), self.output.record.file_rows
-        errors, segments = Counter[str](), self.output.form.segments()
-        for segment in segments:
-            if shard is None or shard.has(segment.first // file_rows):
-                errors += segment.errors
-        self.tally.errors_before = errors - self.tally.errors
-        self.output.remove_claims(segments)
+        ranges = [] if rows.total is None else [range(rows.total)]
+        sink = open_row_stream(request, schema, self.progress.show)
+        if answering.has_workers(ranges):
+            with TemporaryDirectory(prefix="pgcli-") as folder:
+                state = LocalStore(Path(folder))
+                record_inventory(rows.inventory, state)
+                answering.elsewhere(ranges, sink, state, is_ordered=True)
+            return
+        asked = (
+            (first, item)
+            for first, item in self.arriving()
+            if not any(hook.skips(item) for hook in self.hooks)
+        )
+        answering.here(asked, sink, images=rows.images)
+        self.check_end_of_input()
 
     def find_model(self) -> None:
         """Find the files of the model. Raises ModelUnavailable and InvalidCheckpoint."""
         self.model.find()
         if "-" in self.request.sources and sys.stdin is not None and sys.stdin.isatty():
             self.progress.say("reading paths from the terminal, one on each line; Ctrl-D ends them")
-
-    # answers
-
-    def answer(
-        self,
-        items: Numbered,
-        sink: AbstractContextManager[SaveRow],
-        *,
-        images: int | None,
-        on_image: Callable[[DecodedImage], object] | None = None,
-    ) -> None:
-        """Answer items in this process, in one continuous batch, and save their rows in the sink.
-
-        Of so many `images`, if it is known; None has them decoded in processes in any case. The
-        sink is opened once the model is loaded. `on_image` is called with each image.
-        """
-        with self.decoding(items, images) as decoded:
-            if on_image is not None:
-                decoded.on_image = on_image
-            elif self.progress.state is not None:
-                decoded.on_image = self.output.note_image
-            answers = self.load()
-            with self.progress.answering(), sink as save:
-                for number, item, row in answers(decoded.take(None, self.tally)):
-                    save(number, row)
-                    self.tally.count(row)
-                    self.pass_to_hooks([(number, item, row)])
-                    self.progress.update(row)
-
-    def decoding(self, items: Numbered, images: int | None) -> RowImages:
-        """The images of items, which are decoded from now on."""
-        decoded = RowImages(
-            self.request,
-            self.model.checkpoint.folder,
-            self.request.model.device,
-            self.progress.should_stop,
-            total=images,
-            pauses=self.rows.inventory.total is None,
-            keeps_items=bool(self.hooks),
-        )
-        decoded.prepare(items)
-        decoded.prepare(None)
-        return decoded
-
-    def load(self) -> Answers:
-        """What answers images with the model, which is loaded into this process."""
-        record = None if self.progress.state is None else self.output.record
-        engine = self.model.load(record)
-        return answer_function(self.request, engine, self.progress.should_stop)
-
-    def pass_to_hooks(
-        self, rows: Iterable[tuple[int, Item, Answer]], *, is_saved: bool = False
-    ) -> None:
-        """Pass rows to what is made beside them; `is_saved` if an earlier run has saved them."""
-        for _, item, row in rows:
-            for hook in self.hooks:
-                hook.on_row(row, item, is_saved=is_saved)
-
-    def on_engine(self, info: EngineInfo) -> None:
-        """Note what is known of an engine in another process.
-
-        Raises OutputExists for another model than before, and NoUsableDevice for one that is not
-        that of the engines before.
-        """
-        self.model.note(info, None if self.progress.state is None else self.output.record)
-        if not self.output.record.model:
-            self.output.note_model(info)
-
-    def on_report(
-        self, report: Report, take: Callable[[Segment], None] = lambda segment: None
-    ) -> None:
-        """Count a chunk that another process has computed, and `take` its open files.
-
-        Raises TooManyErrors.
-        """
-        for segment in self.output.add(report):
-            take(segment)
-            if segment not in report.segments:  # of a process that has died
-                self.tally.rows += segment.rows
-                self.tally.errors.update(segment.errors)
-        self.summary.hits, self.summary.prompts = report.hits, report.prompts
-        self.progress.show_limits(report.limits)
-        self.progress.add(report.tally)
 
     # the end
 
@@ -474,24 +364,18 @@ class Run:
             for name, text in summary.facts():
                 self.progress.state.log(f"{name}: {text}")
 
-    def note_end(self, process: Process) -> Any:
-        """What leaves in the process's file how the run ended and what it learned."""
+    def note_end(self, state: State) -> Any:
+        """What leaves in `owner.json` how the run ended and what it learned."""
 
         def note(kind: Any, problem: BaseException | None, trace: Any) -> None:
             if isinstance(problem, PgcliError) and self.model.info is None:
-                with suppress(OutputFailed):
-                    process.remove()  # it was refused: the output is as it was
+                state.owner.restore()  # it was refused: the output is as it was
                 return
+            self.progress.note_counts()
             errors = INCOMPLETE if self.tally.all_errors else 0
-            if self.summary.input_rows is not None:
-                self.progress.note_counts()
-            process.note(exit_code=errors if problem is None else exit_code(problem))
-            if process.values["mode"] == "run":
-                with suppress(PgcliError):  # the first problem is the one to report
-                    process.remove_dead()
-            if self.model.engine is not None:
-                engine = self.model.engine
-                process.note(limits={engine.device: engine.batch_limits.state_dict()})
+            state.owner.note(exit_code=errors if problem is None else exit_code(problem))
+            if (engine := self.model.engine) is not None:
+                state.owner.note(limits={engine.device: engine.batch_limits.state_dict()})
 
         return note
 

@@ -1,49 +1,88 @@
-"""The status of a run: its rows as they are on disk, and its processes."""
+"""The status of a run: its rows as they are on disk, and its owner, or that of each shard."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.errors import OutputFailed, UsageError
+from pgcli.errors import INCOMPLETE, OutputFailed, UsageError
 from pgcli.pipeline.reopen import open_store, record_of
-from pgcli.pipeline.request.shard import Shard
-from pgcli.pipeline.rows import chunk, chunk_numbers
-from pgcli.pipeline.state.form import FormContext
+from pgcli.pipeline.state.folder import shard_stores
 from pgcli.pipeline.state.forms import open_form, saved_segments
-from pgcli.pipeline.state.open_files import Coverage, OpenFiles
-from pgcli.pipeline.state.processes import RecordedProcess, began_at, recorded_processes
+from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment
+from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.pipeline.state.owner import SILENT_SECONDS, RecordedOwner, owners
 from pgcli.pipeline.state.record import RUN, RunRecord
-from pgcli.stores import RemoteError
+from pgcli.stores import RemoteError, Store
 from pgcli.stores.errors import is_temporary
 
 MAX_SHARDS = 10_000  # that are listed
+#: The states of owners, and what they mean for a shard that lacks rows.
+SHARD_STATES = {"running": "running", "ended": "stopped", "suspended": "lost", "lost": "lost"}
+#: What is shown of `owner.json`; numbers are not negative.
+SHOWN: dict[str, type] = {"pid": int, "host": str, "started": str, "exit_code": int}
+SHOWN |= {"rows_per_second": float, "input_rows": int, "surplus": int}
+
+
+@dataclass(frozen=True)
+class OwnerStatus:
+    """The command that writes an output, or a shard of it, or wrote it last.
+
+    `state` is running, ended, suspended (it holds its lock, but gives no heartbeat) or lost: it was
+    killed, or its machine is gone. `silent_seconds` is the time since the last heartbeat of such
+    ones. The other values are those of `--summary-json`, as far as the command knew them.
+    """
+
+    shard: str
+    state: str
+    silent_seconds: float | None
+    pid: int | None = None
+    host: str | None = None
+    started: str | None = None
+    exit_code: int | None = None
+    rows_per_second: float = 0.0
+    input_rows: int | None = None
+    surplus: int = 0
+
+    @classmethod
+    def of(cls, owner: RecordedOwner) -> OwnerStatus:
+        """The status of an owner, whose file may hold anything."""
+        shown: dict[str, Any] = {}
+        for name, kind in SHOWN.items():
+            value = owner.values.get(name)
+            if isinstance(value, kind) and (kind is str or 0 <= owner.values[name] < ALL_ROWS):
+                shown[name] = value
+        state = "running" if owner.silent_seconds < SILENT_SECONDS else "suspended"
+        if not owner.is_running:
+            state = "ended" if "exit_code" in shown else "lost"
+        silent = round(owner.silent_seconds, 1) if state in ("suspended", "lost") else None
+        return cls(owner.shard, state, silent, **shown)
 
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """A shard, as it was given to `--shard`: running, complete, stopped, or waiting to begin."""
+    """A shard, as `--shard` names it: running, complete, stopped, lost or waiting.
+
+    The owner of a lost shard is lost or suspended; a waiting one has none yet. `total` is None
+    before the input has been read.
+    """
 
     shard: str
     state: str
     rows: int
     total: int | None
-    exit_code: int | None
+    owner: OwnerStatus | None
 
 
 @dataclass
 class RunStatus:
     """The status of a run. `state` is running, complete or stopped.
 
-    `runs` are the processes that write the output, `lost` those that were killed, or silent for
-    long on another machine, until another one begins in their place. `engines` run the model for
-    them, `dead_engines` did. `exit_code` is that of the last command, of several
-    shards the highest; None while it runs and after it was killed. `surplus` rows belong to images
-    that are not in the input any more.
+    `owner` is the command that writes the output, or wrote it last; with `shards`, each has its
+    own. `exit_code` is that of this command, of several shards the highest; None while one runs,
+    and after one was killed. `surplus` rows belong to images that are not in the input any more.
     """
 
     output: str
@@ -53,11 +92,8 @@ class RunStatus:
     errors: dict[str, int] = field(default_factory=dict)
     rows_per_second: float | None = None
     seconds_left: float | None = None
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    lost: list[dict[str, Any]] = field(default_factory=list)
-    engines: int = 0
-    dead_engines: int = 0
     exit_code: int | None = None
+    owner: OwnerStatus | None = None
     shards: list[ShardStatus] = field(default_factory=list)
     begun: str | None = None
     surplus: int = 0
@@ -65,128 +101,92 @@ class RunStatus:
 
 def read_status(output: str) -> RunStatus:
     """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
+    record, segments = RunRecord("", {}), []
     try:
         store = open_store(output)
-        processes = recorded_processes(store)
-        if processes and store.read(RUN) is None:
-            return with_processes(RunStatus(output), processes)
-        record = record_of(output, store)
-        files = OpenFiles(store, "")
-        try:
-            form = open_form(output, FormContext(lambda: record, files))
-            segments = saved_segments(form, files)
-        except FileNotFoundError:  # a folder that was removed
-            segments = files.segments()
+        known = sorted(map(OwnerStatus.of, owners(store)), key=lambda owner: owner.started or "")
+        if not known or store.read(RUN) is not None:  # one that was killed at once has no record
+            record = record_of(output, store)
+            segments = read_segments(output, store, record)
     except OutputFailed as problem:
         if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
             raise
         hint = "check the address and the credentials of the environment"
         raise UsageError(str(problem), hint=hint) from problem
-    status = RunStatus(output, begun=record.begun or None)
-    coverage = Coverage(segments)
-    status.rows = coverage.count()
-    errors: Counter[str] = Counter()
-    for segment in segments:
-        errors.update(segment.errors)
-    status.errors = dict(errors)
-    totals = [o.values["total"] for o in processes if isinstance(o.values.get("total"), int)]
+    coverage, final = Coverage(segments), Coverage(s for s in segments if not s.name)
+    status = RunStatus(output, rows=coverage.count(), begun=record.begun or None)
+    status.errors = dict(sum((segment.errors for segment in segments), Counter[str]()))
+    add_owners(status, known)
+    is_complete = status.exit_code in (0, INCOMPLETE)
+    if status.total is not None:
+        is_complete = final.count() >= status.total
+    if is_complete and status.state != "running":
+        status.state = "complete"
+    if known and known[-1].shard:
+        add_shards(status, known, coverage, final, record.file_rows)
+    return status
+
+
+def read_segments(output: str, store: Store, record: RunRecord) -> list[Segment]:
+    """The saved rows: in the output, and ahead of their turn in the folder of each owner."""
+    own, shards = OpenRows(store), map(OpenRows, shard_stores(store))
+    # read first: the output has the rows of files that go meanwhile
+    early = [segment for files in shards for segment in files.segments()]
+    try:
+        return [*early, *saved_segments(open_form(output, lambda: record, own), own)]
+    except FileNotFoundError:  # a folder that was removed
+        return [*early, *own.segments()]
+
+
+def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
+    """Add what the owners know: the total, the rate, and how the last command ended."""
+    if not known:
+        return
+    totals = [owner.input_rows for owner in known if owner.input_rows is not None]
     status.total = max(totals[-1], status.rows) if totals else None
-    surpluses = [process.values.get("surplus") for process in processes]
-    status.surplus = next((n for n in reversed(surpluses) if isinstance(n, int)), 0)
-    with_processes(status, processes)
-    final = Coverage(segment for segment in segments if not segment.name)
-    is_ended = status.total is None and status.exit_code in (0, 3)
-    is_complete = is_ended or (status.total is not None and final.count() >= status.total)
-    if status.state != "running":
-        status.state = "complete" if is_complete else "stopped"
-    if status.state == "complete":
-        status.lost = []
-    add_shards(status, processes, coverage, final, record)
-    return status
-
-
-def with_processes(status: RunStatus, processes: Sequence[RecordedProcess]) -> RunStatus:
-    """The status with the processes that write the output, and their speed."""
-    commands = [process for process in processes if process.values.get("mode") != "engine"]
-    status.runs = [shown(process.values) for process in commands if process.is_alive]
-    status.lost = [
-        {**shown(process.values), "silent_seconds": round(process.silent_seconds)}
-        for process in commands
-        if is_dead(process) and not is_replaced(process, commands)
-    ]
-    engines = [process for process in processes if process.values.get("mode") == "engine"]
-    status.engines = sum(process.is_alive for process in engines)
-    status.dead_engines = sum(map(is_dead, engines))
-    status.state = "running" if status.runs else "stopped"
-    if not status.runs:
-        codes = [process.values.get("exit_code") for process in commands]
-        known = [code for code in codes if isinstance(code, int)]
-        status.exit_code = max(known) if known and len(known) == len(codes) else None
-    computed = [process for process in commands if rate_of(process.values)]
-    measured = [process for process in computed if process.is_alive] or computed[-1:]
-    if measured:
-        rate = sum(rate_of(process.values) for process in measured)
+    status.surplus = known[-1].surplus
+    status.owner = None if known[-1].shard else known[-1]
+    running = [owner for owner in known if owner.state == "running"]
+    measured = running or [owner for owner in known if owner.rows_per_second][-1:]
+    if rate := sum(owner.rows_per_second for owner in measured):
         status.rows_per_second = round(rate, 3)
-        if status.runs and status.total is not None:
+        if running and status.total is not None:
             status.seconds_left = round((status.total - status.rows) / rate, 1)
-    return status
-
-
-def is_dead(process: RecordedProcess) -> bool:
-    """Whether a process was killed, or has been silent for long on another machine."""
-    return not process.is_alive and process.values.get("exit_code") is None
-
-
-def is_replaced(process: RecordedProcess, commands: Sequence[RecordedProcess]) -> bool:
-    """Whether a command with the same rows began after the last sign of life of a process."""
-    last_sign, shard = time.time() - process.silent_seconds, process.values.get("shard")
-    return any(c.values.get("shard") == shard and began_at(c) > last_sign for c in commands)
-
-
-def rate_of(values: Mapping[str, Any]) -> float:
-    """The rows per second of a process."""
-    rows, seconds = values.get("rows"), values.get("seconds")
-    if not isinstance(rows, int) or not isinstance(seconds, float | int) or not seconds:
-        return 0.0
-    with suppress(OverflowError):  # a file of another program
-        return rows / seconds
-    return 0.0
-
-
-def shown(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of a process."""
-    names = ("pid", "host", "since", "shard")
-    return {name: values[name] for name in names if values.get(name) is not None}
+    if running:
+        status.state = "running"
+        return
+    codes = [owner.exit_code for owner in known if shard_count(owner) == shard_count(known[-1])]
+    ended = [code for code in codes if code is not None]
+    status.exit_code = max(ended) if len(ended) == len(codes) else None
 
 
 def add_shards(
-    status: RunStatus,
-    processes: Sequence[RecordedProcess],
-    coverage: Coverage,
-    final: Coverage,
-    record: RunRecord,
+    status: RunStatus, known: Sequence[OwnerStatus], coverage: Coverage, final: Coverage, size: int
 ) -> None:
-    """Add the shards of the last command that was one."""
-    named = [process for process in processes if isinstance(process.values.get("shard"), str)]
-    if not named or status.total is None:
-        return
-    digits = str(named[-1].values["shard"]).partition("/")[2]
-    count = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
-    if not 0 < count <= MAX_SHARDS:
-        return
-    latest = {str(process.values["shard"]): process for process in named}
-    numbers = chunk_numbers(record.chunk_rows, status.total)
-    for number in range(count):
-        name, shard = f"{number}/{count}", Shard(number, count)
-        chunks = [chunk(n, record.chunk_rows, status.total) for n in numbers if shard.has(n)]
-        total = sum(map(len, chunks))
-        rows = sum(coverage.count(c.stop) - coverage.count(c.start) for c in chunks)
-        stored = sum(final.count(c.stop) - final.count(c.start) for c in chunks)
-        process = latest.get(name)
-        code = None if process is None else process.values.get("exit_code")
-        state = "waiting" if process is None else "stopped"
-        if process is not None and process.is_alive:
-            state = "running"
-        elif stored >= total:
+    """Add each shard of as many as the last command had one of; `size` is the rows of a file."""
+    count, latest = shard_count(known[-1]), {owner.shard: owner for owner in known}
+    total = status.total if size else None
+
+    def before(row: int, number: int) -> int:
+        """How many of the rows before this one are in files of a shard."""
+        rounds, remainder = divmod(row, count * size)
+        return rounds * size + min(max(remainder - number * size, 0), size)
+
+    for number in range(count if count <= MAX_SHARDS else 0):
+        rows = stored = 0
+        if total is not None:
+            rows, stored = (
+                sum(before(end, number) - before(first, number) for first, end in saved.ranges)
+                for saved in (coverage, final)
+            )
+        of_shard = None if total is None else before(total, number)
+        owner = latest.get(shard := f"{number}/{count}")
+        state = "waiting" if owner is None else SHARD_STATES[owner.state]
+        if state != "running" and of_shard is not None and stored >= of_shard:
             state = "complete"
-        status.shards.append(ShardStatus(name, state, rows, total, code))
+        status.shards.append(ShardStatus(shard, state, rows, of_shard, owner))
+
+
+def shard_count(owner: OwnerStatus) -> int:
+    """The number of shards of which an owner has one; 0 for the owner of the whole output."""
+    return int(owner.shard.partition("/")[2][:18] or 0)

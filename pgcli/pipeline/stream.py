@@ -4,88 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pgcli.output.lines import json_line
 from pgcli.output.text import text_lines
-from pgcli.pipeline.output import RunOutput
+from pgcli.pipeline.output import SaveRow
 from pgcli.pipeline.progress import events
-from pgcli.pipeline.rows import row_schema
-from pgcli.pipeline.state.folder import open_state
-from pgcli.pipeline.state.open_files import RowFile, Segment
-from pgcli.pipeline.state.processes import Process
-from pgcli.pipeline.workers.engines import run_engines
-from pgcli.pipeline.workers.slots import EngineSlot
+from pgcli.pipeline.state.lines import RowFile
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.stores.writing import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.run import Run
-
-Save = Callable[[Answer], None]
-
-
-def answer_to_stream(run: Run) -> None:
-    """Answer all images, and write their rows to standard output or as text."""
-    request, rows = run.request, run.rows
-    schema = row_schema(request, rows.inventory.kept, exact=False)
-    run.find_model()
-    slots = run.model.slots(rows.total)
-    with open_row_stream(request, schema, run.progress.show) as save:
-        has_engines = len(slots) > 1 or request.model.engines
-        if has_engines and rows.is_addressable:
-            stream_from_engines(run, slots, save)
-            return
-        asked = (
-            (first, item)
-            for first, item in run.arriving()
-            if not any(hook.skips(item) for hook in run.hooks)
-        )
-        run.answer(asked, nullcontext(lambda number, row: save(row)), images=rows.images)
-    run.check_end_of_input()
-
-
-def stream_from_engines(run: Run, slots: Sequence[EngineSlot], save: Save) -> None:
-    """Answer on several engines, and write the rows in their order as chunks are complete.
-
-    The engines share an output in a temporary folder.
-    """
-    with TemporaryDirectory(prefix="pgcli-") as folder:
-        options = replace(
-            run.request.output, output=f"{folder}/rows.jsonl", format="auto", overwrite=False
-        )
-        request = replace(run.request, output=options)
-        state = open_state(request)
-        process = Process(state.store, "run")
-        with process.registered():
-            output = run.output = RunOutput(state, request, run.rows, process)
-            output.begin()
-            written = 0
-
-            def write(segment: Segment) -> None:
-                """Write the rows of an open file, which follow on those before."""
-                nonlocal written
-                for row in output.files.rows(segment, written):
-                    save(output.schema.answer(row))
-                written = max(written, segment.end)
-                output.files.remove([segment.name])
-
-            with run.progress.answering():
-                run_engines(run, slots, request, process, write, in_order=True)
 
 
 @contextmanager
 def open_row_stream(
     request: RunRequest, schema: RowSchema, on_event: events.OnEvent
-) -> Iterator[Save]:
+) -> Iterator[SaveRow]:
     """A block in which rows are written by what is yielded. Raises OutputFailed.
 
     Rows are text on a terminal and in a file, with their prompts where these differ, or else JSON
@@ -95,7 +36,7 @@ def open_row_stream(
     as_text = partial(text_lines, with_prompt=templates is None or len(templates) > 1)
     if output.output != "-":
         with text_file(Path(output.output), overwrite=output.overwrite) as write:
-            yield lambda row: write(as_text(row).encode())
+            yield lambda number, row: write(as_text(row).encode())
         return
     # above the progress display, where the program has one there
     above = getattr(on_event, "output", lambda: None)()
@@ -103,7 +44,7 @@ def open_row_stream(
     is_terminal = stream.isatty()
     is_text = output.format == "text" or (output.format == "auto" and is_terminal)
 
-    def save(row: Answer) -> None:
+    def save(number: int, row: Answer) -> None:
         text = as_text(row) if is_text else json_line(row, schema, ascii_only=is_terminal)
         with wrap_write_errors("standard output"):
             stream.write(text.encode())

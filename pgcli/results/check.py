@@ -20,7 +20,7 @@ from pgcli.pipeline.request.questions import text_lines
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.state.compare import compare_images, described, difference
 from pgcli.pipeline.state.image_stamps import ImageStamps
-from pgcli.pipeline.state.processes import recorded_processes
+from pgcli.pipeline.state.owner import owners
 from pgcli.records import Item
 from pgcli.rows import prompt_of
 from pgcli.stores import Store
@@ -227,8 +227,8 @@ def compare_with_each_other(
 
 
 def rows_saved(store: Store) -> int:
-    """The number of rows that are known to be saved, as a process computed so many."""
-    counts = (process.values.get("rows") for process in recorded_processes(store))
+    """The number of rows that are known to be saved, as a command answered so many."""
+    counts = (owner.values.get("rows") for owner in owners(store))
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 

@@ -27,7 +27,7 @@ from pgcli.pipeline.progress.events import (
     tracked,
 )
 from pgcli.pipeline.progress.shutdown import GracefulShutdown
-from pgcli.pipeline.state.folder import LOCK, LOCK_SECONDS
+from pgcli.pipeline.state.owner import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target, wrap_write_errors, write_json

@@ -13,7 +13,7 @@ from PIL import Image
 from pgcli.pipeline import model as running
 from pgcli.pipeline import task
 from pgcli.results import read
-from tests.support.runs import other_process
+from tests.support.runs import other_owner
 from tests.support.writable_stores import used_store
 
 PRINTED = re.compile(r"(?:^hint: (?:[a-z ]+: )?|\()pgcli ([^\n)]+)", re.MULTILINE)
@@ -101,7 +101,7 @@ def test_printed_commands_of_embeddings_run(cli, monkeypatch):
 
 
 def test_printed_command_of_an_output_in_use_runs(cli):
-    with other_process("rows.jsonl", "run"):
+    with other_owner("rows.jsonl"):
         code, _, said = cli("caption 'it is' -o rows.jsonl --model demo")
         assert code == 12
         (command,) = PRINTED.findall(said)

@@ -1,19 +1,21 @@
-"""status tells what is on disk: after kills, retries, limits and other numbers of shards."""
+"""status tells what is on disk, and what owners say of themselves: they run, ended or are gone."""
 
 import json
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pgcli.errors import OutputFailed
-from pgcli.pipeline.state.processes import SILENT_SECONDS, Process
+from pgcli.cli.commands.status import MAX_SHARDS, lines
+from pgcli.pipeline.state.owner import SILENT_SECONDS, Owner, boot_id, shard_folder
+from pgcli.pipeline.status import RunStatus, ShardStatus
 from pgcli.stores import LocalStore
 from tests.support.command import Command
-from tests.support.runs import EXAMPLES, MANY, finished, saved, started, wait_until
+from tests.support.runs import EXAMPLES, finished
+
+LONG_AGO = 2 * SILENT_SECONDS
 
 
 def status(cli: Command, output: object) -> dict[str, Any]:
@@ -24,102 +26,165 @@ def status(cli: Command, output: object) -> dict[str, Any]:
     return report
 
 
-def write_process(output: Path, *, is_silent: bool, **values: object) -> None:
-    """The file of a process of another host, which gave its last sign of life long ago, or now."""
-    folder = output.with_name(f"{output.name}.pgcli") / "processes"
-    folder.mkdir(exist_ok=True)
-    known = {"id": "abc", "mode": "run", "pid": 7, "host": "elsewhere", "boot": "other"}
-    times = {"since": "2026-01-01T00:00:00", "exit_code": None}
-    file = folder / "abc.json"
-    file.write_text(json.dumps({**known, **times, **values}))
-    at = time.time() - 2 * SILENT_SECONDS * is_silent
+def state_folder(output: Path) -> Path:
+    return output.with_name(f"{output.name}.pgcli")
+
+
+def write_owner(output: Path, shard: str = "", *, silent: float = 0.0, **values: object) -> None:
+    """The `owner.json` of a command on another host, which gave its last heartbeat so long ago."""
+    file = state_folder(output) / shard_folder(shard) / "owner.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    host = {"pid": 7, "host": "elsewhere", "boot": "other", "started": "2999-01-01T00:00:00"}
+    file.write_text(json.dumps({**host, "exit_code": None, "input_rows": 12, **values}))
+    be_silent(file, silent)
+
+
+def be_silent(file: Path, seconds: float) -> None:
+    at = time.time() - seconds
     os.utime(file, (at, at))
 
 
-@pytest.mark.parametrize("is_silent", [True, False])
-def test_run_of_another_host_is_told_by_its_last_sign_of_life(cli, tmp_path, is_silent):
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    """An output with five of twelve rows."""
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
-    write_process(output, is_silent=is_silent)
-    report = status(cli, output)
-    assert report["state"] == ("complete" if is_silent else "running")
-    assert len(report["runs"]) == (not is_silent)
-    assert report["lost"] == []  # nothing is missing
-    assert ("process 7 on elsewhere" in cli("status", output)[1]) != is_silent
+    return output
 
 
-def test_killed_process_is_named_until_another_one_begins(cli, tmp_path):
+@pytest.mark.parametrize(
+    ("silent", "state", "owner", "line"),
+    [
+        (0.0, "running", "running", "run by process 7 on elsewhere\n"),
+        (LONG_AGO, "stopped", "lost", "killed or lost: process 7 on elsewhere, last heartbeat "),
+    ],
+)
+def test_owner_on_another_host_runs_while_it_gives_heartbeats(
+    cli, rows, silent, state, owner, line
+):
+    write_owner(rows, silent=silent, rows_per_second=3.5)
+    report = status(cli, rows)
+    assert (report["state"], report["owner"]["state"]) == (state, owner)
+    assert (report["rows"], report["total"], report["exit_code"]) == (5, 12, None)
+    assert report["rows_per_second"] == 3.5
+    assert report["seconds_left"] == (2.0 if state == "running" else None)
+    out = cli("status", rows)[1]
+    assert line in out
+    assert ("3.5 rows/s, 2.00 s left\n" in out) == (state == "running")
+    assert ("to resume: run the same command again\n" in out) == (state == "stopped")
+
+
+def test_a_complete_run_has_no_lost_owner(cli, rows):
+    write_owner(rows, silent=LONG_AGO, input_rows=5)
+    assert cli("status", rows)[1] == f"{rows}: complete, 5 rows, no errors\n"
+
+
+def test_suspended_owner_is_named_with_what_continues_it(cli, rows):
+    owner = Owner(LocalStore(state_folder(rows)), rows.name)
+    with owner.holding(say=lambda text: None):
+        owner.note(input_rows=12)
+        owner.write()
+        be_silent(state_folder(rows) / "owner.json", LONG_AGO)
+        report, out = status(cli, rows), cli("status", rows)[1]
+        owner.note(exit_code=14)
+    assert (report["state"], report["owner"]["state"]) == ("stopped", "suspended")
+    assert report["owner"]["silent_seconds"] >= LONG_AGO
+    assert f"suspended: process {os.getpid()} on {os.uname().nodename}, last heartbeat 4 min" in out
+    assert f"to resume: kill -CONT {os.getpid()} on {os.uname().nodename}\n" in out
+    assert status(cli, rows)["exit_code"] == 14
+    assert "exit code 14, output not written\n" in cli("status", rows)[1]
+
+
+def test_run_that_was_killed_before_its_record_is_stopped(cli, tmp_path):
     output = tmp_path / "rows.jsonl"
-    run = started("caption", *MANY, "-o", output, seconds=0.05)
-    wait_until(lambda: saved(output))
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
-    write_process(output, is_silent=True, began=1.0)
-    assert status(cli, output)["lost"] == []  # the other run began since
-    for file in (tmp_path / "rows.jsonl.pgcli" / "processes").glob("*.json"):
-        if file.name != "abc.json":
-            file.unlink()
-    [lost] = status(cli, output)["lost"]
-    assert lost["silent_seconds"] >= SILENT_SECONDS
-
-
-def test_engine_that_died_is_mentioned(cli, tmp_path):
-    output = tmp_path / "rows.jsonl"
-    with started("caption", *MANY, "-o", output, seconds=0.05) as run:
-        wait_until(lambda: saved(output))
-        write_process(output, is_silent=True, mode="engine")
-        report = status(cli, output)
-        out = cli("status", output)[1]
-        run.kill()
-    assert (report["engines"], report["dead_engines"]) == (0, 1)
-    assert "0 engines, 1 died\n" in out
-
-
-def test_exit_code_is_known_after_a_full_disk(cli, tmp_path, monkeypatch):
-    """Nothing more fits on the disk until the process removes its own file."""
-    output = tmp_path / "rows.jsonl"
-    store = LocalStore(tmp_path / "rows.jsonl.pgcli", create=True)
-    process = Process(store, "run")
-    with process.registered():
-        process.note(exit_code=14)
-        write = Process.write
-
-        def full(process: Process) -> None:
-            if any(store.list("processes/")):
-                raise OutputFailed("no space left on device", hint="")
-            write(process)
-
-        monkeypatch.setattr(Process, "write", full)
-    assert status(cli, output)["exit_code"] == 14
-    assert "exit code 14, output not written\n" in cli("status", output)[1]
-
-
-def test_run_that_was_killed_before_its_first_row_is_stopped(cli, tmp_path):
-    output = tmp_path / "rows.jsonl"
-    process = Process(LocalStore(tmp_path / "rows.jsonl.pgcli", create=True), "run")
-    with process.registered():
+    with Owner(LocalStore(state_folder(output), create=True), output.name).holding(say=print):
         assert status(cli, output)["state"] == "running"
-    process.write()  # as after a kill: it has not ended, and its file is not locked
-    Path(process.values["lock"]).touch()
+    write_owner(output, boot=boot_id())  # it gave a heartbeat just now, and nobody has its lock
     assert status(cli, output)["state"] == "stopped"
-    shown = cli("status", output)[1]
-    assert f"killed: process {os.getpid()} on " in shown
-    assert "to resume: run the same command again\n" in shown
+    out = cli("status", output)[1]
+    assert "killed or lost: process 7 on elsewhere, last heartbeat " in out
+    assert "to resume: run the same command again\n" in out
 
 
-def test_overwrite_is_refused_while_a_shard_lives_on_another_host(cli, tmp_path):
+def test_shards_are_shown_with_their_rows_and_owners(cli, tmp_path):
     output = tmp_path / "rows"
-    shard = finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", "1/4")
-    assert shard.returncode == 0
-    write_process(output, is_silent=False, mode="shared", shard="0/4", total=12)
-    replaced = ("caption", EXAMPLES, "-o", f"{output}/", "--overwrite")
-    refused = finished(*replaced)
-    assert refused.returncode == 12
-    assert b"process 7 on elsewhere" in refused.stderr
-    write_process(output, is_silent=True, mode="shared", shard="0/4", total=12)
-    report = status(cli, output)
-    assert {"shard": "0/4", "state": "stopped"}.items() <= report["shards"][0].items()
-    assert report["exit_code"] is None
-    killed = "killed: process 7 on elsewhere, shard 0/4, silent for "
-    assert killed in cli("status", output)[1]
-    assert finished(*replaced).returncode == 0
+    shard = ("--shard", "1/6", "--rows-per-file", 2)
+    assert finished("caption", EXAMPLES, "-o", f"{output}/", *shard).returncode == 0
+    write_owner(output, "1/6", exit_code=0)
+    write_owner(output, "0/6", silent=LONG_AGO, started="2026-01-01T00:00:00")
+    write_owner(output, "2/6", rows_per_second=2.0)
+    write_owner(output, "3/6", exit_code=14)
+    write_owner(output, "0/2", silent=LONG_AGO, started="2025-01-01T00:00:00")  # divided otherwise
+    suspended = Owner(LocalStore(state_folder(output)), output.name, shard="4/6")
+    with suspended.holding(say=print):
+        be_silent(state_folder(output) / "shard-4-of-6" / "owner.json", LONG_AGO)
+        report, out = status(cli, f"{output}/"), cli("status", f"{output}/")[1]
+    assert [(s["shard"], s["state"]) for s in report["shards"]] == [
+        ("0/6", "lost"),
+        ("1/6", "complete"),
+        ("2/6", "running"),
+        ("3/6", "stopped"),
+        ("4/6", "lost"),
+        ("5/6", "waiting"),
+    ]
+    assert (report["state"], report["owner"], report["seconds_left"]) == ("running", None, 5.0)
+    assert [(s["rows"], s["total"]) for s in report["shards"][:2]] == [(0, 2), (2, 2)]
+    head, counts, *table, rate = out.splitlines()
+    assert head == f"{output}/: running, 2 of 12 rows (16.7%), no errors"
+    assert counts == "shards: 2 lost, 1 stopped, 1 running, 1 waiting, 1 complete"
+    assert rate == "2.0 rows/s, 5.00 s left"
+    none = "0 of 2 rows  "
+    assert table[0].startswith(
+        f"0/6  lost      {none}killed or lost: process 7 on elsewhere, last heartbeat 4 min"
+    )
+    assert table[1] == "1/6  complete  2 of 2 rows"
+    assert table[2] == f"2/6  running   {none}run by process 7 on elsewhere"
+    assert table[3] == f"3/6  stopped   {none}exit code 14, output not written"
+    assert table[4].startswith(f"4/6  lost      {none}suspended: process {os.getpid()} on ")
+    assert table[5] == "5/6  waiting   0 of 2 rows"
+
+
+def test_rows_that_wait_beside_a_shard_are_counted(cli, tmp_path, rows):
+    output = tmp_path / "rows"
+    shard = ("--shard", "1/2", "--rows-per-file", 6)
+    assert finished("caption", EXAMPLES, "-o", f"{output}/", *shard).returncode == 0
+    write_owner(output, "0/2", silent=LONG_AGO)
+    early = state_folder(output) / "shard-0-of-2" / "open" / "000000000000.jsonl"
+    early.parent.mkdir()
+    early.write_bytes(rows.read_bytes())
+    report = status(cli, f"{output}/")
+    assert (report["state"], report["rows"]) == ("stopped", 11)
+    assert [(s["state"], s["rows"]) for s in report["shards"]] == [("lost", 5), ("complete", 6)]
+    resume = "to resume: run the same command with --shard 0/2\n"
+    assert cli("status", f"{output}/")[1].endswith(resume)
+
+
+def test_of_many_shards_those_to_look_at_are_shown(capsys):
+    shards = [ShardStatus(f"{n}/100", "complete", 2, 2, None) for n in range(99)]
+    shards.append(ShardStatus("99/100", "stopped", 1, 2, None))
+    text = list(lines(RunStatus("rows/", rows=199, total=200, shards=shards)))
+    assert text[1] == "shards: 1 stopped, 99 complete"
+    assert [line.split()[0] for line in text[2:-2]] == [
+        *(f"{n}/100" for n in range(MAX_SHARDS - 1)),
+        "99/100",
+    ]
+    assert text[-2:] == [
+        f"and {100 - MAX_SHARDS} more",
+        "to resume: run the same command with --shard 99/100",
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"started": [], "host": 5, "pid": "a", "exit_code": "b"},
+        {"input_rows": 10**400, "rows_per_second": float("inf"), "surplus": -1},
+        {"input_rows": 2**61, "rows_per_second": 1e-300, "pid": True, "exit_code": 10**30},
+    ],
+)
+def test_any_values_of_an_owner_are_shown(cli, tmp_path, values):
+    output = tmp_path / "rows"
+    assert finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", "1/4").returncode == 0
+    write_owner(output, "0/4", **values)
+    for words in ([], ["--json"]):
+        assert cli("status", f"{output}/", *words)[0] == 0

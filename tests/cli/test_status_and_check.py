@@ -39,7 +39,7 @@ def test_check_of_a_running_run_compares_its_rows_until_now(cli, output, tmp_pat
     images, state = tmp_path / "images", Path(f"{output}.pgcli")
     shutil.copytree(EXAMPLES, images)
     run = started("caption", images, "-o", named(output), seconds=1)
-    wait_until(lambda: any(state.glob("processes/*.json")))
+    wait_until((state / "owner.json").exists)
     assert cli("check", output) == (0, "the run goes on, and has saved no row yet\n", "")
     wait_until(lambda: status(cli, output)["rows"] >= 3)
     code, out, err = cli("check", output)

@@ -66,12 +66,12 @@ def write(folder: Path, name: str, count: int, run: str = "run") -> Path:
     return output
 
 
-def leave(output: Path, first: int, stop: int, process: str = "a1", end: bytes = b"") -> Path:
-    """A file of lines that a process left in the state folder, without the kept column."""
-    folder = state_folder(output) / "open"
+def leave(output: Path, first: int, stop: int, shard: str = "", end: bytes = b"") -> Path:
+    """A file of lines that a command or a shard left in the state, without the kept column."""
+    folder = state_folder(output) / (f"shard-{shard}-of-9/open" if shard else "open")
     folder.mkdir(parents=True, exist_ok=True)
     (state_folder(output) / "run.json").write_text(json.dumps({"run_id": "run"}))
-    file = folder / f"{first:012}-{process}.jsonl"
+    file = folder / f"{first:012}.jsonl"
     file.write_bytes(lines(ANSWERS[first:stop], RowSchema(exact=True)) + end)
     return file
 
@@ -140,7 +140,7 @@ def test_final_form_comes_before_open_files(tmp_path, name):
 def test_only_whole_lines_count(tmp_path, end):
     output = tmp_path / "rows/"
     leave(output, 0, 3, end=end)
-    leave(output, 3, 6, "b")
+    leave(output, 3, 6, "1")
     assert numbers(output) == [*range(6)]
     leave(output, 0, 3, end=end + lines(ANSWERS[3:4]))
     assert numbers(output) == [*range(6)]
@@ -168,7 +168,7 @@ def test_embeddings_of_open_files_are_lists(tmp_path):
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
 def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path, name):
     output = write(tmp_path, name, 4)
-    first, second = leave(output, 4, 8), leave(output, 8, 12, "b")
+    first, second = leave(output, 4, 8), leave(output, 8, 12, "1")
     reading = indexed_rows(output)
     assert [next(reading)[0] for _ in range(4)] == [0, 1, 2, 3]
     if name == "rows/":
@@ -184,11 +184,11 @@ def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path, name):
 def test_other_names_in_the_state_folder_are_no_rows(tmp_path):
     output = write(tmp_path, "rows.jsonl", 2)
     file = leave(output, 2, 4)
-    for name in (".000000000004-a.jsonl.part", "4-a.jsonl", "000000000004-x.jsonl", "notes"):
+    for name in (".000000000004.jsonl.part", "4.jsonl", "000000000004-x.jsonl", "notes"):
         file.with_name(name).write_bytes(lines(ANSWERS[4:]))
-    file.with_name(f"{4:012}-b.jsonl").symlink_to("nowhere")
+    file.with_name(f"{4:012}.jsonl").symlink_to("nowhere")
     assert numbers(output) == [*range(4)]
-    os.mkfifo(file.with_name(f"{4:012}-c.jsonl"))
+    os.mkfifo(file.with_name(f"{5:012}.jsonl"))
     with pytest.raises(UsageError, match="not a regular file"):
         list(read_results(output))
 
@@ -203,8 +203,8 @@ def test_every_saved_row_is_read_once(tmp_path_factory, name, final, files):
     """Of a final form and any open files, which may overlap and be cut."""
     folder = tmp_path_factory.mktemp("state")
     output = write(folder, name, final)
-    for process, (first, stop, end) in enumerate(files):
-        leave(output, first, max(first, stop), f"{process:x}", end)
+    for shard, (first, stop, end) in enumerate(files):
+        leave(output, first, max(first, stop), str(shard), end)
     saved = {*range(final)}.union(*(range(first, stop) for first, stop, _ in files))
     assert numbers(output) == sorted(saved)
 
@@ -309,7 +309,7 @@ def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path):
         found = known(path)
         if (step := next(steps, None)) is not None:
             write_part(output / part_name(step), step * PART_ROWS, ROWS[step * 4 : step * 4 + 4])
-            (state_folder(output) / "open" / f"{step * PART_ROWS:012}-a1.jsonl").unlink()
+            (state_folder(output) / "open" / f"{step * PART_ROWS:012}.jsonl").unlink()
         return found
 
     for first in (0, 4, 8):

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from pgcli.pipeline import run as runs
+from pgcli.inputs import Inventory
 from pgcli.pipeline import task
-from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.checks import read_options
+from pgcli.pipeline.output import record_inventory
 from pgcli.pipeline.request.make import make_request
-from pgcli.pipeline.rows import Numbered
-from pgcli.pipeline.run import Run
-from pgcli.pipeline.workers import engines, worker
-from pgcli.pipeline.workers.row_images import RowImages
+from pgcli.pipeline.rows import RunRows
+from pgcli.pipeline.workers import engine, engines
 from pgcli.pipeline.workers.slots import EngineSlot
+from pgcli.pipeline.workers.work import Work
+from pgcli.stores import LocalStore
 from tests.support.stub_runs import make_images
 
 
@@ -24,13 +25,10 @@ class Loads(Exception):
 def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
     taken: list[str] = []
     all_taken = Event()
+    numbered = RunRows.numbered
 
-    class Images(RowImages):
-        def prepare(self, items: Numbered | None) -> None:
-            super().prepare(noted(items or iter(())))
-
-    def noted(items: Numbered) -> Numbered:
-        for pair in items:
+    def noted(rows: RunRows, numbers: range) -> Any:
+        for pair in numbered(rows, numbers):
             yield pair
             taken.append(pair[1].id)
         all_taken.set()
@@ -40,16 +38,16 @@ def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
         assert taken == ["000.png", "001.png"]
         raise Loads
 
-    def run_engines(run: Run, slots: object, request: RunRequest, *_: Any, **__: Any) -> None:
-        next(worker.compute(worker.EngineTask(request, EngineSlot(1), run="1"), lambda: False))
-
-    monkeypatch.setattr(worker, "RowImages", Images)
+    monkeypatch.setattr(RunRows, "numbered", noted)
     monkeypatch.setattr(task, "load_engine", load_engine)
-    monkeypatch.setattr(runs, "run_engines", run_engines)
     make_images(tmp_path / "photos", 2)
-    values = {"model": "demo", "workers": 1, "engines": 2, "output": str(tmp_path / "rows.jsonl")}
+    request = make_request("caption", (str(tmp_path / "photos"),), {"model": "demo", "workers": 1})
+    inventory = Inventory.scan(request.sources, read_options(request), None)
+    record_inventory(inventory, LocalStore(tmp_path / "state", create=True))
+    task_ = engine.EngineTask(request, EngineSlot(1), str(tmp_path / "state"))
+    rows = engine.recorded_rows(task_)
     with pytest.raises(Loads):
-        runs.run(make_request("caption", (str(tmp_path / "photos"),), values))
+        engine.answer_works(task_, rows, iter([Work(range(2))]), lambda: False, print)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import pgcli.pipeline.state.open_files
-import pgcli.pipeline.state.processes
-from pgcli.pipeline.state.open_files import RowFile
+import pgcli.pipeline.state.lines
+import pgcli.pipeline.state.lines_form
+from pgcli.pipeline.state.lines import RowFile
 from pgcli.stores import LocalStore
 from tests.support.power_loss import Disk, Killed, tree
 from tests.support.run_kinds import KINDS, fresh, whole
@@ -26,7 +26,8 @@ ALONE = [kind for kind in KINDS if "engines" not in kind]
 
 def run_until_loss(folder, number, output, sources, **options):
     """A run that loses power before a call, and leaves the folder as the disk may have it."""
-    pgcli.pipeline.state.open_files.SYNC_SECONDS = 0.0
+    for module in (pgcli.pipeline.state.lines, pgcli.pipeline.state.lines_form):
+        module.SYNC_SECONDS = 0.0
     os.fsync = lambda descriptor: None  # the simulated disk records it
     disk, rng = Disk(folder, number), random.Random(number)
     code = LOST
@@ -38,23 +39,18 @@ def run_until_loss(folder, number, output, sources, **options):
     return LOST
 
 
-def after_power_loss() -> None:
-    """Processes that left no sign of their end count as dead, as after the time of silence."""
-    pgcli.pipeline.state.processes.SILENT_SECONDS = 0.0
-
-
 def test_what_is_saved_is_on_disk_when_the_call_returns(tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "state", create=True)
     disk = Disk(store.path, 0)
     with disk.on(monkeypatch):
-        store.replace("claims/0", b"settings" * 100)
+        store.replace("inputs/0", b"settings" * 100)
         rows = RowFile(store.open_append("rows"), store.path / "rows")
         rows.append(b"a row\n")
         rows.close()
         disk.wreck = tree(store.path)
     for seed in range(9):
         disk.left(random.Random(seed), page=64)
-        assert store.read("claims/0") == b"settings" * 100
+        assert store.read("inputs/0") == b"settings" * 100
         assert store.read("rows") == b"a row\n"
 
 
@@ -69,7 +65,7 @@ def test_power_loss_at_any_call(images, kind, step):
         assert code in (3, LOST), (number, (images / "said").read_text()[-3000:])
         before = Counter(rows_of(folder, output)) if any(folder.iterdir()) else Counter[str]()
         assert before <= Counter(rows), number
-        code_resumed, said = finish(folder, output, before=after_power_loss, **options)
+        code_resumed, said = finish(folder, output, **options)
         assert code_resumed == 3, (number, said)
         assert rows_of(folder, output) == rows, (number, said)
         if code == 3:

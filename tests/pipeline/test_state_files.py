@@ -11,7 +11,7 @@ import pytest
 
 from pgcli.output.lines import json_line
 from pgcli.pipeline.state.folder import OWN
-from pgcli.pipeline.state.open_files import errors_in
+from pgcli.pipeline.state.lines import errors_in
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused
 from tests.support.run_kinds import KINDS, fresh
@@ -21,7 +21,8 @@ from tests.support.writable_stores import used_store
 
 ROOT = Path(__file__).parents[2]
 #: What stands for numbers and ids in the names of the documentation.
-PLACES = {"ROW": r"\d{12}", "ID": "[0-9a-f]{12}", "N": r"\d+"}
+PLACES = {"ROW": r"\d{12}", "N": r"\d+"}
+SHARD = re.compile(r"shard-\d+-of-\d+/")
 TEMPORARY = re.compile(r"(\w+/)?\.[^/]+\.part")
 STEP = 11  # a run is killed before each of so many changes of the disk
 #: The options of runs that follow on each other, by kind.
@@ -48,11 +49,14 @@ def documented() -> dict[str, re.Pattern[str]]:
 
 
 def names_of(files: Iterable[str]) -> set[str]:
-    """The names of the documentation that the files have; a file that has none stays."""
+    """The names of the documentation that the files have, also those of shards.
+
+    A file that has none stays.
+    """
     known = documented()
     return {
         next((name for name, pattern in known.items() if pattern.fullmatch(file)), file)
-        for file in files
+        for file in (SHARD.sub("", file) for file in files)
         if not TEMPORARY.fullmatch(file)
     }
 
@@ -64,9 +68,8 @@ def state_files(folder: Path, output: str) -> list[str]:
 
 def test_documentation_lists_the_names_that_this_program_removes():
     names = documented()
-    assert len(names) == len(OWN.pattern.split("|"))
     for name in names:
-        sample = name.replace("ROW", "0" * 12).replace("ID", "a" * 12).replace("N", "3")
+        sample = name.replace("ROW", "0" * 12).replace("N", "3")
         assert OWN.fullmatch(sample), name
 
 
@@ -78,7 +81,7 @@ def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kin
         code, said = finish(folder, output, **options)
         assert code in (0, 3), said
     names = names_of(state_files(folder, output))
-    kept = {"run.json", "lock", "log.txt", "inputs/N.arrow", "inputs/images", "processes/ID.json"}
+    kept = {"run.json", "lock", "log.txt", "inputs/N.arrow", "inputs/images", "owner.json"}
     assert names == kept
 
 
@@ -109,13 +112,14 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
             url = f"s3://bucket/{len(options)}/"
             run = finished("caption", tmp_path / "images", "-o", url, *options)
             assert run.returncode == 0, run.stderr
-            assert names(url) == {"run.json", "inputs/N.arrow", "processes/ID.json"}
+            assert names(url) == {"run.json", "inputs/N.arrow", "owner.json"}
         url = "s3://bucket/killed/"
         run = started("caption", tmp_path / "images", "-o", url, "--shard", "0/1", seconds=0.5)
-        wait_until(lambda: "open/ROW-ID.jsonl" in names(url) or "claims/N" in names(url))
+        wait_until(lambda: "owner.json" in names(url))
         run.kill()
         run.communicate(timeout=100)
-        assert names(url) <= {*documented()} - {"lock", "log.txt"}
+        local = {"lock", "log.txt", "inputs/images", "retried/images"}
+        assert names(url) <= {*documented()} - local
 
 
 def test_errors_are_those_of_rows_and_not_of_kept_values():

@@ -198,7 +198,7 @@ def test_loop_of_the_page_passes_over_shards_that_run_elsewhere(tmp_path, code, 
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", loop.partition("\npgcli")[0]], env=environment, check=False
+        ["bash", "-c", loop.partition("\npgcli")[0]], env=environment, check=False, timeout=60
     )
     assert done.returncode == exit_code
     started = re.findall(r"--shard (\d)/4", (tmp_path / "started").read_text())

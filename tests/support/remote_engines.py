@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.pipeline import task
-from pgcli.pipeline.workers import ray_run
+from pgcli.pipeline.workers import ray_engines
 from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
 from tests.support import pretend
@@ -48,19 +47,19 @@ def load_light_engine(request: object, checkpoint: Checkpoint, *_: object) -> Li
     return engine
 
 
-class LightActor(ray_run.Actor):
+class LightActor(ray_engines.Actor):
     """An actor without a model that notes its process."""
 
-    def work(self) -> Iterator[Any]:
-        os.chdir(self._task.request.folder)
-        NOTES.mkdir(exist_ok=True)
-        (NOTES / f"actor {os.getpid()}").touch()
+    def _run(self) -> None:
+        notes = Path(self._task.request.folder, NOTES)
+        notes.mkdir(exist_ok=True)
+        (notes / f"actor {os.getpid()}").touch()
         task.load_engine = load_light_engine  # type: ignore[assignment]
-        yield from super().work()
+        super()._run()
 
 
 if __name__ == "__main__":
     from tests.support import remote_engines  # by this name the actors find the class
 
-    ray_run.Actor = remote_engines.LightActor  # type: ignore[misc]
+    ray_engines.Actor = remote_engines.LightActor  # type: ignore[misc]
     sys.exit(main())

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgcli.pipeline.state.processes import Process
+from pgcli.pipeline.state.owner import Owner
 from pgcli.pipeline.state.record import state_folder
 from pgcli.stores import LocalStore
 from tests.support.forkserver import ForkedRun
@@ -65,10 +65,10 @@ def wait_until(claim: Callable[[], object], seconds: float = 60) -> None:
 
 
 @contextmanager
-def other_process(output: str, mode: str = "shared") -> Iterator[None]:
-    """A block in which another process writes the output."""
+def other_owner(output: str, shard: str = "") -> Iterator[None]:
+    """A block in which another command owns the output, or a shard of it."""
     store = LocalStore(Path(state_folder(output)), create=True)
-    with store.lock("lock", shared=mode == "shared"), Process(store, mode).registered():
+    with Owner(store, output, shard=shard).holding(say=lambda text: None):
         yield
 
 

@@ -25,4 +25,4 @@ def save(path: Path | str, *answers: Answer, **schema: Any) -> None:
     else:
         write_result_file(target, lambda: values, columns)
     state = LocalStore(Path(state_folder(str(path))), create=True)
-    state.create(RUN, RunRecord("1", {}, chunk_rows=1000, file_rows=10_000).to_bytes())
+    state.create(RUN, RunRecord("1", {}, file_rows=10_000).to_bytes())

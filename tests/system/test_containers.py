@@ -21,7 +21,7 @@ from tests.support.runs import (
     MANY,
     PRETEND,
     heed_signals,
-    other_process,
+    other_owner,
     saved,
     started,
     wait_until,
@@ -129,7 +129,7 @@ def test_file_system_without_locks_is_no_bug(cli, pretended, workdir, monkeypatc
 
 def test_second_run_is_refused_where_only_the_output_has_no_locks(tmp_path, cli, monkeypatch):
     output, flock = tmp_path / "rows.jsonl", fcntl.flock
-    with other_process(str(output), "run"):
+    with other_owner(str(output)):
 
         def flock_elsewhere(descriptor: int, operation: int) -> None:
             if "rows.jsonl.pgcli" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
@@ -196,7 +196,7 @@ def test_ids_do_not_depend_on_the_locale(tmp_path):
 HANGING = {
     "part": ("PUT .*/part-", []),
     "first request": ("GET .*rows.pgcli", []),
-    "sign of life": ("PUT .*/processes/", []),
+    "heartbeat": ("PUT .*/owner.json", []),
     "shard": ("PUT .*/part-", ["--shard", "0/1"]),
 }
 

@@ -47,12 +47,6 @@ def workdir(tmp_path, monkeypatch) -> Path:
     return workdir
 
 
-def process_file(folder: Path) -> str:
-    """What the run noted of its process."""
-    [file] = (folder / "rows.jsonl.pgcli" / "processes").iterdir()
-    return str(file.relative_to(folder))
-
-
 def run(command: str, number: int) -> int:
     """The exit code of a command about the result file."""
     if command == "read":
@@ -81,7 +75,7 @@ def test_hostile_rows_and_records_have_documented_exit_codes(workdir, examples):
         name: json.loads((sound / name).read_text().splitlines(keepends=True)[0])
         if name == "rows.jsonl"
         else json.loads((sound / name).read_text())
-        for name in ("rows.jsonl", "rows.jsonl.pgcli/run.json", process_file(sound))
+        for name in ("rows.jsonl", "rows.jsonl.pgcli/run.json", "rows.jsonl.pgcli/owner.json")
     }
     rest = (sound / "rows.jsonl").read_text().splitlines(keepends=True)[1:]
     everywhere = [(name, path) for name, known in originals.items() for path in paths(known)]

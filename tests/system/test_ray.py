@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import psutil
@@ -22,8 +24,8 @@ from pgcli.pipeline import checks
 from pgcli.pipeline import model as running
 from pgcli.pipeline.status import read_status
 from tests.support import pretend
-from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
-from tests.support.runs import other_process, wait_until
+from tests.support.ray_cluster import actors, add_node, client_address, local_cluster, start_run
+from tests.support.runs import other_owner, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.timeout(900)]
@@ -71,9 +73,10 @@ def command(output: str, *options: str) -> list[str]:
     return ["caption", "photos", "-o", output, *OPTIONS, *options]
 
 
-def on_ray(cluster: Any, *options: str, output: str = "rows/") -> subprocess.Popen[str]:
-    """A run whose engines need no model, on the GPUs that the cluster counts."""
-    RUNS.append(start_run(cluster, command(output, *options)))
+def on_ray(cluster: Any, *options: str, address: str = "") -> subprocess.Popen[str]:
+    """A run into `rows/` whose engines need no model, on the GPUs that the cluster counts."""
+    words = command("rows/", "--ray-gpus", "1", *options)
+    RUNS.append(start_run(address or cluster.address, words))
     return RUNS[-1]
 
 
@@ -106,10 +109,8 @@ def parts() -> int:
 @pytest.mark.slow
 def test_output_that_another_run_writes_is_refused(monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
-    with other_process("rows/", "run"):
+    with other_owner("rows/"):
         assert main(command("rows/", "--ray", "auto")) == 12
-    with other_process("rows/"):
-        assert main(command("rows/")) == 12
 
 
 @pytest.mark.nightly
@@ -180,12 +181,85 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
 
 
 @pytest.mark.nightly
+def test_second_driver_of_an_output_is_refused(cluster, nodes, monkeypatch):
+    monkeypatch.setenv("CHUNK_SECONDS", "0.5")
+    nodes(2)
+    run = on_ray(cluster)
+    wait_for(parts)
+    code, said = finished(on_ray(cluster))
+    assert code == 12, said
+    code, said = finished(run)
+    assert code == 3, said
+    check_all_rows({})
+
+
+@pytest.mark.nightly
+def test_ctrl_c_keeps_the_answered_rows_of_files_in_progress(cluster, nodes, monkeypatch):
+    monkeypatch.setenv("CHUNK_SECONDS", "2")
+    nodes(1)
+    run = on_ray(cluster, "--rows-per-file", "31")
+    wait_for(lambda: Path("notes/met 5").exists())
+    run.send_signal(signal.SIGINT)
+    code, said = finished(run)
+    assert code == -signal.SIGINT, said
+    assert parts() == 0
+    assert read_status("rows/").rows >= 6
+    code, said = finished(on_ray(cluster, "--rows-per-file", "31"))
+    assert code == 3, said
+    check_all_rows({})
+    asked = {int(note.name.split()[1]): note.read_text() for note in Path("notes").glob("met *")}
+    assert asked == {index: "x" for index in range(31) if index != 8}, "rows were computed again"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+def test_local_cluster_that_dies_ends_the_command_with_17(cluster, monkeypatch, victim):
+    monkeypatch.setenv("CHUNK_SECONDS", "300")  # for longer than Ray itself would wait
+    run = start_run("local", command("rows/"))
+    RUNS.append(run)
+    wait_for(lambda: Path("notes/met 0").exists())
+    for process in psutil.Process(run.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == victim:
+                process.kill()
+    code, said = finished(run)
+    assert code == 17, said
+    assert "the same command resumes" in said
+    assert "Traceback" not in said
+    monkeypatch.setenv("CHUNK_SECONDS", "0")
+    RUNS.append(start_run("local", command("rows/")))
+    code, said = finished(RUNS[-1])
+    assert code == 3, said
+    check_all_rows({})
+
+
+@pytest.mark.nightly
+def test_signal_ends_a_command_whose_cluster_has_no_room(cluster):
+    run = on_ray(cluster)
+    wait_for(lambda: Path("rows.pgcli/run.json").exists())
+    sleep(10)  # actors are requested, of which none starts
+    run.send_signal(signal.SIGTERM)
+    began = monotonic()
+    code, said = finished(run)
+    assert code == -signal.SIGTERM, said
+    assert monotonic() - began < 8, "it does not wait for actors that do not run"
+
+
+@pytest.mark.nightly
+def test_command_on_another_machine_is_a_client_of_the_cluster(cluster, nodes):
+    nodes(1)
+    code, said = finished(on_ray(cluster, address=client_address(cluster)))
+    assert code == 3, said
+    check_all_rows({})
+
+
+@pytest.mark.nightly
 def test_driver_replaces_an_output_that_nobody_writes(cluster, nodes):
     nodes(2)
     ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]
     record = Path("rows.pgcli/run.json")
     earlier = json.loads(record.read_text())["run_id"]
-    with other_process("rows/"):
+    with other_owner("rows/"):
         ends.append(finished(on_ray(cluster, "--overwrite")))
     ends.append(finished(on_ray(cluster, "--overwrite")))
     assert [code for code, _ in ends] == [3, 12, 3], ends

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.pipeline import checks
 from pgcli.pipeline import model as running
 from pgcli.stores import calls
 from tests.support import pretend
@@ -76,12 +75,6 @@ def status(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def put_process(files: Files, mode: str) -> None:
-    """The object of a process of another machine that writes the output, or that was killed."""
-    process = {"pid": 2**22 + 1, "host": "elsewhere", "since": "now", "mode": mode}
-    files["bucket/rows.pgcli/processes/0a.json"] = json.dumps(process).encode()
-
-
 def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(store, capsys):
     assert caption(output="alone/") == 3
     assert caption("--limit", "6") == 0
@@ -94,7 +87,7 @@ def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(store, capsys):
     before = dict(store)
     assert caption("--shard", "0/1") == 3
     assert {name: store[name] for name in parts_of(before)} == parts_of(before)
-    assert not [name for name in store if "open/" in name or "claims/" in name]
+    assert not [name for name in store if "open/" in name]
 
 
 def parts_of(files: Files) -> Files:
@@ -131,13 +124,12 @@ def test_other_settings_are_refused_and_overwrite_replaces_them(store, capsys):
 
 
 @pytest.mark.parametrize("kind", [Unconditional, Unimplemented])
-def test_store_without_conditional_puts_takes_one_run_at_a_time(kind, capsys, monkeypatch):
-    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+def test_store_without_conditional_puts_takes_whole_runs_and_shards(kind):
     with used_store(kind) as files:
-        for options in (["--shard", "0/2"], ["--ray", "auto"]):
-            assert caption(*options) == 2
-            assert "replaces objects that are only to be created" in capsys.readouterr().err
-        assert list(files) == ["bucket/exists"]
+        assert caption("--shard", "0/2") == 3
+        assert caption("--shard", "1/2") == 0
+        assert rows(files)["index"].to_pylist() == list(range(11))
+    with used_store(kind) as files:
         assert caption("--limit", "4") == 0
         assert caption() == 3
         assert rows(files)["index"].to_pylist() == list(range(11))
@@ -174,8 +166,8 @@ def test_store_that_fails_for_long_is_never_wrong_usage(how, capsys, monkeypatch
             assert "nothing" not in err
             assert "Traceback" not in err
             assert not Path("new.jsonl").exists()
-        assert {n: d for n, d in server.files.items() if "processes" not in n} == {
-            n: d for n, d in before.items() if "processes" not in n
+        assert {n: d for n, d in server.files.items() if "owner.json" not in n} == {
+            n: d for n, d in before.items() if "owner.json" not in n
         }
         server.troubles.clear()
         assert caption() == 3
@@ -188,8 +180,8 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
 @pytest.mark.parametrize(
     ("pattern", "saved"),
     [
-        ("PUT .*/part-000001", 4),  # the second file of the output
-        ("PUT .*/part-000000", 0),
+        ("PUT .*/part-000001", 8),  # the second file of the output; the state has its rows
+        ("PUT .*/part-000000", 4),
         ("PUT .*/part-000002", 11),  # at the end of the run; the state has the rows
         ("PUT .*/part-000001|PUT .*/open/", 4),
         ("PUT .*/part-000002|PUT .*/open/", 8),
@@ -212,19 +204,3 @@ def test_rows_that_the_store_did_not_take_are_not_counted(pattern, saved, status
         server.troubles.clear()
         assert caption() == 3
         assert rows(server.files)["index"].to_pylist() == list(range(11))
-
-
-def test_output_in_use_is_refused_until_its_process_is_silent(store, capsys, monkeypatch):
-    put_process(store, "run")
-    monkeypatch.setattr("tests.support.stores.NEW_YEAR", 2**32)  # it has just been written
-    for options in ([], ["--shard", "0/2"]):
-        assert caption(*options) == 12
-    assert "on elsewhere since now" in capsys.readouterr().err
-
-
-def test_the_trial_of_another_process_is_no_foreign_file(store):
-    """It is there for a moment as several processes start, and stays if its process is killed."""
-    store["bucket/rows.pgcli/.probe-00"] = store["bucket/rows/.probe-00"] = b""
-    assert caption("--shard", "0/1") == 3
-    del store["bucket/rows/.probe-00"]
-    assert len(rows(store)) == 11

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,16 +16,12 @@ from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.wording import count, duration, listed
 
 if TYPE_CHECKING:
-    from pgcli.pipeline.status import RunStatus, ShardStatus
+    from pgcli.pipeline.status import OwnerStatus, RunStatus, ShardStatus
 
-MAX_NAMES = 8  # of shards in one state
-#: The states of shards as they are shown, in their order.
-STATES = {
-    "running": "running",
-    "complete": "complete",
-    "stopped": "stopped",
-    "waiting": "not begun",
-}
+MAX_NAMES = 8  # of shards in one line
+MAX_SHARDS = 32  # that are shown
+#: The states of shards, those to look at first.
+STATES = ("lost", "stopped", "running", "waiting", "complete")
 
 
 @command(
@@ -63,63 +60,70 @@ def status(
 
 
 def lines(status: RunStatus) -> Iterator[str]:
-    """How the run stands, then what computes it, then what to do about what is missing."""
+    """How the run stands, then who computes it, then what to do about missing rows."""
     errors = ", ".join(f"{code} {rows:,}" for code, rows in sorted(status.errors.items()))
-    with_errors = (
-        f"{sum(status.errors.values()):,} with errors: {errors}" if errors else "no errors"
-    )
-    yield f"{status.output}: {status.state}, {row_count(status)}, {with_errors}"
+    failed = sum(status.errors.values())
+    with_errors = f"{failed:,} with errors: {errors}" if failed else "no errors"
+    is_complete = status.state == "complete"
+    rows = row_count(status.rows, None if is_complete else status.total)
+    share = f" ({status.rows / status.total:.1%})" if status.total and not is_complete else ""
+    yield f"{status.output}: {status.state}, {rows}{share}, {with_errors}"
     if status.surplus:
         yield f"{count(status.surplus, 'row')} of images that are not in the input any more"
-    if status.runs:
-        processes = f"{len(status.runs):,} processes: " if len(status.runs) > 1 else ""
-        yield f"run by {processes}{listed([process(run) for run in status.runs], MAX_NAMES)}"
-        if status.rows_per_second is not None:
-            seconds = status.seconds_left
-            remaining = "" if seconds is None else f", {duration(seconds)} left"
-            yield f"{status.rows_per_second:,.1f} rows/s{remaining}"
-        if status.engines or status.dead_engines:
-            dead = f", {status.dead_engines:,} died" if status.dead_engines else ""
-            yield f"{count(status.engines, 'engine')}{dead}"
-    for run in status.lost[-MAX_NAMES:]:
-        yield f"killed: {process(run)}, silent for {duration(run['silent_seconds'])}"
-    if status.shards and status.state != "complete":
-        yield shards(status.shards)
+    if is_complete:
+        return
+    if status.owner is not None and (text := describe(status.owner)):
+        yield text
+    if status.shards:
+        yield from shard_table(status.shards)
+    if status.state == "running" and status.rows_per_second is not None:
+        seconds = status.seconds_left
+        remaining = "" if seconds is None else f", {duration(seconds)} left"
+        yield f"{status.rows_per_second:,.1f} rows/s{remaining}"
     if status.state == "stopped":
-        # the exit code of shards that ended as they should is not that of the run
-        is_of_shards = bool(status.shards) and status.exit_code in (0, INCOMPLETE)
-        if status.exit_code is not None and not is_of_shards:
-            yield f"exit code {exit_code_text(status.exit_code)}"
-        yield f"to resume: {how_to_resume(status.shards)}"
+        yield f"to resume: {how_to_resume(status)}"
 
 
-def row_count(status: RunStatus) -> str:
-    """The rows that are saved, of how many, and their share."""
-    if status.total is None or status.state == "complete":
-        return count(status.rows, "row")
-    share = f" ({status.rows / status.total:.1%})" if status.total else ""
-    return f"{status.rows:,} of {count(status.total, 'row')}{share}"
+def row_count(rows: int, total: int | None) -> str:
+    """The rows that are saved, of how many if that is known."""
+    return count(rows, "row") if total is None else f"{rows:,} of {count(total, 'row')}"
 
 
-def process(run: dict[str, Any]) -> str:
-    """The process and the host of a run, and its shard."""
-    shard = f", shard {run['shard']}" if "shard" in run else ""
-    return f"process {run.get('pid')} on {run.get('host')}{shard}"
+def describe(owner: OwnerStatus) -> str:
+    """The process and its host while it has not ended; then its exit code, unless it is 0 or 3."""
+    process = f"process {owner.pid} on {owner.host}"
+    if owner.state == "running":
+        return f"run by {process}"
+    if owner.exit_code is not None:
+        is_usual = owner.exit_code in (0, INCOMPLETE)
+        return "" if is_usual else f"exit code {exit_code_text(owner.exit_code)}"
+    what = "suspended" if owner.state == "suspended" else "killed or lost"
+    return f"{what}: {process}, last heartbeat {duration(owner.silent_seconds or 0)} ago"
 
 
-def how_to_resume(shards: Sequence[ShardStatus]) -> str:
+def how_to_resume(status: RunStatus) -> str:
     """What adds the rows that are missing."""
-    missing = [shard.shard for shard in shards if shard.state in ("stopped", "waiting")]
+    if status.owner is not None and status.owner.state == "suspended":
+        return f"kill -CONT {status.owner.pid} on {status.owner.host}"
+    missing = [shard.shard for shard in status.shards if shard.state != "complete"]
     if not missing:
         return "run the same command again"
     return f"run the same command with --shard {listed(missing, MAX_NAMES)}"
 
 
-def shards(statuses: Sequence[ShardStatus]) -> str:
-    """The shards in each state, by their names: `shards: 1 complete (0/2), 1 not begun (1/2)`."""
-    parts = []
-    for state, shown in STATES.items():
-        names = [shard.shard for shard in statuses if shard.state == state]
-        if names:
-            parts.append(f"{len(names):,} {shown} ({listed(names, MAX_NAMES)})")
-    return f"shards: {', '.join(parts)}"
+def shard_table(shards: Sequence[ShardStatus]) -> Iterator[str]:
+    """How many shards are in each state, then a line for each, of many for those to look at."""
+    states = Counter(shard.state for shard in shards)
+    yield "shards: " + ", ".join(f"{states[state]:,} {state}" for state in STATES if states[state])
+    by_urgency = sorted(shards, key=lambda shard: STATES.index(shard.state))
+    shown = [shard for shard in shards if shard in by_urgency[:MAX_SHARDS]]
+    cells = [
+        (s.shard, s.state, row_count(s.rows, s.total), describe(s.owner) if s.owner else "")
+        for s in shown
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        columns = zip(row, widths, strict=True)
+        yield "  ".join(cell.ljust(width) for cell, width in columns).rstrip()
+    if len(shards) > len(shown):
+        yield f"and {len(shards) - len(shown):,} more"

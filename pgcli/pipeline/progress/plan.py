@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from time import perf_counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pgcli.checkpoints.find import find_local
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.task import find_checkpoints, model_name
+from pgcli.pipeline.task import model_name
 from pgcli.wording import duration
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.run import Run
 
 LARGE_MODEL = 10**9  # bytes of weights; a larger model is not loaded for an estimate
 SAMPLE_IMAGES = 16  # an input of no more images gets no estimate
@@ -54,32 +52,17 @@ def number(value: int | None, unknown: str) -> str:
     return unknown if value is None else f"{value:,}"
 
 
-def estimate(run: Run) -> Sequence[tuple[str, str]]:
-    """The time for all rows, measured on a few of the images.
-
-    Empty for few images, and for standard input, whose length is unknown. No model is downloaded,
-    and a large one is not loaded.
-    """
-    request, rows = run.request, run.rows
-    total = rows.total
-    if total is None or (rows.images or 0) <= SAMPLE_IMAGES:
-        return []
+def why_no_estimate(request: RunRequest) -> str:
+    """Why the time is not measured: no model is downloaded, and no large one loaded; else empty."""
     checkpoint = find_local(model_name(request), request.model.revision)
     if checkpoint is None:
-        return [("time", "unknown before the model is on this machine")]
+        return "unknown before the model is on this machine"
     if total_bytes(checkpoint.folder) > LARGE_MODEL:
-        return [("time", "not estimated, as the model is large: --limit 16 measures it")]
-    run.model.checkpoint, run.model.adapter = find_checkpoints(request)
-    per_item = rows.per_item or 1
-    step = (total // per_item) // SAMPLE_IMAGES * per_item
-    if rows.inventory.has_columns:  # tables are read from the start of their groups on
-        step = per_item
-    starts = range(0, step * SAMPLE_IMAGES, step)
-    items = (pair for row in starts for pair in rows.numbered(range(row, row + per_item)))
-    with run.decoding(items, SAMPLE_IMAGES) as images:
-        answers, began = run.load(), perf_counter()
-        loading = began - run.progress.began
-        sampled = sum(1 for _ in answers(images.take(None, run.tally)))
-    rate = sampled / (perf_counter() - began)
-    time = f"about {duration(loading + total / rate)}; {rate:.1f} rows/s"
-    return [("time", f"{time}, by {SAMPLE_IMAGES} images")]
+        return "not estimated, as the model is large: --limit 16 measures it"
+    return ""
+
+
+def estimated_time(loading: float, seconds: float, sampled: int, total: int) -> str:
+    """The time for all rows, after `sampled` rows took some seconds."""
+    rate = sampled / seconds
+    return f"about {duration(loading + total / rate)}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} images"

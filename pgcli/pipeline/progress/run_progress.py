@@ -9,17 +9,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.errors import NoInputError, OutputChanged, OutputExists, OutputFailed
+from pgcli.output.reader import OPEN
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.shutdown import GracefulShutdown, Interrupted
 from pgcli.pipeline.progress.summary import Summary, interrupted_notice
 from pgcli.pipeline.progress.tally import Tally
-from pgcli.pipeline.state.open_files import OPEN
 from pgcli.records import Answer
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.state.folder import State
-    from pgcli.pipeline.state.processes import Process
 
 UPDATE_SECONDS = 0.2  # between two signs of progress
 
@@ -27,12 +26,11 @@ UPDATE_SECONDS = 0.2  # between two signs of progress
 class RunProgress:
     """What a run says and counts while it goes on.
 
-    Messages are kept in the log of its `state`, and counts in the file of its `process`, once the
-    run has an output that can be resumed.
+    Messages are kept in the log of its `state`, and counts in `owner.json`, once the run has an
+    output that can be resumed.
     """
 
     state: State | None = None
-    process: Process | None = None
 
     def __init__(self, request: RunRequest, on_event: events.OnEvent):
         self.request, self.show = request, on_event
@@ -87,9 +85,9 @@ class RunProgress:
             lambda: self.show_rows(is_asked=True),
             pipes=self.request.output.output == "-",
         )
-        if self.process is not None:
+        if self.state is not None:
             self.note_counts()
-            self.process.write()  # `pgcli status` knows the total from the beginning
+            self.state.owner.write()  # `pgcli status` knows the total from the beginning
         total, before = self.summary.input_rows, self.tally.rows_before
         with self.stage(self.request.question.task, total, before, "rows"):
             self.show(events.Progress(before, waits_for="reading the first images"))
@@ -107,7 +105,10 @@ class RunProgress:
         return self._shutdown is not None and self._shutdown.should_stop()
 
     def update(self, row: Answer) -> None:
-        """Show progress now and then, after a row was saved. Raises TooManyErrors."""
+        """Show progress now and then, after a row was saved.
+
+        Raises TooManyErrors, and OutputInUse if another command took the output over.
+        """
         if self._is_due():
             self.show_rows()
         if row.error is not None:
@@ -129,8 +130,9 @@ class RunProgress:
         """Show how many rows are saved."""
         self._shown_at = perf_counter()
         self.measure()
-        if self.process is not None:
+        if self.state is not None:
             self.note_counts()
+            self.state.owner.check()
         self.show_limits(self.limits())
         rows = self.tally.rows_before + self.tally.rows
         self.show(events.Progress(rows, self.tally.errors.total(), is_asked=is_asked))
@@ -142,16 +144,9 @@ class RunProgress:
         self.summary.limits = limits or self.summary.limits
 
     def note_counts(self) -> None:
-        """Have the file of this process say what it has done so far."""
-        assert self.process is not None
-        tally = self.tally
-        self.process.note(
-            total=self.summary.input_rows,
-            shard=self.request.input.shard,
-            rows=tally.rows,
-            errors=tally.errors.total(),
-            seconds=round(tally.seconds, 3),
-        )
+        """Have `owner.json` say what was done so far."""
+        assert self.state is not None
+        self.state.owner.note(**self.summary.values())
 
     def report_interruption(self, problem: BaseException) -> None:
         """Show how many rows are saved, unless answering has not begun or nobody reads them."""
@@ -165,7 +160,9 @@ class RunProgress:
         output, state = self.request.output.output, self.state
         with suppress(OutputFailed):
             # a store may be what failed, and it is not asked again
-            is_beside = state is not None and (state.is_stored or any(state.store.list(OPEN)))
+            is_beside = state is not None and (
+                state.is_stored or any(state.owner.store.list(f"{OPEN}/"))
+            )
             notice = interrupted_notice(
                 output, saved, is_resumable=state is not None, is_beside=is_beside
             )

@@ -20,8 +20,8 @@ from pgcli.stores.urls import without_credentials
 from pgcli.wording import count, duration
 
 if TYPE_CHECKING:
-    from pgcli.pipeline.model import EngineInfo
     from pgcli.pipeline.request import RunRequest
+    from pgcli.pipeline.workers.messages import EngineInfo
 
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
 STAGES = ("vision", "prefill", "decode")

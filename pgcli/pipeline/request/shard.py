@@ -1,4 +1,4 @@
-"""Shards: the chunks of an output divided among commands in advance."""
+"""Shards: the parts of an output divided among commands in advance."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCHEDULERS = (
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The chunks whose number modulo `count` is `number`, from 0."""
+    """The parts whose number modulo `count` is `number`, from 0."""
 
     number: int
     count: int
 
-    def has(self, chunk: int) -> bool:
-        """Whether this shard computes the chunk."""
-        return chunk % self.count == self.number
+    def has(self, part: int) -> bool:
+        """Whether the part of this number is in the shard."""
+        return part % self.count == self.number
 
 
 def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:

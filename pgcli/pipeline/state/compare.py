@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,11 @@ from pgcli.errors import OutputExists
 from pgcli.inputs.inventory import Change, Inventory
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.stamps import Stamp, is_other, read_stamp
-from pgcli.output.lines import parse_row
+from pgcli.pipeline.rows import RunRows
 from pgcli.printable import encodable
 from pgcli.records import Item
 from pgcli.regions import location_values, with_locations
 from pgcli.rows import prompt_of, task_of
-
-if TYPE_CHECKING:
-    from pgcli.pipeline.output import RunOutput
 
 Row = Mapping[str, Any]
 MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
@@ -29,33 +26,26 @@ WAYS_OUT = (
 )
 
 
-def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
-    """Raise OutputExists where rows of the output are not those of the input.
+def check_saved_rows(
+    probes: Iterable[tuple[int, Row | None]], rows: RunRows, output: str, *, is_moved: bool
+) -> None:
+    """Raise OutputExists where rows of an output are not those of the input.
 
     Some rows are compared, each by its index, id, image and prompt: the files that they were made
     from are compared by size and time.
     """
-    for number, row in probes(output):
-        if number >= (output.rows.total or 0):
+    for number, row in probes:
+        if number >= (rows.total or 0):
             continue
         change = "is not a row"
         # the path of a row with bytes is shown as it is written: they are read where that matters
         for images in (False, True):
             if row is None or not change:
                 break
-            _, item = next(output.rows.numbered(range(number, number + 1), images=images))
+            _, item = next(rows.numbered(range(number, number + 1), images=images))
             change = difference(row, item, item.prompts[0], is_moved=is_moved)
         if change:
-            raise input_changed(output.state.name, number, change, is_moved=is_moved)
-
-
-def probes(output: RunOutput) -> Iterator[tuple[int, Row | None]]:
-    """Some of the saved rows with their numbers; None in place of what is not a row."""
-    yield from output.form.probes()
-    for segment in output.segments:
-        if segment.name:  # a file that is gone has no lines: its rows are in the output
-            for number, line in output.files.scan(segment.name).probes.items():
-                yield segment.first + number, parse_row(line)
+            raise input_changed(output, number, change, is_moved=is_moved)
 
 
 def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:

@@ -1,32 +1,24 @@
-"""The state folder of an output: who may write it, which run it belongs to, what may be removed."""
+"""The state folder of an output: which run it belongs to, what may be removed, and the log."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pgcli.errors import OutputExists, OutputInUse
+from pgcli.errors import OutputExists, PgcliError
 from pgcli.inputs.paths import url_scheme
 from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
-from pgcli.pipeline.state.claims import CLAIMS
-from pgcli.pipeline.state.form import Form, FormContext
-from pgcli.pipeline.state.forms import open_form
-from pgcli.pipeline.state.open_files import OPEN, OpenFiles
-from pgcli.pipeline.state.processes import (
-    PROCESSES,
-    Process,
-    boot_id,
-    holds_lock,
-    in_use,
-    living,
-    recorded_processes,
-)
+from pgcli.output.reader import OPEN, OPEN_FILE
+from pgcli.pipeline.state.forms import Form, open_form
+from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
 from pgcli.pipeline.state.record import (
     RUN,
     RunRecord,
@@ -35,48 +27,40 @@ from pgcli.pipeline.state.record import (
     why_no_record,
 )
 from pgcli.printable import printable
-from pgcli.stores import Entry, Held, LocalStore, Store, open_folder
+from pgcli.stores import Entry, LocalStore, Store, open_folder
 from pgcli.stores.urls import is_in_object_store, without_credentials
 from pgcli.stores.writing import already_exists, check_target
 
 if TYPE_CHECKING:
     from pgcli.output.lines import LineFormat
     from pgcli.output.tables import TableFormat
-    from pgcli.pipeline.request import RunRequest
 
-#: How a process takes part: it has the output for itself, or shares it with others.
-Mode = Literal["run", "shared"]
-
-LOCK, LOG, INPUTS = "lock", "log.txt", "inputs/"
-#: All names that this program writes into a state folder; no other is ever removed.
+LOG, INPUTS, RETRIED = "log.txt", "inputs", "retried"
+FOLDERS = (INPUTS, OPEN, RETRIED)
+#: All names that this program writes into a state folder, or into that of a shard in it; no other
+#: one is ever removed.
 OWN = re.compile(
-    r"run\.json|lock|log\.txt|inputs/\d+\.arrow|inputs/images|claims/\d+|processes/[0-9a-f]+\.json"
-    r"|open/\d{12}-[0-9a-f]+\.jsonl|open/retried\.jsonl"
+    rf"run\.json|lock|owner\.json|log\.txt|inputs/(\d+\.arrow|images)"
+    rf"|({OPEN}|{RETRIED})/{OPEN_FILE.pattern}|{RETRIED}/images"
 )
-FOLDERS = (INPUTS, CLAIMS, PROCESSES, OPEN)
-#: Covers the moments in which another process looks whether the lock is held, and in which engines
-#: of a command that was killed end.
-LOCK_SECONDS = 1.0
 
 
 class State:
-    """The state of an output, on this machine or in a store: see `open_state`.
+    """The state of an output, on this machine or in a store.
 
-    `record` is that of the run that began the output, None for a new one; with `overwrite` it is
-    kept as `replaced` until the first row is saved.
+    `record` is that of the run that began the output, None for a new one. With `overwrite`, or
+    where no row was saved, it is kept as `replaced` until the first row is saved.
     """
 
     record: RunRecord | None = None
     replaced: RunRecord | None = None
 
-    def __init__(self, output: str, *, overwrite: bool, store: Store | None = None):
-        self.output, self.overwrite = output, overwrite
+    def __init__(self, output: str, *, overwrite: bool, shard: str = ""):
+        self.output, self.overwrite, self.shard = output, overwrite, shard
         self.name = without_credentials(output)
-        self._store = store
+        self._store: Store | None = None
         self._held: list[str] = []
         self._log: int | None = None
-        if store is not None:
-            self._find_record()
 
     @property
     def store(self) -> Store:
@@ -84,6 +68,11 @@ class State:
         if self._store is None:
             self._store = open_folder(state_folder(self.output), create=True)
         return self._store
+
+    @cached_property
+    def owner(self) -> Owner:
+        """This command as the owner of the output, or of its shard."""
+        return Owner(self.store, self.name, shard=self.shard)
 
     @property
     def is_folder(self) -> bool:
@@ -101,10 +90,14 @@ class State:
         return is_in_object_store(self.output)
 
     def check(self) -> None:
-        """Raise OutputExists for an output or a state folder that is not of this program.
+        """Raise for an output or a state folder that is not of this program. Creates nothing.
 
-        With `overwrite`, only an output of one file may be, and is replaced.
+        With `overwrite`, only an output of one file may be, and is replaced. Raises UsageError,
+        OutputExists and OutputFailed.
         """
+        if url_scheme(self.output) is None:
+            path = Path(self.output)
+            check_target(path, "-o", is_folder=self.is_folder, overwrite=True)
         if self._find_record():
             return
         names = self._output_names()
@@ -164,29 +157,40 @@ class State:
 
     def form_of(self, record: RunRecord) -> Form:
         """The output as a run with this record wrote it."""
-        return open_form(self.output, FormContext(lambda: record, OpenFiles(self.store, "")))
+        return open_form(self.output, lambda: record, OpenRows(self.store))
 
     @contextmanager
-    def locked(self, mode: Mode, process: Process) -> Iterator[None]:
-        """A block in which this process may write the output. Raises OutputInUse."""
-        with ExitStack() as stack:
-            if isinstance(self.store, LocalStore):
-                shared = mode == "shared" and not self.overwrite
-                lock = self.store.lock(LOCK, shared=shared, timeout_seconds=LOCK_SECONDS)
-                try:
-                    stack.enter_context(lock)
-                except Held:
-                    raise self._in_use() from None
-                self._find_record()  # another run may have begun since this one looked
-                self._remove_abandoned(self.store)
-            stack.enter_context(process.registered())
-            self._check_others(mode, process)
-            yield
+    def owned(self, say: Callable[[str], object]) -> Iterator[None]:
+        """A block in which this command may write the output. Raises OutputInUse.
 
-    def _remove_abandoned(self, store: LocalStore, *, is_alone: bool = False) -> None:
-        """Remove what killed processes left of files; new ones of the state if `is_alone`."""
+        The state of a command that began no run in it is removed.
+        """
+        with self.owner.holding(say=say):
+            self._find_record()  # another run may have begun since this one looked
+            if self.record is not None and not (self.shard or self._has_rows()):
+                self.record, self.replaced = None, self.record
+            self._remove_abandoned()
+            try:
+                yield
+            finally:
+                if self.record is None and self.replaced is None and not self.shard:
+                    with suppress(PgcliError):
+                        self._discard()
+
+    def _has_rows(self) -> bool:
+        """Whether rows may be saved, in the output or in the state folder."""
+        stores = [self.store, *shard_stores(self.store)]
+        if any(entry.size for store in stores for entry in store.list(f"{OPEN}/")):
+            return True
+        names = self._output_names()
+        return bool(names) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
+
+    def _remove_abandoned(self) -> None:
+        """Remove the temporary files that killed commands left."""
+        if not isinstance(self.store, LocalStore) or not isinstance(self.owner.store, LocalStore):
+            return
         for folder in ("", *FOLDERS):
-            store.remove_abandoned(folder.rstrip("/"), is_alone=is_alone)
+            self.owner.store.remove_abandoned(folder)
         output = Path(self.output)
         if not self.is_folder:
             LocalStore(output.parent, follow=True).remove_abandoned(start=f".{output.name}.")
@@ -194,13 +198,20 @@ class State:
             LocalStore(output, follow=True).remove_abandoned(start=".part-")
 
     def begin(self, record: RunRecord) -> RunRecord:
-        """Write the record of a new run, and return it, or that of a process that was first.
+        """Write the record of a new run, and return it, or that of a shard that was first.
 
         An output that is replaced is removed first: a process that is killed in between leaves no
         rows that could be taken for those of other settings.
         """
-        if self.overwrite:
-            self._remove_state()
+        if self.replaced is not None or self.overwrite:
+            self.form_of(self.replaced or record).remove()
+            keep = (RUN, LOCK, OWNER, LOG)  # without the record, no file would be ours
+            names = [entry.name for entry in own_entries(self.store)]
+            self.store.delete(name for name in names if name not in keep)
+            for shard in shard_stores(self.store):
+                shard.delete([entry.name for entry in own_entries(shard)])
+                if isinstance(shard, LocalStore):
+                    shard.remove_folders()
         if self.replaced is not None:
             self.store.replace(RUN, record.to_bytes())
         elif not self.store.create(RUN, record.to_bytes()):
@@ -219,31 +230,17 @@ class State:
         self.record = record
         self.store.replace(RUN, record.to_bytes())
 
-    def discard(self, *, has_failed: bool = False) -> None:
-        """Remove the state of a run that saved nothing, unless another process has the output.
-
-        That of a run that has failed is removed with the empty file that it may have created.
-        Called after `locked`. Raises OutputFailed and OutputExists.
-        """
-        if not isinstance(self.store, LocalStore):
-            if not living(self.store):
-                self.store.delete(entry.name for entry in own_entries(self.store))
-            return
-        with suppress(Held), self.store.lock(LOCK, timeout_seconds=0):
-            names = [entry.name for entry in own_entries(self.store)]
-            if not any(name.startswith(OPEN) for name in names):
-                self.store.delete(name for name in names if name not in (RUN, LOCK))
-                self._remove_abandoned(self.store, is_alone=True)
-                if has_failed and not self.is_folder and not self.overwrite:
-                    remove_if_empty(Path(self.output))
-                self.store.remove_folders()  # without the record they would count as foreign
-                self.store.delete([RUN, LOCK])
-                self.store.remove_folders()
+    def _discard(self) -> None:
+        """Remove the state of a command that began no run."""
+        self.owner.restore()
+        self.store.delete([entry.name for entry in own_entries(self.store)])
+        if isinstance(self.store, LocalStore):
+            self.store.remove_folders()
 
     def start_log(self, arguments: Sequence[str]) -> None:
         """Write the command to the log of all runs, and what was logged before it began."""
-        if self._log is None and isinstance(self.store, LocalStore):
-            self._log = self.store.open_append(LOG)
+        if self._log is None and isinstance(self.owner.store, LocalStore):
+            self._log = self.owner.store.open_append(LOG)
             self._write(log_line(shlex.join(["pgcli", *arguments])))
             while self._held:
                 self._write(self._held.pop(0))
@@ -263,36 +260,6 @@ class State:
         with suppress(OSError):
             os.write(self._log or -1, line.encode())
 
-    def _remove_state(self) -> None:
-        keep = (RUN, LOCK, PROCESSES)  # the record is replaced: without one, no file is ours
-        names = [entry.name for entry in own_entries(self.store)]
-        self.store.delete(name for name in names if not name.startswith(keep))
-
-    def _check_others(self, mode: Mode, process: Process) -> None:
-        for peer in recorded_processes(self.store, process.id):
-            is_here = not self.is_stored and peer.values.get("boot") == boot_id()
-            if is_here and not holds_lock(peer.values.get("lock")):
-                continue  # the output's lock says more of processes of this machine
-            is_exclusive = mode != "shared" or peer.values.get("mode") != "shared"
-            if peer.is_alive and peer.values.get("mode") != "engine" and is_exclusive:
-                raise in_use(self.name, peer)
-
-    def _in_use(self) -> OutputInUse:
-        for process in recorded_processes(self.store):
-            if process.is_alive:
-                return in_use(self.name, process)
-        return OutputInUse(
-            f"{self.name} is in use by another run",
-            hint=f"wait for it (pgcli status {shlex.quote(self.name)}), end it, or name another -o",
-        )
-
-
-def remove_if_empty(output: Path) -> None:
-    """Remove a file without a row, which no run could resume without a record."""
-    with suppress(OSError):
-        if output.is_file() and not output.is_symlink() and not output.stat().st_size:
-            output.unlink()
-
 
 def log_line(text: str) -> str:
     """A line of the log: the time, the process and the text."""
@@ -301,8 +268,8 @@ def log_line(text: str) -> str:
 
 
 def own_entries(store: Store) -> Iterator[Entry]:
-    """The files of a state folder that this program writes."""
-    for prefix in ("", *FOLDERS):
+    """The files of a state folder, or of that of a shard, that this program writes."""
+    for prefix in ("", *(f"{folder}/" for folder in FOLDERS)):
         for entry in store.list(prefix):
             if OWN.fullmatch(entry.name):
                 yield entry
@@ -310,29 +277,18 @@ def own_entries(store: Store) -> Iterator[Entry]:
 
 def foreign_names(store: Store) -> Iterator[str]:
     """What a folder has that this program does not write there before `run.json`."""
-    if isinstance(store, LocalStore):
-        yield from (name for name in store.names() if name not in (LOCK, PROCESSES.rstrip("/")))
-        return
-    for entry in store.list():
-        if not entry.name.startswith(PROCESSES):
-            yield entry.name
+    names = store.names() if isinstance(store, LocalStore) else (e.name for e in store.list())
+    return (n for n in names if n not in (LOCK, OWNER) and not SHARD.fullmatch(n))
 
 
-def open_state(request: RunRequest) -> State:
-    """The state of the request's output, checked as far as nothing else is needed.
-
-    Nothing is created. Raises UsageError, OutputExists and OutputFailed.
-    """
-    output = request.output.output
-    state = State(output, overwrite=request.output.overwrite)
-    if url_scheme(output) is None:
-        check_target(Path(output), "-o", is_folder=state.is_folder, overwrite=True)
-    state.check()
-    return state
+def shard_stores(store: Store) -> list[Store]:
+    """The folders of shards in a state folder."""
+    names = filter(SHARD.fullmatch, store.folders())
+    return [open_folder(f"{store.url.rstrip('/')}/{name}/") for name in names]
 
 
 def recorded_inputs(store: Store) -> list[bytes]:
-    """The inventory of the input that earlier processes recorded, a file for each generation."""
+    """The inventory of the input that earlier commands recorded, a file for each generation."""
     files: list[bytes] = []
     while (data := store.read(inventory_name(len(files)))) is not None:
         files.append(data)
@@ -341,4 +297,4 @@ def recorded_inputs(store: Store) -> list[bytes]:
 
 def inventory_name(generation: int) -> str:
     """The name of the file with a generation of the input."""
-    return f"{INPUTS}{generation}.arrow"
+    return f"{INPUTS}/{generation}.arrow"

@@ -2,55 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pgcli.output import FOLDER, load_format, part_format
 from pgcli.output.lines import LineFormat
-from pgcli.pipeline.state.form import Form, FormContext
+from pgcli.pipeline.state.lines import Segment, without_overlap
 from pgcli.pipeline.state.lines_form import LinesForm
-from pgcli.pipeline.state.open_files import OpenFiles, Segment, in_order
-from pgcli.pipeline.state.table_form import TableForm
+from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.pipeline.state.parts import Parts, ReadKept
+from pgcli.pipeline.state.parts_form import PartsForm
+from pgcli.pipeline.state.record import RunRecord
+from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore, open_folder
 from pgcli.stores.urls import is_in_object_store
 
+Form: TypeAlias = LinesForm | PartsForm
 
-def open_form(output: str, context: FormContext, *, create: bool = False) -> Form:
+
+def is_of_parts(output: str) -> bool:
+    """Whether an output is a folder of files."""
+    return output.endswith(FOLDER) or is_in_object_store(output) or Path(output).is_dir()
+
+
+def open_form(
+    output: str,
+    record: Callable[[], RunRecord],
+    early: OpenRows,
+    *,
+    schema: RowSchema | None = None,
+    kept: ReadKept = lambda start, stop: None,
+    create: bool = False,
+) -> Form:
     """The final form of an output, by its name; a folder is created if it is to be.
 
-    Raises FileNotFoundError for a folder that does not exist.
+    One that is only read needs no schema and no kept columns. Raises FileNotFoundError for a folder
+    that does not exist.
     """
-    path = Path(output)
-    if output.endswith(FOLDER) or is_in_object_store(output) or path.is_dir():
-        return TableForm(open_folder(output, create=create, follow=True), part_format(), context)
-    folder, format = LocalStore(path.parent, follow=True), load_format(path)
+    path, schema = Path(output), schema or RowSchema()
+    if is_of_parts(output):
+        folder = open_folder(output, create=create, follow=True)
+        return PartsForm(folder, part_format(), record, schema, kept, early=early)
+    beside, format = LocalStore(path.parent, follow=True), load_format(path)
     if isinstance(format, LineFormat):
-        return LinesForm(folder, path, context.files)
-    return TableForm(folder, format, context, path.name)
+        return LinesForm(beside, path, early)
+    return PartsForm(beside, format, record, schema, kept, path.name, early=early)
 
 
-def saved_segments(form: Form, files: OpenFiles, alive: Collection[str] = ()) -> list[Segment]:
-    """The rows that are saved in an output, and beside it in open files of no process `alive`.
+def open_parts(output: str, record: RunRecord, schema: RowSchema, kept: ReadKept) -> Parts:
+    """The files of a folder, for a worker that writes them itself."""
+    folder = open_folder(output, create=True, follow=True)
+    return Parts(folder, part_format(), lambda: record, schema, kept)
+
+
+def saved_segments(form: Form, early: OpenRows) -> list[Segment]:
+    """The rows that are saved in an output, and beside it in open files.
 
     Raises OutputFailed and OutputExists.
     """
     # open files first: the output has the rows of those that go meanwhile
-    open_segments = files.segments(alive)
+    open_segments = early.segments()
     return [*form.segments(), *open_segments]
 
 
 def saved_rows(
-    form: Form, files: OpenFiles, segments: Iterable[Segment]
+    form: Form, early: OpenRows, segments: Iterable[Segment]
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The columns of the saved rows in order, with their numbers, each once."""
-    for segment, start, _ in in_order(segments):
-        rows = (files if segment.name else form).rows(segment, start)
+    for segment, start, _ in without_overlap(segments):
+        rows = (early if segment.name else form).rows(segment, start)
         yield from enumerate(rows, start)
 
 
-def error_rows(form: Form, files: OpenFiles, segments: Iterable[Segment]) -> Iterator[int]:
-    """The numbers of the saved rows with errors, in order."""
-    for segment, start, _ in in_order(segments):
+def error_rows(form: Form, early: OpenRows, segments: Iterable[Segment]) -> Iterator[int]:
+    """The numbers of the failed rows that are saved, in order."""
+    for segment, start, _ in without_overlap(segments):
         if segment.errors:
-            yield from (files if segment.name else form).error_rows(segment, start)
+            yield from (early if segment.name else form).error_rows(segment, start)

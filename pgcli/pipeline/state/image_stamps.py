@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 
 import numpy as np
@@ -17,16 +18,26 @@ STAMP_BYTES = 24
 class ImageStamps:
     """The stamps of images on this machine, in the state of an output that is here as well.
 
-    Several processes write them, each those of the images that it answers.
+    A shard has a file of its own.
     """
 
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, store: Store, name: str = NAME):
+        self._store, self._name = store, name
         self._descriptor: int | None = None
+
+    @staticmethod
+    def merged(stores: Iterable[Store]) -> np.ndarray:
+        """The stamps in several folders, which are of different items."""
+        merged = no_stamps()
+        for stamps in (ImageStamps(store).read() for store in stores):
+            longer, shorter = sorted((merged, stamps), key=len, reverse=True)
+            merged = longer.copy()
+            merged[: len(shorter)] = np.where(shorter[:, :1] != 0, shorter, longer[: len(shorter)])
+        return merged
 
     def read(self) -> np.ndarray:
         """A stamp for each item, zeros where there is none, up to the last one that has one."""
-        data = self._store.read(NAME) if isinstance(self._store, LocalStore) else None
+        data = self._store.read(self._name) if isinstance(self._store, LocalStore) else None
         count = len(data or b"") // STAMP_BYTES
         if not data or not count:
             return no_stamps()
@@ -40,7 +51,7 @@ class ImageStamps:
         if stamp is None or not isinstance(self._store, LocalStore):
             return
         if self._descriptor is None:
-            self._descriptor = self._store.open_append(NAME)
+            self._descriptor = self._store.open_append(self._name)
         with suppress(OSError):
             os.pwrite(self._descriptor, np.array(stamp, np.int64).tobytes(), index * STAMP_BYTES)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from pgcli.errors import OutputExists
 from pgcli.output.lines import parse_row
-from pgcli.pipeline.state.open_files import LineReader, OpenFiles, RowFile, Segment
+from pgcli.pipeline.state.in_order import InOrder
+from pgcli.pipeline.state.lines import SYNC_SECONDS, LineReader, RowFile, Segment
+from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.stores import LocalStore
 from pgcli.stores.writing import wrap_write_errors
 
@@ -18,17 +21,19 @@ MAX_CUT_LINES = 1000
 
 
 class LinesForm(LineReader):
-    """A JSON lines file: rows are appended to it in their order."""
+    """A JSON lines file: rows are appended to it in their order; early ones wait in open files."""
 
-    def __init__(self, folder: LocalStore, output: Path, files: OpenFiles):
+    def __init__(self, folder: LocalStore, output: Path, early: OpenRows):
         super().__init__(folder, output.name)
-        self._folder, self._output, self._files = folder, output, files
+        self._folder, self._output, self._early = folder, output, early
         self._file: RowFile | None = None
         self._rows = self._size = 0
         self._probes: Mapping[int, bytes] = {}
-        self._waiting: dict[int, Segment] = {}
+        self._order = InOrder(early, self._append)
+        self._removes_at = 0.0
 
     def segments(self) -> list[Segment]:
+        """The rows that are there. Raises OutputExists for a file of another program."""
         lines = self.scan(self._name)
         if lines.is_foreign:
             raise OutputExists(
@@ -45,28 +50,56 @@ class LinesForm(LineReader):
         return [Segment(0, lines.rows, lines.errors)] if lines.rows else []
 
     def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+        """Some of the rows that `segments` found, with their numbers; None for what is no row."""
         return ((number, parse_row(line)) for number, line in self._probes.items())
 
+    def begin(self, waiting: Sequence[Segment]) -> None:
+        """Take up the rows that earlier commands left in open files."""
+        self._order = InOrder(self._early, self._append, first=self._rows)
+        self._order.begin(waiting)
+
     def save(self, number: int, line: bytes) -> None:
-        self._append(line)
-        self._take_waiting()  # rows that killed processes left may follow
+        """Save a row."""
+        self._order.save(number, line)
+        if self._order.has_delivered_files and monotonic() >= self._removes_at:
+            self._remove_delivered()
 
-    def take(self, segment: Segment) -> None:
-        self._waiting[segment.first] = segment
-        self._take_waiting()
+    def finish(self, total: int) -> None:
+        """Complete the output of so many rows, all of which are saved."""
+        self._opened()  # an output of no rows is an empty file
+        self.close()
 
-    def _take_waiting(self) -> None:
-        while segments := [s for s in self._waiting.values() if s.first <= self._rows]:
-            for segment in segments:
-                for line in self._files.lines(segment, self._rows, segment.end):
-                    self._append(line)
-                del self._waiting[segment.first]
-            self._opened().sync()
-            self._files.remove(segment.name for segment in segments)
+    def replace_rows(self, lines: Mapping[int, bytes]) -> None:
+        """Put lines in place of rows of a complete output."""
+        self.close()
+        present = self.lines(Segment(0, self._rows), 0, self._rows)
+        merged = (lines.get(number, line) for number, line in enumerate(present))
+        self._folder.publish(self._name, lambda file: file.writelines(merged))
+        self.segments()
 
-    def _append(self, line: bytes) -> None:
+    def remove(self) -> None:
+        """Remove the output."""
+        self._folder.delete([self._name])
+
+    def close(self) -> None:
+        """Flush and close all files. Raises OutputFailed."""
+        if self._order.has_delivered_files:
+            self._remove_delivered()
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+        self._early.close()
+
+    def _append(self, number: int, line: bytes) -> None:
+        assert number == self._rows, f"row {self._rows} is missing"
         self._opened().append(line)
-        self._rows, self._size = self._rows + 1, self._size + len(line)
+        self._rows, self._size = number + 1, self._size + len(line)
+
+    def _remove_delivered(self) -> None:
+        """Remove open files whose rows are in the output now, and on disk."""
+        self._opened().sync()
+        self._order.remove_delivered()
+        self._removes_at = monotonic() + SYNC_SECONDS
 
     def _opened(self) -> RowFile:
         """The file, cut after its last whole row and opened for more."""
@@ -76,22 +109,3 @@ class LinesForm(LineReader):
                 os.ftruncate(descriptor, self._size)
             self._file = RowFile(descriptor, self._output, self._size)
         return self._file
-
-    def finish(self, total: int) -> None:
-        self._opened()  # an output of no rows is an empty file
-        self.close()
-
-    def replace_rows(self, lines: Mapping[int, bytes]) -> None:
-        self.close()
-        present = self.lines(Segment(0, self._rows), 0, self._rows)
-        merged = (lines.get(number, line) for number, line in enumerate(present))
-        self._folder.publish(self._name, lambda file: file.writelines(merged))
-        self.segments()
-
-    def remove(self) -> None:
-        self._folder.delete([self._name])
-
-    def close(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()

@@ -16,7 +16,7 @@ from pgcli.output import reader
 from pgcli.stores import Store
 
 RUN = "run.json"
-VERSION = 2
+VERSION = 3
 SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
 FILES = ("checkpoint", "adapter_files")  # of a folder, digests by their names
 MAX_CHARACTERS, MAX_FILES = 60, 3  # of a value in a message
@@ -29,15 +29,14 @@ class RunRecord:
     """The record of a run.
 
     `settings` are what its rows depend on, `model` what is known of the model's files and dtype
-    (empty before one is loaded), `input` what reads the sources again. Rows are computed in chunks
-    of `chunk_rows`; a folder has `file_rows` in each file. `begun` is the time of the first row.
+    (empty before one is loaded), `input` what reads the sources again. A folder has `file_rows` in
+    each file. `begun` is the time of the first row.
     """
 
     run_id: str
     settings: Settings
     input: Settings = field(default_factory=dict)
     model: Settings = field(default_factory=dict)
-    chunk_rows: int = 0
     file_rows: int = 0
     begun: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -98,10 +97,10 @@ def read_record(store: Store) -> RunRecord | None:
     except TypeError:
         return None
     kinds: dict[str, type] = {"run_id": str, "settings": dict, "input": dict, "model": dict}
-    kinds |= {"chunk_rows": int, "file_rows": int, "begun": str}
+    kinds |= {"file_rows": int, "begun": str}
     kinds |= {"versions": dict, "arguments": list}
     is_valid = all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())
-    return record if is_valid and record.chunk_rows > 0 and record.file_rows > 0 else None
+    return record if is_valid and record.file_rows > 0 else None
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:

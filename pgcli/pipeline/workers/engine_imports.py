@@ -15,7 +15,7 @@ die_with_parent()
 gc.disable()
 
 from pgcli.engine import loader  # noqa: E402, F401
-from pgcli.pipeline.workers import worker  # noqa: E402, F401
+from pgcli.pipeline.workers import engine  # noqa: E402, F401
 
 gc.freeze()  # forked processes do not look at these objects, so that they share their memory
 gc.enable()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from pgcli.device.nvidia_driver import nvidia_driver
@@ -22,7 +23,8 @@ from pgcli.pipeline.workers.slots import EngineSlot
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.workers.worker import EngineTask
+    from pgcli.pipeline.workers.engine import EngineTask
+    from pgcli.pipeline.workers.work import Work
 
 #: Python's variable that keeps the current folder off the module path.
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -43,6 +45,10 @@ def import_ahead(request: RunRequest) -> None:
         is_forkserver_running()
 
 
+#: What asks an engine to finish the rows in progress only.
+STOP = "stop"
+
+
 class EngineDied(Exception):
     """The process has ended; the argument says how."""
 
@@ -52,7 +58,6 @@ class EngineProcess:
 
     def __init__(self, task: EngineTask, context: BaseContext):
         self.slot = task.slot
-        self.process_id = ""  # that of its file, once the model is loaded
         self.connection, child_end = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
         self._process = make(target=serve, args=(child_end, task), daemon=True)
@@ -65,8 +70,13 @@ class EngineProcess:
         finally:
             child_end.close()
 
+    def send(self, work: Work | None) -> None:
+        """Give the engine more rows; None: there are no more."""
+        with suppress(OSError):  # it has died, as `receive` says
+            self.connection.send(work)
+
     def receive(self) -> Any:
-        """The next message. Raises EngineDied, and what the engine raised."""
+        """The next message; None once it has ended. Raises EngineDied, and what it raised."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError) as problem:
@@ -82,7 +92,7 @@ class EngineProcess:
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""
         with suppress(OSError):
-            self.connection.send(None)
+            self.connection.send(STOP)
 
     def close(self) -> None:
         """End the process."""
@@ -106,29 +116,32 @@ def how_it_ended(code: int) -> str:
 
 
 def serve(connection: Connection, task: EngineTask) -> None:
-    """Compute chunks of a run until none is left, and send what is reported, also errors."""
+    """Answer the rows that the program sends, and send what is answered, also errors."""
     from pgcli.images.limits import die_with_parent
-    from pgcli.pipeline.workers.worker import compute
+    from pgcli.pipeline.workers.engine import answer_works, recorded_rows
 
     die_with_parent()
     ignore_signals()
-    stop = threading.Event()
-    threading.Thread(target=wait_for_stop, args=(connection, stop), daemon=True).start()
+    stop, works = threading.Event(), SimpleQueue[Any]()
+    threading.Thread(target=read_inbox, args=(connection, works, stop), daemon=True).start()
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            for message in compute(task, stop.is_set):
-                connection.send(message)
+            rows = recorded_rows(task)
+            answer_works(task, rows, iter(works.get, None), stop.is_set, connection.send)
             connection.send(None)
         except Exception as error:  # noqa: BLE001 - the program raises it
             connection.send(EngineFailed(error, traceback.format_exc()))
 
 
-def wait_for_stop(connection: Connection, stop: threading.Event) -> None:
-    """Set the event when the program says so; end the process when the program has ended."""
+def read_inbox(connection: Connection, works: SimpleQueue[Any], stop: threading.Event) -> None:
+    """Pass on what the program sends; end the process when the program has ended."""
     with suppress(EOFError, OSError):
         while True:
-            connection.recv()
-            stop.set()
+            message = connection.recv()
+            if message == STOP:
+                stop.set()
+                message = None  # the works end as well
+            works.put(message)
     os._exit(1)
 
 

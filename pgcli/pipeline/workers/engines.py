@@ -1,122 +1,192 @@
-"""Several engine processes of one command: started, followed, and replaced when they die."""
+"""The workers of a run: started, fed ahead, followed, and replaced when they die."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any
+import select
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from pgcli.device.cgroup import processors
+from pgcli.errors import NoUsableDevice
 from pgcli.images.pool import DEFAULT_WORKERS
-from pgcli.pipeline.state.claims import free_chunks
-from pgcli.pipeline.state.open_files import Coverage, Segment
-from pgcli.pipeline.workers.engine_process import (
-    EngineDied,
-    EngineProcess,
-    start_method,
-)
+from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.workers.engine import EngineTask
+from pgcli.pipeline.workers.engine_process import EngineDied, EngineProcess, start_method
+from pgcli.pipeline.workers.messages import EngineInfo, Message, WorkBegun
 from pgcli.pipeline.workers.slots import EngineSlot
-from pgcli.pipeline.workers.worker import Deaths, EngineTask, Report
-
-if TYPE_CHECKING:
-    from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.run import Run
-    from pgcli.pipeline.state.processes import Process
+from pgcli.pipeline.workers.work import Work, WorkQueue, rows_ahead
 
 POLL_SECONDS = 0.2
+#: Engines that may end, one after the other, while no row is answered.
+MAX_DEATHS_IN_A_ROW = 8
 
 
-def run_engines(
-    run: Run,
-    slots: Sequence[EngineSlot],
-    request: RunRequest,
-    process: Process,
-    take: Callable[[Segment], None],
-    *,
-    in_order: bool,
-) -> None:
-    """Have engine processes compute the missing chunks, whose rows `take` puts where they belong.
+@dataclass(frozen=True, slots=True)
+class RowsLost:
+    """Too many workers have died of an image with these rows."""
 
-    With `in_order` rows are taken in their order, and passed to what is made beside them. An engine
-    that dies is started again. Raises what an engine raises, and NoUsableDevice where engines only
-    die.
-    """
-    run.summary.engines = len(slots)
-    run.output.take_saved()
-    if in_order:
-        take = OrderedRows(run, take).take
-    Engines(run, slots, request, process, take).follow()
+    rows: range
 
 
-class Engines:
-    """The engine processes of a run."""
+class EngineHandle(Protocol):
+    """An engine in another process."""
+
+    def send(self, work: Work | None) -> None:
+        """Give the engine more rows; None: there are no more."""
+
+    def receive(self) -> Any:
+        """The next message; None once it has ended. Raises EngineDied, and what it raised."""
+
+    def stop(self) -> None:
+        """Have the engine finish the rows in progress only."""
+
+    def close(self) -> None:
+        """End the engine."""
+
+
+class Workers:
+    """The workers of a run, which answer the rows of a queue until none is left."""
+
+    hint = "fewer --engines need less memory; --engines 1 --debug shows more"
+
+    def __init__(self, queue: WorkQueue, should_stop: Callable[[], bool]):
+        self._queue, self._should_stop = queue, should_stop
+        #: The workers that have not ended, with the rows that each is fed ahead.
+        self.ahead: dict[EngineHandle, int] = {}
+        self._ending: set[EngineHandle] = set()  # those that get no more rows
+        self._deaths = 0  # since a row was answered
+        self.is_stopping = False
+
+    def start(self) -> None:
+        """Start workers as far as there are rows and room for more."""
+        raise NotImplementedError
+
+    def ready(self) -> Iterator[EngineHandle]:
+        """The workers that have sent something, after at most POLL_SECONDS."""
+        raise NotImplementedError
+
+    def messages(self) -> Generator[Message | RowsLost]:
+        """What workers send, until all rows are answered or the run is to stop.
+
+        Raises what an engine raises, and NoUsableDevice where engines only die.
+        """
+        try:
+            while self.ahead or (self._queue and not self.is_stopping):
+                if not self.is_stopping and self._should_stop():
+                    self.is_stopping = True
+                    for worker in list(self.ahead):
+                        worker.stop()
+                if not self.is_stopping:
+                    self.start()
+                for worker in self.ready():
+                    yield from self._receive(worker)
+        finally:
+            for worker in self.ahead:
+                worker.close()
+
+    def add(self, worker: EngineHandle) -> None:
+        """Give a worker that was started its first rows."""
+        self.ahead[worker] = rows_ahead(self._queue, "cpu")
+        self._feed(worker)
+
+    def remove(self, worker: EngineHandle) -> None:
+        """End a worker; its rows are taken back apart from that."""
+        worker.close()
+        del self.ahead[worker]
+        self._ending.discard(worker)
+
+    def _receive(self, worker: EngineHandle) -> Iterator[Message | RowsLost]:
+        """The next message of a worker, which is passed on before the worker gets more rows."""
+        try:
+            message = worker.receive()
+        except EngineDied as problem:
+            yield from self._replace(worker, str(problem))
+            return
+        if message is None:
+            self.remove(worker)
+            self._queue.take_back(worker)
+            return
+        yield message
+        if isinstance(message, tuple):
+            self._deaths = 0
+            self._queue.answered(worker, message[0])
+        elif isinstance(message, EngineInfo):
+            self.ahead[worker] = rows_ahead(self._queue, message.device)
+            self._feed(worker)
+        elif isinstance(message, WorkBegun):
+            self._queue.begun(worker, message.rows)
+            self._feed(worker)
+        else:
+            self._deaths = 0
+            self._queue.done(worker, message.rows)
+            self._feed_all()
+
+    def _feed_all(self) -> None:
+        for worker in self.ahead:
+            self._feed(worker)
+
+    def _feed(self, worker: EngineHandle) -> None:
+        if self.is_stopping or worker in self._ending:
+            return
+        for work in self._queue.feed(worker, self.ahead[worker]):
+            worker.send(work)
+        if not self._queue:
+            self._ending.add(worker)
+            worker.send(None)
+
+    def _replace(self, worker: EngineHandle, how: str) -> Iterator[RowsLost]:
+        """Give the rows of a worker that died to others."""
+        count = len(self.ahead)
+        self.remove(worker)
+        yield from map(RowsLost, self._queue.died(worker))
+        if self.is_stopping:
+            return
+        self._deaths += 1
+        if self._deaths > max(MAX_DEATHS_IN_A_ROW, 2 * count):
+            raise NoUsableDevice(
+                f"{self._deaths} engines died in a row, the last one: {how}", hint=self.hint
+            )
+        self._feed_all()
+
+
+class EngineProcesses(Workers):
+    """Engine processes on this machine, one in each slot."""
 
     def __init__(
         self,
-        run: Run,
+        queue: WorkQueue,
+        should_stop: Callable[[], bool],
         slots: Sequence[EngineSlot],
         request: RunRequest,
-        process: Process,
-        take: Callable[[Segment], None],
+        state: str,
     ):
-        self._run, self._process, self._take = run, process, take
-        self._request = with_own_decoding(request, slots)
+        super().__init__(queue, should_stop)
+        self._free_slots = list(slots)
+        self._request, self._state = with_own_decoding(request, slots), state
         self._context = start_method(slots)
-        self._deaths = Deaths("fewer --engines need less memory; --engines 1 --debug shows more")
-        self._reported: set[int] = set()  # chunks whose rows are taken
-        self._is_stopping = False
-        self._engines = [self._start(slot) for slot in slots]
+        self._poll = select.poll()
+        self._processes: dict[int, EngineProcess] = {}
 
-    def follow(self) -> None:
-        """Follow the engines until all have ended."""
-        try:
-            while self._engines:
-                if not self._is_stopping and self._run.progress.should_stop():
-                    self._is_stopping = True
-                    for engine in self._engines:
-                        engine.stop()
-                engines: dict[Any, EngineProcess] = {e.connection: e for e in self._engines}
-                for connection in wait(list(engines), POLL_SECONDS):
-                    self._receive(engines[connection])
-        finally:
-            for engine in self._engines:
-                engine.close()
+    def start(self) -> None:
+        while self._queue and self._free_slots:
+            task = EngineTask(self._request, self._free_slots.pop(0), self._state)
+            process = EngineProcess(task, self._context)
+            self._processes[process.connection.fileno()] = process
+            self._poll.register(process.connection, select.POLLIN)
+            self.add(process)
 
-    def _receive(self, engine: EngineProcess) -> None:
-        try:
-            message = engine.receive()
-        except EngineDied as problem:
-            self._replace(engine, problem)
-            return
-        if message is None:
-            self._remove(engine)
-        elif isinstance(message, Report):
-            self._deaths.reset()
-            self._reported.add(message.number)
-            self._run.on_report(message, self._take)
-        else:
-            engine.process_id = message.process_id
-            self._run.on_engine(message.info)
+    def ready(self) -> Iterator[EngineHandle]:
+        for descriptor, _ in self._poll.poll(POLL_SECONDS * 1000):
+            yield self._processes[descriptor]
 
-    def _remove(self, engine: EngineProcess) -> None:
-        engine.close()
-        self._engines.remove(engine)
-
-    def _replace(self, engine: EngineProcess, problem: EngineDied) -> None:
-        """Start an engine in place of one that has died, unless the run is to stop."""
-        self._remove(engine)
-        if self._is_stopping or self._run.progress.should_stop():
-            return
-        free_chunks(self._run.output.state.store, engine.process_id, self._reported)
-        self._deaths.add(str(problem), len(self._engines) + 1)
-        self._engines.append(self._start(engine.slot))
-
-    def _start(self, slot: EngineSlot) -> EngineProcess:
-        saved = self._run.output.coverage.ranges
-        return EngineProcess(
-            EngineTask(self._request, slot, self._process.id, saved), self._context
-        )
+    def remove(self, worker: EngineHandle) -> None:
+        assert isinstance(worker, EngineProcess)
+        descriptor = worker.connection.fileno()
+        self._poll.unregister(descriptor)
+        del self._processes[descriptor]
+        self._free_slots.append(worker.slot)
+        super().remove(worker)
 
 
 def with_own_decoding(request: RunRequest, slots: Sequence[EngineSlot]) -> RunRequest:
@@ -125,24 +195,3 @@ def with_own_decoding(request: RunRequest, slots: Sequence[EngineSlot]) -> RunRe
         return request
     workers = max(1, min(DEFAULT_WORKERS, int(processors()) // len(slots)))
     return replace(request, input=replace(request.input, workers=workers))
-
-
-class OrderedRows:
-    """Rows in their order, for what is made beside rows and for standard output."""
-
-    def __init__(self, run: Run, take: Callable[[Segment], None]):
-        self._run, self._take = run, take
-        self._saved = Coverage(run.output.segments)  # which has been passed on before
-        self._next = self._saved.end_of(0)
-        self._waiting: dict[int, Segment] = {}
-
-    def take(self, segment: Segment) -> None:
-        """Take the rows of an open file now, or after those before them."""
-        self._waiting[segment.first] = segment
-        while ready := [s for s in self._waiting.values() if s.first <= self._next]:
-            for segment in ready:
-                del self._waiting[segment.first]
-                if self._run.hooks:
-                    self._run.pass_to_hooks(self._run.output.rows_of(segment, self._next))
-                self._next = self._saved.end_of(max(self._next, segment.end))
-                self._take(segment)

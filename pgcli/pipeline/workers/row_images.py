@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,16 @@ if TYPE_CHECKING:
 
 
 class RowImages:
-    """The images of rows, decoded ahead of the model of a folder in processes of their own.
+    """The images of numbered items, decoded ahead of the model of a folder, also while it loads.
 
-    `prepare` has the images of some rows decoded, after those prepared before, also while the model
-    is loaded; `take` returns them. Leaving the `with` block ends the processes. With `keeps_items`
-    an image has its item as it was read, with the bytes that are dropped otherwise. With `pauses`
-    items may be long in coming.
+    Leaving the `with` block ends the processes. With `keeps_items` an image has its item as it was
+    read, with the bytes that are dropped otherwise. With `pauses` items may be long in coming.
     """
 
     def __init__(
         self,
         request: RunRequest,
+        items: Numbered,
         model_folder: Path,
         device: str,
         should_stop: Callable[[], bool],
@@ -41,31 +39,26 @@ class RowImages:
         pauses: bool = False,
         keeps_items: bool = False,
     ):
-        #: Called with each image when it is taken.
-        self.on_image: Callable[[DecodedImage], object] = lambda image: None
         self._should_stop, self._pauses, self._keeps_items = should_stop, pauses, keeps_items
-        self._queue: SimpleQueue[Numbered | None] = SimpleQueue()
         # the first row of each image that is being decoded, and its item if that is kept
         self._decoding: deque[tuple[int, Item | None]] = deque()
-        self._images = self._decode(request, model_folder, device, total)
+        self._images = self._decode(request, self._items(items), model_folder, device, total)
 
     def __enter__(self) -> RowImages:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self._queue.put(None)
         self._images.close()
 
-    def prepare(self, items: Numbered | None) -> None:
-        """Have these images decoded, each with its first row; None: there are no more."""
-        self._queue.put(items)
+    def take(
+        self, tally: Tally, on_image: Callable[[int, DecodedImage], object]
+    ) -> Iterator[tuple[int, DecodedImage] | None]:
+        """The images with their first rows; None while none arrives.
 
-    def take(self, count: int | None, tally: Tally) -> Iterator[tuple[int, DecodedImage] | None]:
-        """The next images with their first rows, `count` of them or all; None while none arrives.
-
-        They are counted in the tally, with the time for which they are waited for.
+        They are counted in the tally, with the time for which they are waited for, and passed to
+        `on_image`.
         """
-        while count is None or count > 0:
+        while True:
             began = perf_counter()
             image = next(self._images, END)
             tally.waited_seconds += perf_counter() - began
@@ -75,19 +68,22 @@ class RowImages:
                 yield None
                 continue
             tally.images += 1
-            count = None if count is None else count - 1
             first, item = self._decoding.popleft()
-            self.on_image(image)
+            on_image(first, image)
             yield first, image if item is None else replace(image, item=item)
 
-    def _items(self) -> Iterator[Item]:
-        while (items := self._queue.get()) is not None:
-            for first, item in items:
-                self._decoding.append((first, item if self._keeps_items else None))
-                yield item
+    def _items(self, items: Numbered) -> Iterator[Item]:
+        for first, item in items:
+            self._decoding.append((first, item if self._keeps_items else None))
+            yield item
 
     def _decode(
-        self, request: RunRequest, model_folder: Path, device: str, total: int | None
+        self,
+        request: RunRequest,
+        items: Iterator[Item],
+        model_folder: Path,
+        device: str,
+        total: int | None,
     ) -> Generator[DecodedImage | None, None, None]:
         """The decoded images of the items, in worker processes unless they are few.
 
@@ -95,7 +91,7 @@ class RowImages:
         died of an image, which then becomes an error row. So does a run that reads addresses.
         """
         if request.question.embeds_texts:
-            return (DecodedImage(item, None, None, None, 0.0) for item in self._items())
+            return (DecodedImage(item, None, None, None, 0.0) for item in items)
         from PIL import Image
 
         from pgcli.device.decoding import decoding_processes
@@ -109,7 +105,7 @@ class RowImages:
         options, spec = request.input, read_image_spec(model_folder)
         reader = options.url_reader
         return decode_ahead(
-            self._items(),
+            items,
             ImageDecoder(replace(spec, fast_decode=options.fast_decode), image_limits(request)),
             workers=options.workers,
             total=None if reader is not None else total,

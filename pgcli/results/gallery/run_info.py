@@ -85,8 +85,8 @@ def incomplete_note(output: Path) -> str:
         status = read_status(str(output))
     except (UsageError, OutputExists):  # OutputExists: the file is not of the run beside it
         return ""
-    own = (os.getpid(), socket.gethostname())
-    if status.runs and all((run.get("pid"), run.get("host")) == own for run in status.runs):
+    owner, own = status.owner, (os.getpid(), socket.gethostname())
+    if owner and owner.state == "running" and (owner.pid, owner.host) == own:
         return ""  # of this process, which writes its page once all rows are saved
     of = f" of {status.total:,}" if status.total is not None else ""
     if status.state == "running":

@@ -1,13 +1,12 @@
-"""Rows as lines in files: those of an output, and those beside it that are not yet in it."""
+"""Rows as lines in files: which rows a file has, and how lines are appended and read."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
@@ -16,13 +15,9 @@ from time import monotonic
 from typing import Any, BinaryIO
 
 from pgcli.errors import OutputChanged
-from pgcli.output.reader import OPEN as FOLDER
-from pgcli.output.reader import OPEN_FILE
 from pgcli.stores import LocalStore, Store
 from pgcli.stores.writing import wrap_write_errors
 
-OPEN = f"{FOLDER}/"
-NAME = re.compile(OPEN + OPEN_FILE.pattern)
 #: More rows than any output has.
 ALL_ROWS = 2**62
 #: Seconds between flushes to disk; a power loss costs the rows of the last ones.
@@ -36,7 +31,7 @@ ERROR = b'"error":'
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive saved rows from row `first` on, in the output or in the open file of a `name`."""
+    """Consecutive saved rows from row `first` on, in the output or in the open file `name`."""
 
     first: int
     rows: int
@@ -49,7 +44,7 @@ class Segment:
         return self.first + self.rows
 
 
-def in_order(
+def without_overlap(
     segments: Iterable[Segment], start: int = 0, stop: int = ALL_ROWS
 ) -> Iterator[tuple[Segment, int, int]]:
     """What to read of segments that may overlap: from which row to before which, each row once."""
@@ -79,6 +74,10 @@ class Coverage:
         if first >= end:
             return
         at = bisect_right(self._ranges, (first, end))
+        is_next = at and self._ranges[at - 1][1] == first
+        if is_next and (at == len(self._ranges) or self._ranges[at][0] > end):
+            self._ranges[at - 1] = self._ranges[at - 1][0], end  # the usual case
+            return
         while at and self._ranges[at - 1][1] >= first:
             at -= 1
             first, end = min(first, self._ranges[at][0]), max(end, self._ranges.pop(at)[1])
@@ -235,19 +234,6 @@ class RowFile:
             raise changed(self.name, "truncated" if status.st_size < self._size else "extended")
 
 
-class HeldRows:
-    """The lines of a file for an object store, in memory until they are put there."""
-
-    def __init__(self, name: str, lines: list[bytes]):
-        self.name, self._lines = name, lines
-
-    def append(self, line: bytes) -> None:
-        self._lines.append(line)
-
-    def close(self) -> None:
-        pass
-
-
 class LineReader:
     """Reads rows from files of lines in a folder: of a single `name`, or as segments name them."""
 
@@ -282,95 +268,6 @@ class LineReader:
 
     def _stream(self, name: str) -> BinaryIO | None:
         return open_stream(self._store, name)
-
-
-class OpenFiles(LineReader):
-    """The files of lines in a state folder: `open/FIRST-ID.jsonl`, from row FIRST on.
-
-    For an object store, which has no files to append to, their rows are held in memory. They are
-    put where they do not go into the output at once.
-    """
-
-    def __init__(self, store: Store, process_id: str):
-        super().__init__(store)
-        self._id = process_id
-        self._held: dict[str, list[bytes]] = {}
-
-    def segments(self, alive: Collection[str] = ()) -> list[Segment]:
-        """The rows in files that processes left, those that are `alive` apart.
-
-        Raises OutputFailed and OutputExists.
-        """
-        segments = []
-        for name in self.names(alive):
-            lines, match = self.scan(name), NAME.fullmatch(name)
-            assert match is not None
-            segments.append(Segment(int(match[1]), lines.rows, lines.errors, name))
-        return segments
-
-    def names(self, alive: Collection[str] = ()) -> list[str]:
-        """The files that processes left, those that are `alive` apart."""
-        names = [entry.name for entry in self._store.list(OPEN)]
-        return [name for name in names if (m := NAME.fullmatch(name)) and m[2] not in alive]
-
-    def begin(self, first: int) -> OpenFile:
-        """A new file for rows from `first` on."""
-        name = f"{OPEN}{first:012}-{self._id}.jsonl"
-        if not isinstance(self._store, LocalStore):
-            self._held[name] = []
-            return OpenFile(HeldRows(name, self._held[name]), first)
-        self._store.delete([name])  # of this process, which answers the rows again
-        descriptor = self._store.open_append(name)
-        return OpenFile(RowFile(descriptor, self._store.path / name, name=name), first)
-
-    def put_held(self) -> None:
-        """Put the rows that are held for an object store. Raises OutputFailed."""
-        while self._held:
-            name = next(iter(self._held))
-            self._store.replace(name, b"".join(self._held[name]))
-            del self._held[name]
-
-    def held_lines(self) -> list[bytes]:
-        """The rows that are in memory only, as the store did not take them."""
-        return [line for lines in self._held.values() for line in lines]
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files whose rows are in the output."""
-        if put := [name for name in names if self._held.pop(name, None) is None]:
-            self._store.delete(put)
-
-    def _stream(self, name: str) -> BinaryIO | None:
-        lines = self._held.get(name)
-        return super()._stream(name) if lines is None else BytesIO(b"".join(lines))
-
-
-class OpenFile:
-    """A new file of consecutive rows from `first` on."""
-
-    def __init__(self, file: RowFile | HeldRows, first: int):
-        self._file, self._first, self._rows = file, first, 0
-        self._errors: Counter[str] = Counter()
-
-    @property
-    def end(self) -> int:
-        """The row after the last."""
-        return self._first + self._rows
-
-    @property
-    def segment(self) -> Segment:
-        """The rows until now."""
-        return Segment(self._first, self._rows, self._errors, self._file.name)
-
-    def append(self, line: bytes) -> None:
-        """Save the next row. Raises OutputFailed."""
-        self._file.append(line)
-        self._rows += 1
-        if code := error_of(line):
-            self._errors[code] += 1
-
-    def close(self) -> None:
-        """Complete the file. Raises OutputFailed."""
-        self._file.close()
 
 
 def changed(name: str, how: str) -> OutputChanged:

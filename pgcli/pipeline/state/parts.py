@@ -1,10 +1,10 @@
-"""An output of files of tables: a folder of them, or a single one."""
+"""The files of tables of an output: a folder of Parquet files, or a single one."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -19,17 +19,9 @@ from pgcli.output import PART, part_name
 from pgcli.output.promote import ReadTables
 from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
-from pgcli.pipeline.state.form import FormContext
-from pgcli.pipeline.state.open_files import (
-    ALL_ROWS,
-    Coverage,
-    OpenFile,
-    Segment,
-    changed,
-    errors_in,
-    in_order,
-    open_stream,
-)
+from pgcli.pipeline.state.lines import ALL_ROWS, Segment, changed, errors_in, open_stream
+from pgcli.pipeline.state.record import RunRecord
+from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore, Store
 
 #: The end of a Parquet file in which its metadata mostly is.
@@ -38,26 +30,37 @@ THREADS = 32  # that read the ends of files at one time
 MAX_PROBED_FILES = 16
 PROBED = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
 
+#: The kept columns of the rows from one to before another; None where lines have them.
+ReadKept = Callable[[int, int], "pyarrow.Table | None"]
+#: The lines of the rows from one to before another.
+ReadLines = Callable[[int, int], Iterable[bytes]]
 
-class TableForm:
+
+class Parts:
     """Files of tables, each complete or not there, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
-    and all rows. Rows are saved in open files until those of a file of the output are complete.
+    and all rows. Files that are only read need no schema and no kept columns. All methods raise
+    OutputFailed and OutputExists.
     """
 
-    def __init__(self, store: Store, format: TableFormat, context: FormContext, name: str = ""):
-        self._store, self._format, self._context, self._name = store, format, context, name
-        self._file_rows = ALL_ROWS if name else context.record().file_rows
+    def __init__(
+        self,
+        store: Store,
+        format: TableFormat,
+        record: Callable[[], RunRecord],
+        schema: RowSchema,
+        kept: ReadKept,
+        name: str = "",
+    ):
+        self._store, self._format, self._record = store, format, record
+        self._schema, self._kept, self._name = schema, kept, name
+        self.file_rows = ALL_ROWS if name else record().file_rows
         self._parts: dict[int, Segment] = {}
-        self._waiting: dict[int, list[Segment]] = {}
-        self._ready = Coverage([])  # rows in files of the output, and in those that are waiting
-        self._file: OpenFile | None = None
         self._types: pyarrow.Schema | None = None
 
-    # the rows that are there
-
     def segments(self) -> list[Segment]:
+        """The rows that are there. Raises OutputExists for a file that is not of the run."""
         sizes = self._sizes()
         parts: dict[int, Segment | None] = {n: self._parts[n] for n in sizes if self._is_full(n)}
         new = [number for number in sizes if number not in parts]
@@ -70,34 +73,35 @@ class TableForm:
                 hint="move it away, or choose another -o",
             )
         self._parts = {n: segment for n in sizes if (segment := parts[n]) is not None}
-        for segment in self._parts.values():
-            self._ready.add(segment.first, segment.end)
         return list(self._parts.values())
 
     def part(self, number: int, size: int | None = None) -> Segment | None:
-        """The rows in a file, as any process of this run wrote it; None if none did."""
+        """The rows in a file that a command of this run wrote; None if none did."""
         stream = self._open_end(self._name_of(number), size)
         info = None if stream is None else self._format.part_info(stream)
-        if info is None or info.run != self._context.record().run_id:
+        if info is None or info.run != self._record().run_id:
             return None
-        return Segment(number * self._file_rows, info.rows, Counter(info.errors))
+        return Segment(number * self.file_rows, info.rows, Counter(info.errors))
 
     def _is_full(self, number: int) -> bool:
         """Whether a file had all rows when it was read: nothing changes it any more."""
         segment = self._parts.get(number)
-        return segment is not None and segment.rows == self._file_rows
+        return segment is not None and segment.rows == self.file_rows
 
     def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
+        """The rows of a segment from one on."""
         for first, table in self._tables(segment):
             yield from table.slice(max(0, start - first)).to_pylist()
 
     def error_rows(self, segment: Segment, start: int) -> Iterator[int]:
+        """The numbers of the failed rows of a segment, from one on."""
         for first, table in self._tables(segment, ["error"]):
             for number, error in enumerate(table["error"].to_pylist(), first):
                 if error is not None and number >= start:
                     yield number
 
     def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+        """Some of the rows that `segments` found, with their numbers."""
         parts = [segment for segment in self._parts.values() if segment.rows]
         for segment in parts[:: max(1, len(parts) // MAX_PROBED_FILES)]:
             first, table = next(self._tables(segment, PROBED))
@@ -105,38 +109,35 @@ class TableForm:
 
     # new rows
 
-    def save(self, number: int, line: bytes) -> None:
-        if self._file is not None:
-            is_next = number == self._file.end and number % self._file_rows
-            if not is_next:
-                self.close()
-        if self._file is None:
-            self._file = self._context.files.begin(number)
-        self._file.append(line)
+    def end_of(self, number: int) -> int:
+        """The row after those that a file has."""
+        saved = self._parts.get(number)
+        return number * self.file_rows if saved is None else saved.end
 
-    def close(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()
-            self.take(file.segment)
-            self._context.files.put_held()
+    def write(self, number: int, stop: int, lines: ReadLines, errors: Counter[str]) -> None:
+        """Write a file up to before row `stop`; the rows of an earlier one with fewer are kept.
 
-    def take(self, segment: Segment) -> None:
-        number = segment.first // self._file_rows
-        first, stop = number * self._file_rows, (number + 1) * self._file_rows
-        self._waiting.setdefault(number, []).append(segment)
-        self._ready.add(segment.first, segment.end)
-        if self._ready.end_of(first) >= stop:
-            self._publish(number, stop)
+        Of the new rows, so many have errors.
+        """
+        saved, start = self._parts.get(number), self.end_of(number)
+        if start >= stop and not (self._name and saved is None):
+            return
 
-    def finish(self, total: int) -> None:
-        for number in sorted(self._waiting):
-            self._publish(number, min((number + 1) * self._file_rows, total))
-        if self._name and self.part(0) is None:
-            self._publish(0, total)  # of no rows
+        def tables() -> Iterator[pyarrow.Table]:
+            earlier = () if saved is None else self._tables(saved)
+            new = self._new(lines(start, stop), start, stop)
+            yield from chain((table for _, table in earlier), new)
+
+        first = number * self.file_rows
+        if saved is not None:
+            errors = saved.errors + errors
+        rows = Segment(first, stop - first, errors)
+        self._write(number, tables, rows, replace=saved is not None)
+        self._parts[number] = rows
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
-        for number in sorted({row // self._file_rows for row in lines}):
+        """Put lines in place of rows of a complete output."""
+        for number in sorted({row // self.file_rows for row in lines}):
             segment = self.part(number)
             assert segment is not None
             own = {row: line for row, line in lines.items() if segment.first <= row < segment.end}
@@ -149,31 +150,13 @@ class TableForm:
             self._parts[number] = rows
 
     def remove(self) -> None:
+        """Remove the output, but nothing of a folder with a file that is not of the run."""
         if not self._name:
             self.segments()
         self._store.delete([self._name] if self._name else map(part_name, self._parts))
 
-    def _publish(self, number: int, stop: int) -> None:
-        """Write a file; rows of an earlier one with fewer rows are kept."""
-        segments, saved = self._waiting.pop(number, []), self._parts.get(number)
-        first = number * self._file_rows
-        start = first if saved is None else saved.end
-        if start < stop or (self._name and saved is None):
-            errors = Counter[str]() if saved is None else saved.errors.copy()
-            errors += self._errors(segments, start, stop)
-
-            def tables() -> Iterator[pyarrow.Table]:
-                earlier = () if saved is None else self._tables(saved)
-                yield from chain((table for _, table in earlier), self._new(segments, start, stop))
-
-            rows = Segment(first, stop - first, errors)
-            self._write(number, tables, rows, replace=saved is not None)
-            self._parts[number] = rows
-        end = max(start, stop)
-        self._context.files.remove(segment.name for segment in segments if segment.end <= end)
-
     def _write(self, number: int, tables: ReadTables, rows: Segment, *, replace: bool) -> None:
-        record, name = self._context.record(), self._name_of(number)
+        record, name = self._record(), self._name_of(number)
         settings = {**record.settings, **record.model, "versions": dict(record.versions)}
         info = PartInfo(record.run_id, rows.first, rows.rows, rows.errors, settings)
 
@@ -196,41 +179,29 @@ class TableForm:
 
     # tables
 
-    def _new(self, segments: Iterable[Segment], start: int, stop: int) -> Iterator[pyarrow.Table]:
-        """The rows from `start` to before `stop`, which open files have; at least one table."""
+    def _new(self, lines: Iterable[bytes], start: int, stop: int) -> Iterator[pyarrow.Table]:
+        """The rows from `start` to before `stop` as tables; at least one."""
         rows: list[Mapping[str, Any]] = []
         first = start
-        for segment, begin, end in in_order(segments, start, stop):
-            for line in self._context.files.lines(segment, begin, end):
-                rows.append(json.loads(line))
-                if len(rows) == TABLE_ROWS:
-                    yield self._table(rows, first)
-                    first, rows = first + len(rows), []
+        for line in lines:
+            rows.append(json.loads(line))
+            if len(rows) == TABLE_ROWS:
+                yield self._table(rows, first)
+                first, rows = first + len(rows), []
         assert first + len(rows) == stop, f"rows before {stop} are in no file"
         if rows or first == start:
             yield self._table(rows, first)
-
-    def _errors(self, segments: Iterable[Segment], start: int, stop: int) -> Counter[str]:
-        """The errors of the rows that `_new` has."""
-        errors = Counter[str]()
-        for segment, begin, end in in_order(segments, start, stop):
-            if (begin, end) == (segment.first, segment.end) or not segment.errors:
-                errors += segment.errors
-            else:
-                errors += errors_in(self._context.files.lines(segment, begin, end))
-        return errors
 
     def _table(self, rows: list[Mapping[str, Any]], first: int) -> pyarrow.Table:
         """Rows as a table with their kept columns.
 
         Raises OutputExists, or UsageError for kept values of standard input, if one does not fit.
         """
-        context = self._context
-        kept = context.kept(first, first + len(rows))
-        types = self._kept_types() if kept is None and context.schema.keep else None
-        dim = context.record().model.get("embedding_dim")
+        kept = self._kept(first, first + len(rows))
+        types = self._kept_types() if kept is None and self._schema.keep else None
+        dim = self._record().model.get("embedding_dim")
         try:
-            table = rows_table(rows, context.schema, kept, dim)
+            table = rows_table(rows, self._schema, kept, dim)
             return table if types is None else fit_table(table, types)
         except UnfitValue as problem:
             raise UsageError(
@@ -269,7 +240,7 @@ class TableForm:
         self, segment: Segment, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pyarrow.Table]]:
         """The rows of a file as tables, each with the number of its first row."""
-        first, number = segment.first, segment.first // self._file_rows
+        first, number = segment.first, segment.first // self.file_rows
         stream = open_stream(self._store, self._name_of(number))
         if stream is None:
             raise changed(self._label(number), "removed or replaced")

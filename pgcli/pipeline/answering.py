@@ -1,0 +1,235 @@
+"""Answers the rows of a run in this process or in others, and passes them on as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pgcli.inputs.stamps import Stamp
+from pgcli.output.lines import json_line, parse_row
+from pgcli.pipeline.model import RunModel
+from pgcli.pipeline.output import RunOutput, SaveRow
+from pgcli.pipeline.progress.run_progress import RunProgress
+from pgcli.pipeline.rows import Numbered, RunRows, range_rows, row_schema
+from pgcli.pipeline.state.in_order import in_order_of
+from pgcli.pipeline.task import answer_function
+from pgcli.pipeline.workers.engines import EngineProcesses, RowsLost, Workers
+from pgcli.pipeline.workers.messages import EngineInfo, PartWritten, WorkDone
+from pgcli.pipeline.workers.row_images import RowImages
+from pgcli.pipeline.workers.work import Work, WorkQueue
+from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
+from pgcli.stores import Store
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.request import RunRequest
+    from pgcli.results.row_hook import RowHook
+
+CRASHED = Fault("worker_crashed", "The process of the model died of the image, twice.")
+#: Notes which file an image of this index was, before its rows are saved.
+NoteStamp = Callable[[int, "Stamp | None"], None]
+
+
+def ignore_stamp(index: int, stamp: Stamp | None) -> None:
+    """Note nothing of an image: its rows cannot be resumed."""
+
+
+class Answering:
+    """Answers rows with the model of a run, and saves them; hooks get each row in order.
+
+    `output` is None for rows that no later run resumes.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        progress: RunProgress,
+        model: RunModel,
+        rows: RunRows,
+        hooks: Sequence[RowHook],
+        output: RunOutput | None = None,
+    ):
+        self.request, self.progress, self.model = request, progress, model
+        self.rows, self.hooks, self.output = rows, hooks, output
+
+    def pass_to_hooks(
+        self, rows: Iterable[tuple[int, Item, Answer]], *, is_saved: bool = False
+    ) -> None:
+        """Pass rows to what is made beside them; `is_saved` if an earlier run has saved them."""
+        for _, item, row in rows:
+            for hook in self.hooks:
+                hook.on_row(row, item, is_saved=is_saved)
+
+    # in this process
+
+    def here(
+        self,
+        items: Numbered,
+        sink: AbstractContextManager[SaveRow],
+        *,
+        images: int | None,
+        note_stamp: NoteStamp = ignore_stamp,
+    ) -> None:
+        """Answer items in this process, in one continuous batch, and save their rows in the sink.
+
+        Of so many `images`, if it is known; None has them decoded in processes in any case. The
+        sink is opened once the model is loaded.
+        """
+
+        def on_image(first: int, image: DecodedImage) -> None:
+            note_stamp(image.item.index, image.stamp)
+
+        with self.decoding(items, images) as decoded:
+            answers = self.load()
+            with self.progress.answering(), sink as save:
+                for number, item, row in answers(decoded.take(self.progress.tally, on_image)):
+                    save(number, row)
+                    self.progress.tally.count(row)
+                    self.pass_to_hooks([(number, item, row)])
+                    self.progress.update(row)
+
+    def decoding(self, items: Numbered, images: int | None) -> RowImages:
+        """The images of items, which are decoded from now on."""
+        return RowImages(
+            self.request,
+            items,
+            self.model.checkpoint.folder,
+            self.request.model.device,
+            self.progress.should_stop,
+            total=images,
+            pauses=self.rows.inventory.total is None,
+            keeps_items=bool(self.hooks),
+        )
+
+    def load(self) -> Any:
+        """What answers images with the model, which is loaded into this process."""
+        engine = self.model.load(None if self.output is None else self.output.record)
+        return answer_function(self.request, engine, self.progress.should_stop)
+
+    # in other processes
+
+    def has_workers(self, ranges: Sequence[range]) -> bool:
+        """Whether engines in other processes answer these rows."""
+        model = self.request.model
+        if not ranges or not self.rows.is_addressable:
+            return False
+        slots = self.model.slots(sum(map(len, ranges)))
+        return bool(model.ray or model.engines or len(slots) > 1)
+
+    def elsewhere(
+        self,
+        ranges: Sequence[range],
+        sink: AbstractContextManager[SaveRow],
+        state: Store,
+        *,
+        is_ordered: bool = False,
+        note_stamp: NoteStamp = ignore_stamp,
+    ) -> None:
+        """Answer rows in other processes, and save them in the sink, one by one as they come.
+
+        With `is_ordered` they are saved in their order. The input is recorded in the folder
+        `state`.
+        """
+        with (
+            self.progress.answering(),
+            sink as save_row,
+            self._in_order(save_row, ranges, is_ordered=is_ordered) as save,
+            closing(self._workers(ranges, state).messages()) as messages,
+        ):
+            for message in messages:
+                if isinstance(message, tuple):
+                    number, row, stamp = message
+                    note_stamp(row.index, stamp)
+                    self._save(save, number, row)
+                elif isinstance(message, EngineInfo):
+                    self._note_engine(message)
+                elif isinstance(message, RowsLost):
+                    for number, row in self._error_rows(message.rows):
+                        self._save(save, number, row)
+                elif isinstance(message, WorkDone):
+                    self._count_work(message, note_stamp)
+
+    @contextmanager
+    def _in_order(
+        self, save: SaveRow, ranges: Sequence[range], *, is_ordered: bool
+    ) -> Iterator[SaveRow]:
+        """A block in which rows are saved, with `is_ordered` in order; hooks get them in order."""
+        if not (is_ordered or self.hooks):
+            yield save
+            return
+        schema = row_schema(self.request, self.rows.inventory.kept, exact=False)
+        items = (item for rows in ranges for item in self.rows.item_of_each(rows))
+
+        def deliver(number: int, line: bytes) -> None:
+            row = schema.answer(parse_row(line) or {})
+            if is_ordered:
+                save(number, row)
+            if self.hooks:
+                self.pass_to_hooks([(number, next(items), row)])
+
+        def save_and_pass_on(number: int, row: Answer) -> None:
+            if not is_ordered:
+                save(number, row)
+            ordered.save(number, json_line(row, schema).encode())
+
+        with in_order_of(ranges, deliver) as ordered:
+            yield save_and_pass_on
+
+    def _workers(self, ranges: Sequence[range], state: Store) -> Workers:
+        """The engines that answer rows of the input that is recorded in a state folder."""
+        request, total = self.request, sum(map(len, ranges))
+        if request.model.ray is not None:
+            from pgcli.pipeline.workers.ray_engines import RayEngines
+
+            assert self.output is not None, "--ray is for folders"
+            return RayEngines(self.output, ranges, self.progress)
+        slots = self.model.slots(total)
+        self.progress.summary.engines = len(slots)
+        queue = WorkQueue(
+            map(Work, ranges),
+            workers=len(slots),
+            size=range_rows(total),
+            per_item=self.rows.per_item or 1,
+        )
+        return EngineProcesses(queue, self.progress.should_stop, slots, request, state.url)
+
+    def _save(self, save: SaveRow, number: int, row: Answer) -> None:
+        """Save a row, count it and show progress. Raises TooManyErrors."""
+        save(number, row)
+        self.progress.tally.count(row)
+        self.progress.update(row)
+
+    def _note_engine(self, info: EngineInfo) -> None:
+        """Note what is known of an engine.
+
+        Raises OutputExists for another model than before, and NoUsableDevice for one that is not
+        that of the engines before.
+        """
+        is_first = self.model.info is None
+        self.model.note(info, None if self.output is None else self.output.record)
+        if is_first and self.output is not None:
+            self.output.note_model(info)
+
+    def _count_work(self, done: WorkDone, note_stamp: NoteStamp) -> None:
+        """Count a range whose rows were saved one by one, or in a file by its worker."""
+        summary, tally = self.progress.summary, self.progress.tally
+        tally.images += done.images
+        tally.waited_seconds += done.waited_seconds
+        summary.hits += done.hits
+        summary.prompts += done.prompts
+        self.progress.show_limits(done.limits)
+        if isinstance(done, PartWritten):
+            assert self.output is not None
+            for index, stamp in done.stamps.items():
+                note_stamp(index, stamp)
+            self.output.add_part(done.rows, done.tally.errors)
+            self.progress.add(done.tally)
+
+    def _error_rows(self, rows: range) -> Iterator[tuple[int, Answer]]:
+        """The rows of an image that ended too many engines."""
+        label = self.model.info.label if self.model.info else ""
+        for first, item in self.rows.numbered(rows):
+            image = DecodedImage(item, None, None, None, 0.0, CRASHED)
+            for number, prompt in enumerate(item.prompts, first):
+                task = self.request.question.task
+                yield number, error_answer(image, prompt, task=task, model=label)

@@ -1,0 +1,94 @@
+"""Rows in the order of their numbers, from workers that answer them in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, without_overlap
+from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.stores import LocalStore
+
+
+class InOrder:
+    """Delivers each row when all rows before it were delivered; until then it waits in `early`.
+
+    `next` is the row that is delivered next; rows that are `saved` are neither waited for nor
+    delivered.
+    """
+
+    def __init__(
+        self,
+        early: OpenRows,
+        deliver: Callable[[int, bytes], object],
+        *,
+        first: int = 0,
+        saved: Coverage | None = None,
+    ):
+        self._early, self._deliver = early, deliver
+        self._saved = saved or Coverage([])
+        self._left: dict[int, tuple[Segment, int]] = {}
+        self._delivered: list[str] = []
+        self.next = self._saved.end_of(first)
+
+    @property
+    def has_delivered_files(self) -> bool:
+        """Whether all rows of some files were delivered, so that they can be removed."""
+        return bool(self._delivered)
+
+    def begin(self, segments: Iterable[Segment]) -> None:
+        """Take up the files of rows that earlier commands left."""
+        segments = list(segments)
+        for segment, begin, end in without_overlap(segments, self.next):
+            self._left[begin] = segment, end
+        waiting = {segment.name for segment, _ in self._left.values()}
+        self._delivered += [segment.name for segment in segments if segment.name not in waiting]
+        self._release()
+
+    def save(self, number: int, line: bytes) -> None:
+        """Deliver a row, and those that waited for it, or let it wait."""
+        if number != self.next:
+            self._early.append(number, line)
+            return
+        self._deliver(number, line)
+        self.next = number + 1
+        self._release()
+
+    def remove_delivered(self) -> None:
+        """Remove the files whose rows were delivered."""
+        names, self._delivered = self._delivered, []
+        self._early.remove(names)
+
+    def _release(self) -> None:
+        """Deliver the rows that wait for no other one."""
+        while True:
+            first = self.next = self._saved.end_of(self.next)
+            segment, end = self._left.pop(first, (None, 0))
+            if segment is None:
+                if (segment := self._early.starting_at(first)) is None:
+                    return
+                end = segment.end
+            for line in self._early.lines(segment, first, end):
+                self._deliver(self.next, line)
+                self.next += 1
+            self._delivered.append(segment.name)
+
+
+@contextmanager
+def in_order_of(
+    ranges: Sequence[range], deliver: Callable[[int, bytes], object]
+) -> Iterator[InOrder]:
+    """A block in which the rows of ranges are delivered in order; early ones are in a temporary
+    folder."""
+    ends = [0, *(row for rows in ranges for row in (rows.start, rows.stop)), ALL_ROWS]
+    others = Coverage([])
+    for first, end in zip(ends[::2], ends[1::2], strict=True):
+        others.add(first, end)
+    with TemporaryDirectory(prefix="pgcli-") as folder:
+        early = OpenRows(LocalStore(Path(folder)))
+        try:
+            yield InOrder(early, deliver, saved=others)
+        finally:
+            early.close()
