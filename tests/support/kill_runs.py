@@ -89,7 +89,8 @@ class Programs:
         words = ["caption", "../photos", "-o", self.url, *OPTIONS]
         words += [*self._kind.options.split(), *options.split()]
         if self._kind.model == "Ray":
-            return ray_cluster.start_run(self._cluster, words, self._folder)
+            words += ["--ray-gpus", "1"]  # which the cluster only counts
+            return ray_cluster.start_run(self._cluster.address, words, self._folder)
         return ForkedRun(
             words,
             env=os.environ | {"PRETEND_SECONDS": str(SECONDS_PER_ROW)},

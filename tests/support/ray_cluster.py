@@ -1,6 +1,7 @@
 """A Ray cluster on this machine, whose nodes have GPUs that are only counted."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,11 +27,21 @@ def local_cluster() -> Iterator[Any]:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     with used_store(), pytest.MonkeyPatch.context() as patch:  # engines have its credentials
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray would count none
-        found = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-        )
+        head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": free_port()}
+        found = Cluster(initialize_head=True, head_node_args=head)
         yield found
         found.shutdown()
+
+
+def free_port() -> int:
+    """A port that nothing listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def client_address(cluster: Any) -> str:
+    """The address of a cluster for programs on machines that are no part of it."""
+    return f"ray://127.0.0.1:{cluster.head_node._ray_params.ray_client_server_port}"
 
 
 def add_node(cluster: Any) -> Any:
@@ -39,12 +50,11 @@ def add_node(cluster: Any) -> Any:
 
 
 def start_run(
-    cluster: Any, words: Sequence[str], folder: Path | None = None
+    address: str, words: Sequence[str], folder: Path | None = None
 ) -> subprocess.Popen[str]:
-    """A run of these words whose engines need no model, on the GPUs that the cluster counts."""
-    command = [sys.executable, "-m", "tests.support.remote_engines", *words]
-    options = ["--ray", cluster.address, "--ray-gpus", "1"]
-    return subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, cwd=folder)
+    """A run of these words on the cluster at an address, whose engines need no model."""
+    command = [sys.executable, "-m", "tests.support.remote_engines", *words, "--ray", address]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder)
 
 
 def actors(folder: Path = Path()) -> list[int]:

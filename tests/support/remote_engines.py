@@ -32,13 +32,16 @@ class LightEngine(pretend.Engine):
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[int, Answer]]:
         for number, image in stream:
+            if should_stop():
+                return
             time.sleep(float(os.environ.get("CHUNK_SECONDS", "0")) / 4)
             marker = NOTES / f"met {image.item.index}"
             is_first = not marker.exists()
-            marker.touch()
+            with marker.open("a") as times:  # a letter for each time
+                times.write("x")
             if "kills" in image.item.id and (is_first or "once" not in image.item.id):
                 os._exit(1)
-            yield from super().ask([(number, image)], question, sampling, should_stop)
+            yield from super().ask([(number, image)], question, sampling)
 
 
 def load_light_engine(request: object, checkpoint: Checkpoint, *_: object) -> LightEngine:

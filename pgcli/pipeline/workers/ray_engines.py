@@ -275,6 +275,11 @@ class RayEngines(Workers):
         if cast("RayEngine", worker).is_loaded or not self._queue:
             super()._feed(worker)
 
+    def _replace(self, worker: EngineHandle, how: str) -> Iterator[RowsLost]:
+        if cast("RayEngine", worker).is_loaded:  # its last messages are lost with it
+            self._queue.begun_first(worker)
+        yield from super()._replace(worker, how)
+
     @property
     def _engines(self) -> list[RayEngine]:
         return cast("list[RayEngine]", list(self.ahead))

@@ -69,8 +69,9 @@ class WorkQueue:
 
     @property
     def remaining(self) -> int:
-        """The number of rows that no worker has."""
-        return self._free_rows + sum(len(work.rows) for work in self._alone)
+        """The number of rows that are not answered."""
+        alone = sum(len(work.rows) for work in self._alone)
+        return self._free_rows + self._assigned_rows + alone
 
     def feed(self, worker: object, ahead: int) -> Iterator[Work]:
         """What a worker gets now, so that it has about `ahead` rows that its model has not begun.
@@ -86,6 +87,11 @@ class WorkQueue:
     def begun(self, worker: object, rows: range) -> None:
         """Note that the model of a worker has the first image of a range."""
         self._assigned[worker][rows.stop].has_begun = True
+
+    def begun_first(self, worker: object) -> None:
+        """Note that the model of a worker had begun its first range, whatever it has said."""
+        for chunk in [*self._assigned.get(worker, {}).values()][:1]:
+            chunk.has_begun = True
 
     def answered(self, worker: object, number: int) -> None:
         """Note that a worker has answered a row. Those of a range come in order."""

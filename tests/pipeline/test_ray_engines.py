@@ -1,0 +1,285 @@
+"""`--ray`: actors answer the rows, whatever order their calls have and whatever dies."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.errors import NoUsableDevice
+from pgcli.pipeline import checks
+from pgcli.pipeline.progress.shutdown import Interrupted
+from pgcli.pipeline.workers import ray_engines
+from pgcli.pipeline.workers.messages import WorkBegun, WorkDone
+from pgcli.pipeline.workers.ray_engines import Actor, Cluster, Resources
+from pgcli.pipeline.workers.work import Work
+from pgcli.records import Answer, DecodedImage
+from tests.support import pretend
+from tests.support.fake_ray import Death, FakeRay
+
+pytestmark = pytest.mark.usefixtures("workdir")
+IMAGES = 20
+OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", "--workers", "0")
+#: What happens when an actor has an image, by the image's number.
+ON_IMAGE: dict[int, Callable[[], object]] = {}
+ASKED: list[int] = []
+
+
+class Engine(pretend.Engine):
+    def ask(
+        self,
+        stream: Iterable[tuple[int, DecodedImage]],
+        question: Any,
+        sampling: object,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[tuple[int, Answer]]:
+        for number, image in stream:
+            ASKED.append(image.item.index)
+            ON_IMAGE.get(image.item.index, lambda: None)()
+            yield from super().ask([(number, image)], question, sampling, should_stop)
+
+
+def load_engine(request: object, checkpoint: Any, *_: object) -> Engine:
+    engine = Engine()
+    engine.label = checkpoint.label
+    return engine
+
+
+@pytest.fixture
+def ray(monkeypatch) -> Iterator[FakeRay]:
+    """A cluster of one node, which looks at its nodes all the time; and the images of runs."""
+    Path("photos").mkdir()
+    for number in range(IMAGES):
+        Image.new("RGB", (8, 8 + number)).save(f"photos/{number:02}.png")
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    monkeypatch.setattr("pgcli.pipeline.task.load_engine", load_engine)
+    monkeypatch.setattr("pgcli.pipeline.model.load_engine", load_engine)
+    monkeypatch.setattr("torch.set_num_threads", lambda number: None)
+    monkeypatch.setattr(ray_engines, "LOOK_SECONDS", 0.02)
+    ON_IMAGE.clear()
+    ASKED.clear()
+    yield fake
+    assert fake.has_left or not fake.handles
+    for handle in fake.handles:
+        fake.kill(handle)
+
+
+@pytest.fixture
+def caption(cli) -> Callable[..., Any]:
+    """Runs the command on the cluster, into `rows/`; returns its exit code and messages."""
+
+    def run(*options: str) -> tuple[int, str]:
+        code, _, err = cli("caption", "photos", "-o", "rows/", *OPTIONS, *options)
+        return code, err
+
+    return run
+
+
+def check_rows(cli: Any, *options: str) -> None:
+    """The files of the cluster are those of a run alone, but for the id of the run."""
+    cli("caption", "photos", "-o", "alone/", *OPTIONS, *options)
+    assert pq.read_table("rows") == pq.read_table("alone")
+    assert footers("rows") == footers("alone")
+
+
+def footers(folder: str) -> dict[str, dict[bytes, bytes]]:
+    """What each file says of its run."""
+    metadata = {path.name: pq.read_metadata(path).metadata for path in Path(folder).iterdir()}
+    return {
+        name: {
+            key: text
+            for key, text in values.items()
+            if key.startswith(b"pgcli") and key != b"pgcli.run"
+        }
+        for name, values in metadata.items()
+    }
+
+
+def test_rows_are_those_of_a_run_alone_though_calls_are_swapped(ray, caption, cli):
+    assert caption("--ray", "auto")[0] == 0
+    assert sorted(ASKED) == [*range(IMAGES)]
+    assert not list(Path("rows.pgcli").glob("open/*")), "actors write whole files"
+    check_rows(cli)
+
+
+def test_given_works_come_in_order_whatever_order_calls_have(monkeypatch):
+    monkeypatch.setattr(Actor, "_run", lambda self: None)
+    actor, first, second = Actor(SimpleNamespace()), Work(range(4)), Work(range(4, 8))  # type: ignore[arg-type]
+    actor.give(2, None)
+    actor.give(1, second)
+    assert actor._works.empty()
+    actor.give(0, first)
+    assert [actor._works.get() for _ in range(3)] == [first, second, None]
+
+
+def test_limit_that_grows_has_the_owner_replace_the_last_file(ray, caption, cli):
+    assert caption("--ray", "auto", "--limit", "6")[0] == 0
+    assert caption("--ray", "auto")[0] == 0
+    assert sorted(ASKED) == [*range(IMAGES)]
+    check_rows(cli)
+
+
+def test_an_actor_that_dies_once_is_replaced_and_an_image_that_kills_is_an_error_row(
+    ray, caption, cli
+):
+    deaths: list[int] = []
+
+    def kill(number: int, times: int) -> Callable[[], None]:
+        def end() -> None:
+            deaths.append(number)
+            if deaths.count(number) <= times:
+                raise Death
+
+        return end
+
+    ON_IMAGE.update({3: kill(3, 9), 9: kill(9, 1)})
+    assert caption("--ray", "auto")[0] == 3
+    rows = pq.read_table("rows").to_pylist()
+    assert [row["index"] for row in rows] == [*range(IMAGES)]
+    assert {row["index"]: row["error"] for row in rows if row["error"]} == {3: "worker_crashed"}
+    assert deaths.count(3) == 4
+
+
+def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
+    written: list[range] = []
+
+    def answer_works(task: Any, rows: Any, works: Any, should_stop: Any, send: Any) -> None:
+        for work in works:
+            send(WorkBegun(work.rows))
+            for number in work.rows:
+                if should_stop():
+                    return
+                send((number, f"answer {number}", None))
+                if number == 9:
+                    actor.stop()
+            send(WorkDone(work.rows, len(work.rows), 0.0, 0, 0, ""))
+
+    def write_part(task: object, rows: object, done: WorkDone, answered: list[Any]) -> Any:
+        assert [number for number, *_ in answered] == [*done.rows]
+        written.append(done.rows)
+        return done
+
+    monkeypatch.setattr(ray_engines, "answer_works", answer_works)
+    monkeypatch.setattr(ray_engines, "recorded_rows", lambda task: None)
+    monkeypatch.setattr(ray_engines, "write_part", write_part)
+    actor = Actor(SimpleNamespace(request=SimpleNamespace(folder=".")))  # type: ignore[arg-type]
+    for number, rows in enumerate((range(4), range(4, 6), range(6, 16))):
+        actor.give(number, Work(rows, is_part=len(rows) != 2))
+    messages: list[Any] = []
+    while None not in messages:
+        messages += actor.messages()
+    assert written == [range(4)]
+    numbers = [message[0] for message in messages if isinstance(message, tuple)]
+    assert numbers == [4, 5, 6, 7, 8, 9], "rows of the written file are not sent"
+
+
+def test_lost_node_of_the_command_ends_it_with_17_and_the_same_command_resumes(ray, caption, cli):
+    ON_IMAGE[9] = lambda: ray.end_node("node 0")
+    code, said = caption("--ray", "auto")
+    assert code == 17
+    assert "the Ray cluster at auto is lost: the node that this command" in said
+    assert "the same command resumes" in said
+    ON_IMAGE.clear()
+    ray.nodes_alive["node 0"] = True
+    assert caption("--ray", "auto")[0] == 0
+    check_rows(cli)
+
+
+def test_another_node_may_die_and_its_rows_are_computed_elsewhere(ray, caption, cli):
+    ray.nodes_alive = {"node 0": True, "node 1": True}
+    began: list[str] = []
+
+    def end_second_node() -> None:
+        if not began:
+            began.append("")
+            ray.end_node("node 1")
+
+    ON_IMAGE.update(dict.fromkeys(range(IMAGES), end_second_node))
+    assert caption("--ray", "auto")[0] == 0
+    assert {handle.node for handle in ray.handles} >= {"node 0", "node 1"}
+    check_rows(cli)
+
+
+def test_silent_cluster_ends_the_command_with_17(ray, caption, monkeypatch):
+    monkeypatch.setattr(ray_engines, "SILENT_SECONDS", 0.3)
+
+    def be_silent() -> None:
+        ray.is_silent = True
+        ray.end_node("node 0")  # its actors say nothing either
+        ray.nodes_alive["node 0"] = True
+
+    ON_IMAGE[9] = be_silent
+    code, said = caption("--ray", "auto")
+    assert code == 17
+    assert "is lost: it has not answered" in said
+
+
+def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
+    monkeypatch.setattr(ray_engines, "NOTE_SECONDS", 0.0)
+    looks = iter(range(100))
+    words = ["caption", "photos", "-o", "rows/", *OPTIONS, "--ray", "auto", "--ray-cpus", "2"]
+    monkeypatch.setattr("tests.support.fake_ray.NODE_ACTORS", 0)
+    ray.on_wait = lambda: (
+        next(looks) == 3 and monkeypatch.setattr("tests.support.fake_ray.NODE_ACTORS", 2)
+    )
+    code, _, said = cli(*[word for word in words if word != "--quiet"])
+    assert code == 0, said
+    assert "each takes 0 GPUs and 2 cores of a machine, and the cluster has 0" in said
+
+
+def test_what_a_signal_raises_comes_out_of_a_call_of_ray(ray):
+    cluster = Cluster("auto")
+
+    def interrupt() -> None:
+        try:
+            raise Interrupted(signal.SIGTERM)
+        except Interrupted as problem:
+            raise SystemError("returned a result with an exception set") from problem
+
+    ray.on_wait = interrupt
+    with pytest.raises(Interrupted):
+        cluster.wait([SimpleNamespace(has_ended=False)])
+    ray.on_wait = lambda: (_ for _ in ()).throw(ConnectionError("Client is shutting down."))
+    with pytest.raises(NoUsableDevice, match="is lost: Client is shutting down"):
+        cluster.wait([SimpleNamespace(has_ended=False)])
+    cluster.leave()
+
+
+def test_handler_of_signals_stays_that_of_the_program(ray, monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    )
+    ray_engines.connect("auto")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_engine_that_raises_ends_the_run_with_its_error(ray, caption):
+    def fail() -> None:
+        raise NoUsableDevice("out of memory", hint="a smaller model")
+
+    ON_IMAGE[5] = fail
+    code, said = caption("--ray", "auto")
+    assert code == 17
+    assert "out of memory" in said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "node", "count"),
+    [
+        (1, 1, {"GPU": 4, "CPU": 8}, 4),
+        (0.5, 1, {"GPU": 2, "CPU": 3}, 3),
+        (0, 8, {"CPU": 31}, 3),
+        (1, 1, {"CPU": 8}, 0),
+        (0.1, 0, {"GPU": 1}, 10),
+    ],
+)
+def test_as_many_actors_fit_as_a_node_has_resources_for(gpus, cpus, node, count):
+    assert Resources(gpus, cpus).fits(node) == count
