@@ -96,11 +96,11 @@ class WorkQueue:
     def answered(self, worker: object, number: int) -> None:
         """Note that a worker has answered a row. Those of a range come in order."""
         for chunk in self._assigned[worker].values():
-            if chunk.first <= number < chunk.work.rows.stop:
-                self._assigned_rows -= number + 1 - chunk.first
-                chunk.first = number + 1
+            if chunk.first == number and chunk.rows:
+                self._assigned_rows -= 1
+                chunk.first += 1
                 return
-        raise AssertionError(f"row {number} was not given to the worker")
+        raise AssertionError(f"row {number} was not the next of a range of the worker")
 
     def done(self, worker: object, rows: range) -> None:
         """Note that a worker has answered all of a range, or has written its file."""
@@ -153,6 +153,8 @@ class WorkQueue:
 
     def _next(self, worker: object, ahead: int) -> Work | None:
         chunks = self._assigned.get(worker, {}).values()
+        if any(chunk.work.is_alone for chunk in chunks):
+            return None
         if self._alone and self._hunter in (None, worker):
             self._hunter = worker
             return None if chunks else self._alone.popleft()

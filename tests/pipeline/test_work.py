@@ -1,0 +1,216 @@
+"""Each row of a queue is answered once, or lost with its image, whatever its workers do."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.pipeline.workers.work import MAX_DEATHS, MIN_ROWS, Work, WorkQueue
+
+AHEAD = 8
+
+
+def queue_of(total: int, *, workers: int = 1, size: int = 8, per_item: int = 1) -> WorkQueue:
+    return WorkQueue([Work(range(total))], workers=workers, size=size, per_item=per_item)
+
+
+def fed(queue: WorkQueue, worker: str, ahead: int = AHEAD) -> list[Work]:
+    return [*queue.feed(worker, ahead)]
+
+
+def answer(queue: WorkQueue, worker: str, rows: Iterable[int]) -> None:
+    for number in rows:
+        queue.answered(worker, number)
+
+
+def finish(queue: WorkQueue, worker: str, works: Iterable[Work]) -> None:
+    """The worker answers all rows of its works."""
+    for work in works:
+        queue.begun(worker, work.rows)
+        answer(queue, worker, work.rows)
+        queue.done(worker, work.rows)
+
+
+def die_of(queue: WorkQueue, work: Work) -> list[range]:
+    """A worker that is fed this work first dies of it."""
+    first, *_ = fed(queue, "victim", 1)
+    assert first.rows == work.rows
+    queue.begun("victim", first.rows)
+    return queue.died("victim")
+
+
+def test_rows_are_given_in_order_until_a_worker_has_enough_that_it_has_not_begun():
+    queue = queue_of(80)
+    first, second = fed(queue, "a"), fed(queue, "b", 9)
+    assert [work.rows for work in (*first, *second)] == [range(8), range(8, 16), range(16, 24)]
+    assert not fed(queue, "a")
+    queue.begun("a", range(8))
+    (third,) = fed(queue, "a")
+    assert third.rows == range(24, 32), "what is begun does not count, though it is not answered"
+    assert queue.remaining == 80 - 32
+    answer(queue, "a", range(8))
+    assert not fed(queue, "a"), "what is not begun counts, though others are answered"
+
+
+def test_ranges_are_smaller_near_the_end_and_workers_get_their_share():
+    queue, sizes, rows = queue_of(200, workers=4, size=64), [], []
+    while queue:
+        for worker in "abcd":
+            works = fed(queue, worker, 64)
+            sizes += [len(work.rows) for work in works]
+            rows += [row for work in works for row in work.rows]
+            finish(queue, worker, works)
+    assert sizes == sorted(sizes, reverse=True)
+    assert (max(sizes[:4]) <= 50, rows) == (True, [*range(200)])
+    assert {size for size in sizes[:-1] if size <= MIN_ROWS} == {MIN_ROWS}
+    last = queue_of(20, workers=2, size=4)
+    assert sum(len(work.rows) for work in fed(last, "a", 64)) == 12, "the others get the rest"
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_rows_of_an_image_stay_together(size):
+    queue = WorkQueue([Work(range(2, 17))], workers=1, size=size, per_item=3)
+    ends = [work.rows.stop for work in fed(queue, "a", 99)]
+    assert ends == ([3, 6, 9, 12, 15, 17] if size == 1 else [9, 15, 17])
+
+
+def test_death_counts_for_begun_ranges_only():
+    queue = queue_of(24, workers=2)
+    works = fed(queue, "a", 16)
+    queue.begun("a", works[0].rows)
+    answer(queue, "a", range(3))
+    assert queue.died("a") == []
+    again = fed(queue, "b", 12)
+    assert again == [Work(range(3, 8), deaths=1), Work(range(8, 16))]
+
+
+def test_worker_that_ends_leaves_its_rows_without_a_death():
+    queue = queue_of(8)
+    (work,) = fed(queue, "a")
+    queue.begun("a", work.rows)
+    answer(queue, "a", range(2))
+    queue.take_back("a")
+    assert fed(queue, "b") == [Work(range(2, 8))]
+    queue.take_back("unknown")
+
+
+def test_after_two_deaths_one_worker_answers_image_by_image_while_others_go_on():
+    queue = queue_of(24, workers=3, per_item=2)
+    for _ in range(MAX_DEATHS):
+        assert die_of(queue, Work(range(8))) == []
+    (alone,) = fed(queue, "hunter")
+    assert (alone.rows, alone.is_alone, alone.deaths) == (range(2), True, 0)
+    (other,) = fed(queue, "other")
+    assert (other.rows, other.is_alone) == (range(8, 16), False)
+    finish(queue, "hunter", [alone])
+    assert not fed(queue, "other", 99), "it takes no image before it has answered its range"
+    finish(queue, "other", [other])
+    for rows in (range(2, 4), range(4, 6), range(6, 8)):
+        (alone,) = fed(queue, "hunter", 99)
+        assert (alone.rows, alone.is_alone) == (rows, True), (
+            "an image is given alone, also the last"
+        )
+        finish(queue, "hunter", [alone])
+    assert [work.rows for work in fed(queue, "hunter", 99)] == [range(16, 24)]
+
+
+def test_image_that_ends_two_more_workers_is_lost():
+    queue = queue_of(4, per_item=2)
+    for _ in range(MAX_DEATHS):
+        die_of(queue, Work(range(4)))
+    assert die_of(queue, Work(range(2))) == []
+    (alone,) = fed(queue, "a")
+    queue.begun("a", alone.rows)
+    answer(queue, "a", [0])
+    assert queue.died("a") == [range(1, 2)], "the row that was answered is not lost"
+    finish(queue, "b", fed(queue, "b"))
+    assert (bool(queue), queue.remaining) == (False, 0)
+
+
+def test_file_that_a_worker_writes_is_given_whole_until_rows_of_it_are_sent():
+    queue = WorkQueue([Work(range(100), is_part=True)], workers=8, size=8)
+    (part,) = fed(queue, "a")
+    assert (part.rows, part.is_part) == (range(100), True)
+    queue.take_back("a")
+    assert fed(queue, "a") == [part]
+    answer(queue, "a", [0])
+    queue.take_back("a")
+    (work, *_) = fed(queue, "b")
+    assert (work.rows.start, work.is_part) == (1, False)
+    whole = WorkQueue([part], workers=1, size=8)
+    fed(whole, "a")
+    whole.done("a", part.rows)
+    assert not whole
+
+
+def test_messages_that_do_not_fit_are_noticed():
+    queue = queue_of(16)
+    fed(queue, "a", 16)
+    for number in (1, 9, 16):
+        with pytest.raises(AssertionError, match=f"row {number} was not"):
+            queue.answered("a", number)
+    answer(queue, "a", range(7))
+    with pytest.raises(AssertionError, match="row 6 was not"):
+        queue.answered("a", 6)
+    with pytest.raises(AssertionError, match="rows from 7 on are missing"):
+        queue.done("a", range(8))
+    with pytest.raises(AssertionError, match="was given as"):
+        queue.done("a", range(1, 16))
+
+
+ACTIONS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("feggkkkd")), min_size=20)
+
+
+@given(
+    actions=ACTIONS, total=st.integers(1, 40), per_item=st.integers(1, 3), size=st.integers(1, 9)
+)
+def test_each_row_is_answered_once_or_lost_whatever_workers_do(actions, total, per_item, size):
+    queue = queue_of(total, workers=3, size=size, per_item=per_item)
+    has: dict[str, list[tuple[Work, list[int]]]] = {worker: [] for worker in "abc"}
+    begun: dict[str, int] = dict.fromkeys("abc", 0)
+    answered, deaths, lost = Counter[int](), Counter[int](), list[int]()
+
+    def feed(worker: str) -> None:
+        has[worker] += [(work, [*work.rows]) for work in fed(queue, worker, size + total % 9)]
+        hunters = [works for works in has.values() if any(work.is_alone for work, _ in works)]
+        assert [len(works) for works in hunters] in ([], [1])
+
+    def go_on(worker: str) -> None:
+        """Begin all ranges, then answer a row, or end the first range."""
+        for work, _ in has[worker][begun[worker] :]:
+            queue.begun(worker, work.rows)
+        begun[worker] = len(has[worker])
+        for work, rows in has[worker][:1]:
+            if rows:
+                answered[rows[0]] += 1
+                queue.answered(worker, rows.pop(0))
+            if not rows:
+                queue.done(worker, work.rows)
+                has[worker].pop(0)
+                begun[worker] -= 1
+
+    def end(worker: str, *, dies: bool) -> None:
+        if dies:
+            deaths.update(row for _, rows in has[worker][: begun[worker]] for row in rows)
+            lost.extend(row for rows in queue.died(worker) for row in rows)
+        else:
+            queue.take_back(worker)
+        has[worker], begun[worker] = [], 0
+
+    for worker, action in actions:
+        if action in "fk":
+            feed(worker)
+        if action in "gk":
+            go_on(worker)
+        if action in "ekd":
+            end(worker, dies=action != "e")
+    end("a", dies=False)
+    end("b", dies=False)
+    while queue or has["c"]:
+        feed("c")
+        go_on("c")
+    assert sorted([*answered.elements(), *lost]) == [*range(total)]
+    assert {deaths[row] for row in lost} <= {2 * MAX_DEATHS}
+    assert max(deaths.values(), default=0) <= 2 * MAX_DEATHS
