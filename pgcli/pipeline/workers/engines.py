@@ -137,13 +137,12 @@ class Workers:
 
     def _replace(self, worker: EngineHandle, how: str) -> Iterator[RowsLost]:
         """Give the rows of a worker that died to others."""
-        count = len(self.ahead)
         self.remove(worker)
         yield from map(RowsLost, self._queue.died(worker))
         if self.is_stopping:
             return
         self._deaths += 1
-        if self._deaths > max(MAX_DEATHS_IN_A_ROW, 2 * count):
+        if self._deaths > max(MAX_DEATHS_IN_A_ROW, 2 * self._queue.workers):
             raise NoUsableDevice(
                 f"{self._deaths} engines died in a row, the last one: {how}", hint=self.hint
             )

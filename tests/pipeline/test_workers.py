@@ -1,0 +1,264 @@
+"""Workers are fed ahead, followed and replaced; an engine answers its works as one stream."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pgcli.errors import NoUsableDevice
+from pgcli.inputs import Inventory
+from pgcli.pipeline import task
+from pgcli.pipeline.checks import read_options
+from pgcli.pipeline.output import record_inventory
+from pgcli.pipeline.request.make import make_request
+from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
+from pgcli.pipeline.workers.engine_process import EngineDied
+from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
+from pgcli.pipeline.workers.messages import EngineInfo, Message, WorkBegun, WorkDone
+from pgcli.pipeline.workers.slots import EngineSlot
+from pgcli.pipeline.workers.work import Work, WorkQueue
+from pgcli.records import Answer, DecodedImage
+from pgcli.stores import LocalStore
+from tests.support import pretend
+from tests.support.answers import answer
+from tests.support.stub_runs import make_images
+
+INFO = EngineInfo("demo", "cpu", "float32", 4, {})
+#: What an engine does instead of sending a message; it may raise.
+Fate = Callable[["FakeEngine", Any], object]
+
+
+class FakeEngine:
+    """Answers what it is given, one message at a time."""
+
+    def __init__(self, on_message: Fate):
+        self.given: list[Work | None] = []
+        self.outbox: deque[Any] = deque([INFO])
+        self.is_stopped = self.is_closed = False
+        self._on_message = on_message
+
+    def send(self, work: Work | None) -> None:
+        assert None not in self.given, "the end comes last, and once"
+        self.given.append(work)
+        if work is None:
+            self.outbox.append(None)
+            return
+        self.outbox.append(WorkBegun(work.rows))
+        self.outbox += ((number, answer(number), None) for number in work.rows)
+        self.outbox.append(WorkDone(work.rows, len(work.rows), 0.0, 0, 0, ""))
+
+    def receive(self) -> Any:
+        assert not self.is_closed
+        self._on_message(self, self.outbox[0])
+        return self.outbox.popleft()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self.outbox = deque([*[*self.outbox][:2], None])  # a row in progress, and the end
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeWorkers(Workers):
+    """As many engines as there is room for."""
+
+    def __init__(
+        self,
+        total: int,
+        fate: Fate = lambda engine, message: None,
+        *,
+        count: int = 2,
+        should_stop: Callable[[], bool] = lambda: False,
+    ):
+        self.queue = WorkQueue([Work(range(total))], workers=count, size=8)
+        super().__init__(self.queue, should_stop)
+        self.engines: list[FakeEngine] = []
+        self._fate, self._count = fate, count
+
+    def start(self) -> None:
+        while self.queue and len(self.ahead) < self._count:
+            self.engines.append(FakeEngine(self._fate))
+            self.add(self.engines[-1])
+
+    def ready(self) -> Iterator[FakeEngine]:
+        engines = [engine for engine in self.engines if engine in self.ahead and engine.outbox]
+        assert engines, "all wait for each other"
+        yield from engines
+
+
+def outcome(workers: FakeWorkers) -> tuple[list[int], list[int]]:
+    """The rows that were answered, and those that were lost, each in order."""
+    answered, lost = list[int](), list[int]()
+    for message in workers.messages():
+        if isinstance(message, tuple):
+            answered.append(message[0])
+        elif isinstance(message, RowsLost):
+            lost += message.rows
+    assert all(engine.is_closed for engine in workers.engines)
+    return sorted(answered), sorted(lost)
+
+
+def number_of(message: Any) -> int | None:
+    return message[0] if isinstance(message, tuple) else None
+
+
+def test_workers_are_fed_ahead_of_what_they_begin_and_told_the_end_once():
+    workers = FakeWorkers(100, count=2)
+    seen: dict[str, list[Work | None]] = {}
+
+    def noted(engine: FakeEngine, message: Any) -> None:
+        if number_of(message) is not None and engine is workers.engines[0]:
+            seen.setdefault("first row", list(engine.given))
+
+    workers._fate = noted
+    messages = workers.messages()
+    next(messages)
+    assert workers.engines[0].given == [Work(range(8))], "no rows are in progress before it loads"
+    rows = [number for message in messages if (number := number_of(message)) is not None]
+    assert sorted(rows) == [*range(100)]
+    assert len(seen["first row"]) == 2, "the next range is there before a row is answered"
+    assert [engine.given[-1] for engine in workers.engines] == [None, None]
+    assert not any(engine.is_stopped for engine in workers.engines)
+
+
+def test_deaths_before_the_model_is_loaded_count_for_no_range():
+    loads = iter(range(100))
+
+    def fate(engine: FakeEngine, message: Any) -> None:
+        if isinstance(message, EngineInfo) and next(loads) < MAX_DEATHS_IN_A_ROW:
+            raise EngineDied("signal 9 ended it")
+
+    workers = FakeWorkers(20, fate)
+    assert outcome(workers) == ([*range(20)], [])
+    assert len(workers.engines) == MAX_DEATHS_IN_A_ROW + 2
+    assert {work.deaths for engine in workers.engines for work in engine.given if work} == {0}
+
+
+@pytest.mark.parametrize(("count", "deaths"), [(2, 9), (6, 13)])
+def test_engines_that_only_die_end_the_run(count, deaths):
+    def fate(engine: FakeEngine, message: Any) -> None:
+        raise EngineDied("it ended with exit code 7")
+
+    workers = FakeWorkers(100, fate, count=count)
+    with pytest.raises(NoUsableDevice, match=f"{deaths} engines died in a row.* exit code 7"):
+        outcome(workers)
+    assert all(engine.is_closed for engine in workers.engines)
+
+
+def test_image_that_kills_is_lost_and_the_others_are_answered():
+    """Engines that wait for the end of the hunt are told that nothing comes any more."""
+
+    def fate(engine: FakeEngine, message: Any) -> None:
+        if number_of(message) in (3, 21):
+            raise EngineDied("signal 11 ended it")
+
+    workers = FakeWorkers(22, fate, count=3)
+    assert outcome(workers) == ([n for n in range(22) if n not in (3, 21)], [3, 21])
+    killers = [
+        work for engine in workers.engines for work in engine.given if work and work.is_alone
+    ]
+    assert [work.deaths for work in killers if 3 in work.rows] == [0, 1]
+
+
+def test_many_deaths_with_rows_between_them_are_not_in_a_row():
+    rows: set[int] = set()
+
+    def fate(engine: FakeEngine, message: Any) -> None:
+        if (number := number_of(message)) is not None and number % 2 and number not in rows:
+            rows.add(number)
+            raise EngineDied("signal 9 ended it")
+
+    workers = FakeWorkers(60, fate)
+    assert outcome(workers) == ([*range(60)], [])
+    assert len(workers.engines) > 2 * MAX_DEATHS_IN_A_ROW
+
+
+def test_what_an_engine_raises_ends_the_run():
+    def fate(engine: FakeEngine, message: Any) -> None:
+        if number_of(message) == 5:
+            raise ValueError("wrong model")
+
+    workers = FakeWorkers(60, fate)
+    with pytest.raises(ValueError, match="wrong model"):
+        outcome(workers)
+    assert all(engine.is_closed for engine in workers.engines)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_rows_in_progress_are_kept_when_the_run_is_to_stop(dies):
+    stop: list[int] = []
+
+    def fate(engine: FakeEngine, message: Any) -> None:
+        if number_of(message) == 3:
+            stop.append(3)
+        if engine.is_stopped and message is None and dies:
+            raise EngineDied("signal 9 ended it")
+
+    workers = FakeWorkers(60, fate, should_stop=lambda: bool(stop))
+    answered, lost = outcome(workers)
+    given = sum(len(work.rows) for engine in workers.engines for work in engine.given if work)
+    assert answered[:4] == [0, 1, 2, 3]
+    assert (lost, len(workers.engines), len(answered) < given < 60) == ([], 2, True)
+    assert all(engine.is_stopped for engine in workers.engines)
+
+
+class BatchEngine(pretend.Engine):
+    """Answers batches of four rows, the last one first, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = self.most = 0
+        self.image_stats = SimpleNamespace(hits=0, prompts=0)
+
+    def ask(
+        self, stream: Iterable[tuple[int, DecodedImage]], *given: Any, **options: Any
+    ) -> Iterator[tuple[int, Answer]]:
+        self.asked += 1
+        batch: list[tuple[int, Answer]] = []
+        for pair in stream:
+            batch += super().ask([pair], *given, **options)
+            self.image_stats.hits += 1
+            self.image_stats.prompts += 2
+            self.most = max(self.most, len(batch))
+            while len(batch) > 4:
+                yield batch.pop()
+        yield from reversed(batch)
+
+
+def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch):
+    """The batch has rows of several works; messages say which rows, in their order."""
+    engine, sent = BatchEngine(), list[Message]()
+    monkeypatch.setattr(task, "load_engine", lambda *_: engine)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    make_images(tmp_path / "photos", 9, broken=[2, 3])
+    options = {"model": "demo", "workers": 0, "prompt": ("a", "b")}
+    request = make_request("ask", (str(tmp_path / "photos"),), options)
+    inventory = Inventory.scan(request.sources, read_options(request), None)
+    record_inventory(inventory, LocalStore(tmp_path / "state", create=True))
+    engine_task = EngineTask(request, EngineSlot(1), str(tmp_path / "state"))
+    works = [Work(range(1, 4)), Work(range(4, 6)), Work(range(6, 8)), Work(range(10, 18))]
+    rows = recorded_rows(engine_task)
+    answer_works(engine_task, rows, iter(works), lambda: False, sent.append)
+    assert (engine.asked, engine.most > 4) == (1, True)
+    info, *messages = sent
+    assert isinstance(info, EngineInfo)
+    by_work: dict[range, list[Message]] = {work.rows: [] for work in works}
+    for message in messages:
+        number = message[0] if isinstance(message, tuple) else message.rows.start
+        by_work[next(rows for rows in by_work if number in rows)].append(message)
+    for rows_of_work, (begun, *answered, done) in by_work.items():
+        assert begun == WorkBegun(rows_of_work)
+        assert isinstance(done, WorkDone)
+        assert done.rows == rows_of_work
+        assert [message[0] for message in answered] == [*rows_of_work]
+        for number, row, stamp in answered:
+            is_first = number in (rows_of_work.start, *range(0, 18, 2))
+            assert (row.index, row.prompt) == (number // 2, "ab"[number % 2])
+            assert (row.error is not None) == (row.index in (2, 3))
+            assert (stamp is not None) == (is_first and row.error is None)
+    ends = [message for message in messages if isinstance(message, WorkDone)]
+    assert [done.rows for done in ends] == list(by_work), "each file has its rows in order"
+    assert sum(done.images for done in ends) == 8
+    assert (sum(done.hits for done in ends), sum(done.prompts for done in ends)) == (6, 12)
