@@ -76,7 +76,6 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"retry_changed": True}, {}),
     ("caption", {"retry_changed": True}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
-    ("caption", {"retry_errors": True}, {"output": "rows/", "ray": "local"}),
     ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
     ("caption", {"view": "a.html"}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"draw": "drawn"}, {"output": "rows/", "ray": "local"}),

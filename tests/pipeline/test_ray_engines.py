@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ from PIL import Image
 
 from pgcli.errors import NoUsableDevice
 from pgcli.pipeline import checks
+from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.workers import ray_engines
 from pgcli.pipeline.workers.messages import WorkBegun, WorkDone
-from pgcli.pipeline.workers.ray_engines import Actor, Cluster, Resources
+from pgcli.pipeline.workers.ray_engines import Actor, Cluster, RayEngine, Resources
 from pgcli.pipeline.workers.work import Work
 from pgcli.records import Answer, DecodedImage
 from tests.support import pretend
@@ -107,6 +109,58 @@ def test_rows_are_those_of_a_run_alone_though_calls_are_swapped(ray, caption, cl
     assert sorted(ASKED) == [*range(IMAGES)]
     assert not list(Path("rows.pgcli").glob("open/*")), "actors write whole files"
     check_rows(cli)
+
+
+def test_files_name_the_model_also_where_the_owner_is_slow_to_record_it(
+    ray, caption, cli, monkeypatch
+):
+    note = RunModel.note
+
+    def slowly(model: RunModel, info: Any, record: Any) -> None:
+        time.sleep(0.5)
+        note(model, info, record)
+
+    monkeypatch.setattr(RunModel, "note", slowly)
+    assert caption("--ray", "auto")[0] == 0
+    check_rows(cli)
+
+
+def test_rows_of_a_file_of_which_some_are_saved_go_to_the_owner(ray, caption, cli):
+    def fail() -> None:
+        raise NoUsableDevice("out of memory")
+
+    ON_IMAGE[6] = fail
+    assert caption()[0] == 17
+    assert len([*Path("rows.pgcli/open").iterdir()]) == 1, "rows 4 and 5"
+    ON_IMAGE.clear()
+    ASKED.remove(6)
+    assert caption("--ray", "auto")[0] == 0
+    assert sorted(ASKED) == [*range(IMAGES)]
+    check_rows(cli)
+
+
+def test_failed_rows_are_asked_again_also_those_of_a_whole_file(ray, caption, cli):
+    for number in range(4, 9):
+        Path(f"photos/{number:02}.png").rename(f"{number}.png")
+        Path(f"photos/{number:02}.png").write_bytes(b"no image")
+    assert caption("--ray", "auto")[0] == 3
+    for number in range(4, 9):
+        Path(f"{number}.png").rename(f"photos/{number:02}.png")
+    code, said = caption("--ray", "auto", "--retry-errors")
+    assert code == 0, said
+    assert sorted(ASKED) == [*range(IMAGES)]
+    rows = pq.read_table("rows").to_pylist()
+    assert not [row["index"] for row in rows if row["error"]]
+
+
+def test_changed_image_is_noticed_by_the_next_command(ray, cli):
+    names = (f'{{"image": "photos/{number:02}.png"}}' for number in range(IMAGES))
+    Path("list.jsonl").write_text("\n".join(names))
+    words = ["caption", "list.jsonl", "-o", "rows/", *OPTIONS, "--ray", "auto"]
+    assert cli(*words)[0] == 0
+    Image.new("RGB", (99, 99), "red").save("photos/07.png")
+    code, _, said = cli(*words)
+    assert (code, "07.png" in said) == (13, True), said
 
 
 def test_given_works_come_in_order_whatever_order_calls_have(monkeypatch):
@@ -232,6 +286,14 @@ def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
     code, _, said = cli(*[word for word in words if word != "--quiet"])
     assert code == 0, said
     assert "each takes 0 GPUs and 2 cores of a machine, and the cluster has 0" in said
+
+
+def test_actor_without_room_ends_at_once_when_it_is_to_stop(ray):
+    cluster = Cluster("auto")
+    engine = RayEngine(cluster, cluster.actor(Actor, Resources(0, 1), SimpleNamespace()))
+    engine.stop()
+    assert engine.receive() is None
+    cluster.leave()
 
 
 def test_what_a_signal_raises_comes_out_of_a_call_of_ray(ray):

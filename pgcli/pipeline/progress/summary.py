@@ -172,8 +172,8 @@ def retry_command(request: RunRequest) -> str:
     It is described where it is long, has a password, or reads standard input.
     """
     words = [word for word in request.arguments if word not in ("--overwrite", "--retry-errors")]
-    if any(word.startswith(("--ray", "--shard")) for word in words):
-        return "the same command with --retry-errors, without --ray and --shard"
+    if any(word.startswith("--shard") for word in words):
+        return "the same command with --retry-errors, without --shard"
     command = shlex.join(["pgcli", *words[:1], "--retry-errors", *words[1:]])
     has_secret = any(word != without_credentials(word) for word in words)
     is_piped = "-" in request.sources

@@ -139,6 +139,7 @@ NEEDS: Mapping[str, Rule] = {
 
 #: Two options of which only one applies.
 either = partial(Rule, lambda o: False, "{flag} does not go with {other}")
+WHEN_SAVED = either("once all rows are saved, run the command without {other}")
 #: The rules of each of some options with each of others.
 PAIRS: Sequence[tuple[str, str, Rule]] = (
     ("choices_column", "choice", Rule(lambda o: False)),
@@ -155,11 +156,8 @@ PAIRS: Sequence[tuple[str, str, Rule]] = (
     ("shard", "ray", either("leave one of them out")),
     ("overwrite", "shard", either("remove the output and its folder .pgcli first")),
     ("overwrite", "retry_errors retry_changed", either("leave out {flag}")),
-    (
-        "draw view sidecar retry_errors retry_changed",
-        "ray shard",
-        either("once all rows are saved, run the command without {other}"),
-    ),
+    ("draw view sidecar", "ray shard", WHEN_SAVED),
+    ("retry_errors retry_changed", "shard", WHEN_SAVED),
 )
 DEFAULTS: Mapping[str, Any] = {
     option.name: option.default
