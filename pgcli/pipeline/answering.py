@@ -131,7 +131,7 @@ class Answering:
         `state`.
         """
         with (
-            self.progress.answering(),
+            self.progress.answering(loads=self.model.checkpoint.name),
             sink as save_row,
             self._in_order(save_row, ranges, is_ordered=is_ordered) as save,
             closing(self._workers(ranges, state).messages()) as messages,
@@ -207,6 +207,8 @@ class Answering:
         """
         is_first = self.model.info is None
         self.model.note(info, None if self.output is None else self.output.record)
+        if is_first:
+            self.progress.begin_rows()
         if is_first and self.output is not None:
             self.output.note_model(info)
 

@@ -58,9 +58,8 @@ class RunModel:
     def slots(self, rows: int | None) -> list[EngineSlot]:
         """Where engines compute so many rows; None for an unknown number, which one computes."""
         options = self._request.model
-        if rows is None or self._request.question.embeds_texts:
-            return [EngineSlot(1)]
-        if options.engines is None and not rows:
+        is_empty = options.engines is None and not rows
+        if rows is None or is_empty or self._request.question.embeds_texts:
             return [EngineSlot(1)]
         size = total_bytes(self.checkpoint.folder)
         return engine_slots(options.engines, options.device, size, rows=rows)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
 
 from pgcli.inputs.stamps import Stamp, is_other
 from pgcli.pipeline.output import RunOutput, SaveRow
@@ -14,7 +13,7 @@ from pgcli.pipeline.state.compare import stamp_at
 from pgcli.pipeline.state.folder import RETRIED
 from pgcli.pipeline.state.forms import error_rows
 from pgcli.pipeline.state.image_stamps import ImageStamps
-from pgcli.pipeline.state.lines import Segment, errors_in
+from pgcli.pipeline.state.lines import Coverage, Segment, errors_in
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.records import Answer
 from pgcli.wording import count
@@ -55,9 +54,8 @@ class Retry:
     @property
     def ranges(self) -> list[range]:
         """The rows that are asked again, as ranges."""
-        groups = groupby(enumerate(self.missing), key=lambda pair: pair[1] - pair[0])
-        rows = ([number for _, number in group] for _, group in groups)
-        return [range(numbers[0], numbers[-1] + 1) for numbers in rows]
+        covered = Coverage(Segment(number, 1) for number in self.missing)
+        return [range(*ends) for ends in covered.ranges]
 
     def errors_before(self, saved: Counter[str]) -> Counter[str]:
         """The errors of rows that stay as they are, of those that the output has saved."""

@@ -33,9 +33,11 @@ from pgcli.pipeline.retry import Retry
 from pgcli.pipeline.rows import Numbered, RunRows, row_schema
 from pgcli.pipeline.settings import resumed_request
 from pgcli.pipeline.state.folder import State
+from pgcli.pipeline.state.lines import Coverage, Segment
 from pgcli.pipeline.stream import open_row_stream
 from pgcli.pipeline.task import find_checkpoints, question_facts
 from pgcli.pipeline.workers.engine_process import import_ahead
+from pgcli.records import Item
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.wording import count
@@ -326,18 +328,21 @@ class Run:
         ranges = [] if rows.total is None else [range(rows.total)]
         sink = open_row_stream(request, schema, self.progress.show)
         if answering.has_workers(ranges):
+            if self.hooks:
+                asked = filter(self.is_asked, rows.numbered_ranges(ranges))
+                covered = Coverage(Segment(first, len(item.prompts)) for first, item in asked)
+                ranges = [range(*ends) for ends in covered.ranges]
             with TemporaryDirectory(prefix="pgcli-") as folder:
                 state = LocalStore(Path(folder))
                 record_inventory(rows.inventory, state)
                 answering.elsewhere(ranges, sink, state, is_ordered=True)
             return
-        asked = (
-            (first, item)
-            for first, item in self.arriving()
-            if not any(hook.skips(item) for hook in self.hooks)
-        )
-        answering.here(asked, sink, images=rows.images)
+        answering.here(filter(self.is_asked, self.arriving()), sink, images=rows.images)
         self.check_end_of_input()
+
+    def is_asked(self, numbered: tuple[int, Item]) -> bool:
+        """Whether an item is asked: no hook skips it."""
+        return not any(hook.skips(numbered[1]) for hook in self.hooks)
 
     def find_model(self) -> None:
         """Find the files of the model. Raises ModelUnavailable and InvalidCheckpoint."""

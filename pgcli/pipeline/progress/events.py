@@ -22,7 +22,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage begins: counting, loading, answering. `total` is unknown where it is None.
+    """A stage begins, and ends the one before. `total` is unknown where it is None.
 
     `initial` of the total were done before. Without a `unit` nothing is counted.
     """

@@ -74,12 +74,12 @@ class RunProgress:
             yield add
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
+    def answering(self, *, loads: str = "") -> Iterator[None]:
         """A block in which rows are computed, with progress shown and signals obeyed.
 
-        Raises Interrupted after a signal, once the rows in progress are saved.
+        Other processes load the model `loads` first, until `begin_rows` is called. Raises
+        Interrupted after a signal, once the rows in progress are saved.
         """
-        self._answering_began = perf_counter()
         self._shutdown = GracefulShutdown(
             lambda: self.say("finishing the rows in progress; press again to quit at once"),
             lambda: self.show_rows(is_asked=True),
@@ -88,17 +88,27 @@ class RunProgress:
         if self.state is not None:
             self.note_counts()
             self.state.owner.write()  # `pgcli status` knows the total from the beginning
+        if loads:
+            self._answering_began = perf_counter()
+            self.show(events.Stage(f"loading {loads}"))
+        else:
+            self.begin_rows()
+        try:
+            with self._shutdown:
+                yield
+                self.show_rows()
+                self._shutdown.raise_if_requested()
+                self._budget.check_share(self.tally)
+        finally:
+            self.measure()
+            self.show(events.StageEnd())
+
+    def begin_rows(self) -> None:
+        """Show the rows, and measure their rate from now on: the model is loaded."""
+        self._answering_began = perf_counter()
         total, before = self.summary.input_rows, self.tally.rows_before
-        with self.stage(self.request.question.task, total, before, "rows"):
-            self.show(events.Progress(before, waits_for="reading the first images"))
-            try:
-                with self._shutdown:
-                    yield
-                    self.show_rows()
-                    self._shutdown.raise_if_requested()
-                    self._budget.check_share(self.tally)
-            finally:
-                self.measure()
+        self.show(events.Stage(self.request.question.task, total, before, "rows"))
+        self.show(events.Progress(before, waits_for="reading the first images"))
 
     def should_stop(self) -> bool:
         """Whether a signal, or a pipe that is not read any more, ends the run."""

@@ -54,6 +54,7 @@ class Workers:
         self._queue, self._should_stop = queue, should_stop
         #: The workers that have not ended, with the rows that each is fed ahead.
         self.ahead: dict[EngineHandle, int] = {}
+        self._loading: set[EngineHandle] = set()
         self._ending: set[EngineHandle] = set()  # those that get no more rows
         self._deaths = 0  # since a row was answered
         self.is_stopping = False
@@ -77,6 +78,8 @@ class Workers:
                     self.is_stopping = True
                     for worker in list(self.ahead):
                         worker.stop()
+                    for worker in list(self._loading):  # they have no rows in progress
+                        self.remove(worker)
                 if not self.is_stopping:
                     self.start()
                 for worker in self.ready():
@@ -88,12 +91,14 @@ class Workers:
     def add(self, worker: EngineHandle) -> None:
         """Give a worker that was started its first rows."""
         self.ahead[worker] = rows_ahead(self._queue, "cpu")
+        self._loading.add(worker)
         self._feed(worker)
 
     def remove(self, worker: EngineHandle) -> None:
         """End a worker; its rows are taken back apart from that."""
         worker.close()
         del self.ahead[worker]
+        self._loading.discard(worker)
         self._ending.discard(worker)
 
     def _receive(self, worker: EngineHandle) -> Iterator[Message | RowsLost]:
@@ -112,6 +117,7 @@ class Workers:
             self._deaths = 0
             self._queue.answered(worker, message[0])
         elif isinstance(message, EngineInfo):
+            self._loading.discard(worker)
             self.ahead[worker] = rows_ahead(self._queue, message.device)
             self._feed(worker)
         elif isinstance(message, WorkBegun):
