@@ -200,11 +200,7 @@ class Answering:
         self.progress.update(row)
 
     def _note_engine(self, info: EngineInfo) -> None:
-        """Note what is known of an engine.
-
-        Raises OutputExists for another model than before, and NoUsableDevice for one that is not
-        that of the engines before.
-        """
+        """Note what is known of an engine. Raises what `RunModel.note` raises."""
         is_first = self.model.info is None
         self.model.note(info, None if self.output is None else self.output.record)
         if is_first:

@@ -182,13 +182,10 @@ class RunOutput:
 
     # what is saved
 
-    def missing(self) -> list[range]:
-        """The rows that are neither in the output nor beside it."""
-        return self._missing(self.coverage)
-
-    def _missing(self, coverage: Coverage) -> list[range]:
+    def missing(self, saved: Coverage | None = None) -> list[range]:
+        """The rows that are not `saved`, by default neither in the output nor beside it."""
         total = self.rows.total
-        ranges = [] if total is None else list(coverage.missing(0, total))
+        ranges = [] if total is None else list((saved or self.coverage).missing(0, total))
         if self.shard is None:
             return ranges
         parts = (part for rows in ranges for part in split_rows(rows, self.file_rows))
@@ -199,7 +196,7 @@ class RunOutput:
         """Whether every row of the input, or of the shard, is in the output itself."""
         if self.rows.total is None or self.state.record is None:
             return False
-        return not self._missing(self._final())
+        return not self.missing(self._final())
 
     def _final(self) -> Coverage:
         """The rows that were in the output itself when it was opened."""

@@ -43,6 +43,8 @@ class Retry:
             self._retried.append(number, self._kept[number])
         #: The rows that are asked again.
         self.missing = [number for number in self._numbers if number not in self._kept]
+        covered = Coverage(Segment(number, 1) for number in self.missing)
+        self.ranges = [range(*ends) for ends in covered.ranges]
         kinds = [f"{count(len(errors), 'row')} with errors"] * bool(errors)
         kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
         verb = "is" if len(self._numbers) == 1 else "are"
@@ -50,12 +52,6 @@ class Retry:
             f"{' and '.join(kinds)} {verb} asked again; {output.state.name} is replaced once all "
             "of them are answered"
         )
-
-    @property
-    def ranges(self) -> list[range]:
-        """The rows that are asked again, as ranges."""
-        covered = Coverage(Segment(number, 1) for number in self.missing)
-        return [range(*ends) for ends in covered.ranges]
 
     def errors_before(self, saved: Counter[str]) -> Counter[str]:
         """The errors of rows that stay as they are, of those that the output has saved."""

@@ -115,7 +115,7 @@ def test_overlapping_files_of_earlier_commands_are_delivered_once(tmp_path):
 
     order = InOrder(early, deliver, first=2, saved=saved)
     order.begin(early.segments())
-    assert order.has_delivered_files, "those whose rows are saved"
+    assert order.delivered, "those whose rows are saved"
     for number in (12, 2, 19):
         order.save(number, line(number))
     assert delivered == [(n, n) for n in (*range(2, 11), 12, 13, 14, 19, 20, 21)]

@@ -30,13 +30,9 @@ class InOrder:
         self._early, self._deliver = early, deliver
         self._saved = saved or Coverage([])
         self._left: dict[int, tuple[Segment, int]] = {}
-        self._delivered: list[str] = []
+        #: Files whose rows were all delivered, so that they can be removed.
+        self.delivered: list[str] = []
         self.next = self._saved.end_of(first)
-
-    @property
-    def has_delivered_files(self) -> bool:
-        """Whether all rows of some files were delivered, so that they can be removed."""
-        return bool(self._delivered)
 
     def begin(self, segments: Iterable[Segment]) -> None:
         """Take up the files of rows that earlier commands left."""
@@ -44,7 +40,7 @@ class InOrder:
         for segment, begin, end in without_overlap(segments, self.next):
             self._left[begin] = segment, end
         waiting = {segment.name for segment, _ in self._left.values()}
-        self._delivered += [segment.name for segment in segments if segment.name not in waiting]
+        self.delivered += [segment.name for segment in segments if segment.name not in waiting]
         self._release()
 
     def save(self, number: int, line: bytes) -> None:
@@ -58,7 +54,7 @@ class InOrder:
 
     def remove_delivered(self) -> None:
         """Remove the files whose rows were delivered."""
-        names, self._delivered = self._delivered, []
+        names, self.delivered = self.delivered, []
         self._early.remove(names)
 
     def _release(self) -> None:
@@ -73,7 +69,7 @@ class InOrder:
             for line in self._early.lines(segment, first, end):
                 self._deliver(self.next, line)
                 self.next += 1
-            self._delivered.append(segment.name)
+            self.delivered.append(segment.name)
 
 
 @contextmanager
@@ -83,9 +79,8 @@ def in_order_of(
     """A block in which the rows of ranges are delivered in order; early ones are in a temporary
     folder."""
     ends = [0, *(row for rows in ranges for row in (rows.start, rows.stop)), ALL_ROWS]
-    others = Coverage([])
-    for first, end in zip(ends[::2], ends[1::2], strict=True):
-        others.add(first, end)
+    gaps = zip(ends[::2], ends[1::2], strict=True)
+    others = Coverage(Segment(first, end - first) for first, end in gaps)
     with TemporaryDirectory(prefix="pgcli-") as folder:
         early = OpenRows(LocalStore(Path(folder)))
         try:

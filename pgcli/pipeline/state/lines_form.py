@@ -61,7 +61,7 @@ class LinesForm(LineReader):
     def save(self, number: int, line: bytes) -> None:
         """Save a row."""
         self._order.save(number, line)
-        if self._order.has_delivered_files and monotonic() >= self._removes_at:
+        if self._order.delivered and monotonic() >= self._removes_at:
             self._remove_delivered()
 
     def finish(self, total: int) -> None:
@@ -83,7 +83,7 @@ class LinesForm(LineReader):
 
     def close(self) -> None:
         """Flush and close all files. Raises OutputFailed."""
-        if self._order.has_delivered_files:
+        if self._order.delivered:
             self._remove_delivered()
         if self._file is not None:
             file, self._file = self._file, None

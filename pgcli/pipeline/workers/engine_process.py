@@ -70,7 +70,7 @@ class EngineProcess:
         finally:
             child_end.close()
 
-    def send(self, work: Work | None) -> None:
+    def send(self, work: Work | str | None) -> None:
         """Give the engine more rows; None: there are no more."""
         with suppress(OSError):  # it has died, as `receive` says
             self.connection.send(work)
@@ -91,8 +91,7 @@ class EngineProcess:
 
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""
-        with suppress(OSError):
-            self.connection.send(STOP)
+        self.send(STOP)
 
     def close(self) -> None:
         """End the process."""

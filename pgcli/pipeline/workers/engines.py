@@ -54,7 +54,7 @@ class Workers:
         self._queue, self._should_stop = queue, should_stop
         #: The workers that have not ended, with the rows that each is fed ahead.
         self.ahead: dict[EngineHandle, int] = {}
-        self._loading: set[EngineHandle] = set()
+        self._loaded: set[EngineHandle] = set()
         self._ending: set[EngineHandle] = set()  # those that get no more rows
         self._deaths = 0  # since a row was answered
         self.is_stopping = False
@@ -76,10 +76,8 @@ class Workers:
             while self.ahead or (self._queue and not self.is_stopping):
                 if not self.is_stopping and self._should_stop():
                     self.is_stopping = True
-                    for worker in list(self.ahead):
-                        worker.stop()
-                    for worker in list(self._loading):  # they have no rows in progress
-                        self.remove(worker)
+                    for worker in list(self.ahead):  # without a model it has no row in progress
+                        worker.stop() if worker in self._loaded else self.remove(worker)
                 if not self.is_stopping:
                     self.start()
                 for worker in self.ready():
@@ -91,14 +89,12 @@ class Workers:
     def add(self, worker: EngineHandle) -> None:
         """Give a worker that was started its first rows."""
         self.ahead[worker] = rows_ahead(self._queue, "cpu")
-        self._loading.add(worker)
         self._feed(worker)
 
     def remove(self, worker: EngineHandle) -> None:
         """End a worker; its rows are taken back apart from that."""
         worker.close()
         del self.ahead[worker]
-        self._loading.discard(worker)
         self._ending.discard(worker)
 
     def _receive(self, worker: EngineHandle) -> Iterator[Message | RowsLost]:
@@ -117,7 +113,7 @@ class Workers:
             self._deaths = 0
             self._queue.answered(worker, message[0])
         elif isinstance(message, EngineInfo):
-            self._loading.discard(worker)
+            self._loaded.add(worker)
             self.ahead[worker] = rows_ahead(self._queue, message.device)
             self._feed(worker)
         elif isinstance(message, WorkBegun):
