@@ -149,6 +149,20 @@ def test_delivered_files_are_removed_once_their_rows_are_on_disk(tmp_path, monke
     assert [*map(number_of, output.read_bytes().splitlines())] == [0, 1, 2, 3]
 
 
+def test_new_file_in_place_of_one_without_a_whole_row_is_kept(tmp_path):
+    """A kill leaves such a file between its creation and its first row."""
+    output, opened = tmp_path / "rows.jsonl", tmp_path / "state/open"
+    opened.mkdir(parents=True)
+    (opened / f"{2:012}.jsonl").write_bytes(line(2)[:9])
+    early = early_rows(tmp_path)
+    form = LinesForm(LocalStore(tmp_path), output, early)
+    form.begin(early.segments())
+    for number in (2, 0, 1):
+        form.save(number, line(number))
+    form.finish(3)
+    assert [*map(number_of, output.read_bytes().splitlines())] == [0, 1, 2]
+
+
 class MemoryStore:
     """As much of a store as open rows need."""
 

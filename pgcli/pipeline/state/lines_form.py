@@ -66,6 +66,7 @@ class LinesForm(LineReader):
 
     def finish(self, total: int) -> None:
         """Complete the output of so many rows, all of which are saved."""
+        assert self._rows >= total, f"row {self._rows} is missing"
         self._opened()  # an output of no rows is an empty file
         self.close()
 

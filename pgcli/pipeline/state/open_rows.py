@@ -35,9 +35,12 @@ class OpenRows(LineReader):
         return [name for name in names if OPEN_FILE.fullmatch(name.removeprefix(self._folder))]
 
     def segments(self) -> list[Segment]:
-        """The rows in the files that there are. Raises OutputFailed and OutputExists."""
+        """The rows in the files that there are. Raises OutputFailed and OutputExists.
+
+        A file without a whole row is none of them: a new file may take its name.
+        """
         scans = ((name, self.scan(name)) for name in self.names())
-        return [Segment(self._first_row(n), s.rows, s.errors, n) for n, s in scans]
+        return [Segment(self._first_row(n), s.rows, s.errors, n) for n, s in scans if s.rows]
 
     def append(self, number: int, line: bytes) -> None:
         """Save a row. Raises OutputFailed."""
