@@ -25,8 +25,8 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 #: What a file system without locks answers; there several runs may write one output.
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 POLL_SECONDS = 0.02
-TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.part", re.DOTALL)
-ABANDONED_SECONDS = 60.0  # after which a temporary file that nobody has locked is removed
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)
+ABANDONED_SECONDS = 60.0  # after which a temporary file of a shared folder is old
 
 
 class Held(Exception):
@@ -188,21 +188,26 @@ class LocalStore:
             self.path.rmdir()
 
     def remove_abandoned(
-        self, folder: str = "", start: str = ".", *, is_alone: bool = False
+        self,
+        folder: str = "",
+        is_own: Callable[[str], object] = bool,
+        *,
+        is_shared: bool = False,
     ) -> None:
-        """Remove the temporary files of processes that were killed: those nobody has locked.
+        """Remove the temporary files of killed processes that were to get names of ours.
 
-        Those whose names begin with `start` only, and new ones only if no other process writes
-        here now: a file is created and then locked.
+        Only unlocked ones, and where other processes write such files now only old ones: a file is
+        created and then locked.
         """
         with suppress(OSError), self._within(f"{folder}/") as (_, here):
-            for name in filter(TEMPORARY.fullmatch, self._names(folder)):
+            matches = map(TEMPORARY.fullmatch, self._names(folder))
+            for name in (match[0] for match in matches if match and is_own(match[1])):
                 with suppress(OSError):
                     descriptor = open_descriptor(name, os.O_RDWR | os.O_NOFOLLOW, here)
                     try:
                         age = time() - os.fstat(descriptor).st_mtime
-                        is_left = is_alone or age > ABANDONED_SECONDS
-                        if name.startswith(start) and is_left and try_lock(descriptor):
+                        is_left = not is_shared or age > ABANDONED_SECONDS
+                        if is_left and try_lock(descriptor):
                             os.unlink(name, dir_fd=here)
                     finally:
                         release(descriptor)

@@ -232,14 +232,18 @@ def test_of_several_processes_one_creates_a_file(tmp_path, links):
 def test_temporary_files_of_killed_processes_are_removed_and_no_others(store, monkeypatch):
     abandoned = store.path / temporary_name("run.json")
     abandoned.touch()
-    store.remove_abandoned()
-    assert abandoned.exists()  # it may be that of a process that just opened it
-    monkeypatch.setattr(local, "ABANDONED_SECONDS", -60.0)
+    store.remove_abandoned(is_shared=True)  # it may be that of a process that just opened it
+    store.remove_abandoned(is_own="run".__eq__)
+    assert abandoned.exists()
+    store.remove_abandoned(is_own="run.json".__eq__)
+    assert not abandoned.exists()
+    (store.path / temporary_name("run.json")).touch()
     (store.path / ".hidden.part").touch()  # nothing that this program names so
+    monkeypatch.setattr(local, "ABANDONED_SECONDS", -60.0)
 
     def write(file: Any) -> None:
         file.write(b"1")
-        LocalStore(store.path).remove_abandoned()
+        LocalStore(store.path).remove_abandoned(is_shared=True)
 
     assert store.publish("rows.parquet", write, replace=False)
     assert store.read("rows.parquet") == b"1"

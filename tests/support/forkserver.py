@@ -336,6 +336,8 @@ def _run(kind: Kind, request: dict[str, object]) -> None:
     lines = {"buffering": 1, "errors": "backslashreplace"}
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, **lines)  # noqa: SIM115
     code: object = 1
+    for name, seconds in json.loads(os.environ.get("LEASE", "{}")).items():
+        setattr(importlib.import_module("pgcli.pipeline.state.owner"), name, seconds)
     try:
         code = importlib.import_module(PROGRAMS[kind]).main()
     except SystemExit as end:

@@ -1,9 +1,10 @@
-"""Kills runs of every kind at random moments.
+"""Kills and stops runs of every kind at random moments.
 
-Each run is the whole command line. Killed are programs, their decoding and engine processes, and
-on Ray the actors, nodes and drivers of a cluster on this machine. What was killed is begun again
-until all rows are there. Rows are compared during the run, and files byte for byte at its end, with
-those of a run that nothing disturbs.
+Each run is the whole command line. Killed are programs, their decoding and engine processes, the
+process that engines are forked from, and on Ray the actors, nodes and drivers of a cluster on this
+machine. Killed programs start again until all rows are saved. Stopped processes continue after a
+while; a second command meets a stopped program. Rows are compared during the run, and files byte
+for byte at its end, with those of an undisturbed run.
 """
 
 import io
@@ -25,8 +26,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from pgcli.errors import PgcliError
+from pgcli.pipeline.state.folder import FOLDERS, OWN, shard_stores
+from pgcli.pipeline.state.record import state_folder
 from pgcli.pipeline.status import read_status
-from pgcli.stores import open_folder
+from pgcli.stores import Store, open_folder
 from tests.support import ray_cluster
 from tests.support.forkserver import ForkedRun
 from tests.support.writable_stores import used_store
@@ -37,25 +40,34 @@ SECONDS_PER_ROW, CHUNK_SECONDS = 0.004, 0.5  # of a pretended model; of an actor
 #: Before a kill. On Ray as long as it takes to start an engine on a busy machine.
 MAX_SECONDS, RAY_SECONDS = 6.0, 12.0
 MOMENT, POLL_SECONDS, END_SECONDS = 0.1, 0.01, 300
-#: The processes of a run that die: of a third death, the rows in progress would have an error.
+#: Of the lease in a store, and of a process that is stopped.
+SILENT_SECONDS, STOPPED_SECONDS = 2.0, 3.0
+LEASE = {"BEAT_SECONDS": 0.3, "SILENT_SECONDS": SILENT_SECONDS, "WATCH_SECONDS": 0.1}
+#: The processes of a program that die: rows that too many engines have died of become error rows.
 MAX_DEATHS = 2
-#: Exit codes: all rows are there, one with an error; a process of a killed run still ends; too
-#: many processes died.
+#: Exit codes: all rows are saved, one with an error; another command owns the output; too many
+#: processes died.
 COMPLETE, IS_ACTIVE, NO_DEVICE = 3, 12, 17
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run: its output and options, and those of each program that takes part."""
+    """A kind of run: its output and options, and those of each program that takes part.
+
+    `stops` and `kills` name the only processes that are stopped, or killed; else any is killed.
+    """
 
     output: str
     options: str = "--workers 0"
     programs: tuple[str, ...] = ("",)
     model: str = "pretended"
+    stops: str = ""
+    kills: str = ""
 
 
 FOLDER = "--workers 0 --rows-per-file 8"
 SHARDS = ("--shard 0/3", "--shard 1/3", "--shard 2/3")
+SHARDS_OF_2 = ("--shard 0/2", "--shard 1/2")
 ENGINES = "--engines 2 --workers 0"
 KINDS = {
     "lines": Kind("rows.jsonl"),
@@ -69,6 +81,12 @@ KINDS = {
     "engines, Parquet": Kind("rows.parquet", ENGINES, model="real"),
     "engines, folder": Kind("rows/", f"{ENGINES} --rows-per-file 8", model="real"),
     "engines, store": Kind("s3://bucket/{}/", f"{ENGINES} --rows-per-file 8", model="real"),
+    "engines, shards": Kind("rows/", f"{ENGINES} --rows-per-file 8", SHARDS_OF_2, model="real"),
+    "engines, decoding processes": Kind("rows.jsonl", "--engines 2 --workers 1", model="real"),
+    "fork server": Kind("rows.jsonl", ENGINES, model="real", kills="fork server"),
+    "stopped engines": Kind("rows.jsonl", ENGINES, model="real", stops="engine"),
+    "stopped shards": Kind("rows/", FOLDER, SHARDS, stops="program"),
+    "store, stopped shards": Kind("s3://bucket/{}/", FOLDER, SHARDS, stops="program"),
     "Ray": Kind("rows/", FOLDER, model="Ray"),
     "Ray, store": Kind("s3://bucket/{}/", FOLDER, model="Ray"),
 }
@@ -79,7 +97,7 @@ class Programs:
 
     def __init__(self, kind: Kind, folder: Path, cluster: Any = None):
         self._kind, self._folder, self._cluster = kind, folder, cluster
-        self._deaths = 0
+        self._deaths: Counter[Any] = Counter()  # of each program's processes
         self.url = kind.output.format(folder.name)
         if "://" not in self.url:
             self.url = str(folder / self.url) + "/" * kind.output.endswith("/")
@@ -93,40 +111,70 @@ class Programs:
             return ray_cluster.start_run(self._cluster.address, words, self._folder)
         return ForkedRun(
             words,
-            env=os.environ | {"PRETEND_SECONDS": str(SECONDS_PER_ROW)},
+            env=os.environ | {"PRETEND_SECONDS": str(SECONDS_PER_ROW), "LEASE": json.dumps(LEASE)},
             cwd=self._folder,
             stderr=subprocess.PIPE,
             kind="real" if self._kind.model == "real" else "pretended",
         )
 
-    def kill(self, rng: random.Random) -> bool:
-        """Kill a program or one of its processes; whether there was one."""
+    def disturb(self, rng: random.Random) -> str:
+        """Kill or stop a program or one of its processes; the name of what it was, or empty."""
         if not self._running:
-            return False
+            return ""
         program = rng.choice(list(self._running))
-        processes = self._processes(program) if self._deaths < MAX_DEATHS else []
-        if processes and rng.random() < 0.6:
+        if self._kind.stops:
+            return self._stop(program, rng)
+        may_die = self._deaths[program] < MAX_DEATHS
+        processes = self._processes(program) if may_die else {}
+        if self._kind.kills:
+            processes = {pid: name for pid, name in processes.items() if name == self._kind.kills}
+        if processes and (self._kind.kills or rng.random() < 0.6):
+            killed = rng.choice(list(processes))
             with suppress(ProcessLookupError):
-                os.kill(rng.choice(processes), signal.SIGKILL)
-                self._deaths += 1
-                return True
-            return False
+                os.kill(killed, signal.SIGKILL)
+                self._deaths[program] += 1
+                return processes[killed]
+            return ""
+        if self._kind.kills and may_die:
+            return ""
         options = self._running[program]
         program.kill()
-        was_killed = self._end(program) == -signal.SIGKILL
-        if was_killed:
-            self._running[self._start(options)] = options
-        return was_killed
+        if self._end(program) != -signal.SIGKILL:
+            return ""
+        self._running[self._start(options)] = options
+        return "program"
 
-    def _processes(self, program: ForkedRun | subprocess.Popen[str]) -> list[int]:
+    def _stop(self, program: ForkedRun | subprocess.Popen[str], rng: random.Random) -> str:
+        """Stop a program, which a second one meets, or one of its processes, for a while."""
+        named = {program.pid: "program"} | self._processes(program)
+        processes = [pid for pid, name in named.items() if name == self._kind.stops]
+        if not processes:
+            return ""
+        stopped = rng.choice(processes)
+        try:
+            os.kill(stopped, signal.SIGSTOP)
+        except ProcessLookupError:
+            return ""
+        options = self._running[program]
+        if stopped == program.pid and rng.random() < 0.7:
+            self._running[self._start(options)] = options
+        time.sleep(rng.uniform(0, STOPPED_SECONDS))
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGCONT)
+        return f"stopped {self._kind.stops}"
+
+    def _processes(self, program: ForkedRun | subprocess.Popen[str]) -> dict[int, str]:
+        """The processes of a program, each with what it is."""
         if self._kind.model == "Ray":
-            return sorted(filter(psutil.pid_exists, ray_cluster.actors(self._folder)))
+            actors = filter(psutil.pid_exists, ray_cluster.actors(self._folder))
+            return dict.fromkeys(sorted(actors), "actor")
         with suppress(psutil.NoSuchProcess):
-            return [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
-        return []
+            children = psutil.Process(program.pid).children(recursive=True)
+            return {child.pid: role_of(child, program.pid) for child in children}
+        return {}
 
     def _end(self, program: ForkedRun | subprocess.Popen[str]) -> int:
-        """Wait for a program, which is begun again where it ends before its rows are there."""
+        """Wait for a program, which starts again if it ends before its rows are saved."""
         _, said = program.communicate(timeout=END_SECONDS)
         options, code = self._running.pop(program), program.returncode
         died = NO_DEVICE if self._deaths else COMPLETE
@@ -141,9 +189,25 @@ class Programs:
         while self._running:
             self._end(next(iter(self._running)))
 
+    def repeat(self) -> None:
+        """Run the programs again, one after the other: there is nothing to do but to clean up."""
+        for options in self._kind.programs:
+            self._running[self._start(options)] = options
+            self.finish()
+
     @property
     def has_ended(self) -> bool:
         return all(program.poll() is not None for program in self._running)
+
+
+def role_of(process: psutil.Process, program: int) -> str:
+    """What a process of a program is."""
+    words = " ".join(process.cmdline())
+    if "multiprocessing.forkserver" in words:
+        return "fork server" if process.ppid() == program else "engine"
+    if "resource_tracker" in words:
+        return "resource tracker"
+    return "engine" if "multiprocessing.spawn" in words else "decoding process"
 
 
 def files_of(output: str) -> dict[str, bytes]:
@@ -192,12 +256,34 @@ def without_id(name: str, data: bytes) -> Any:
     return data[:-footer], metadata.schema.to_arrow_schema().remove_metadata(), settings, groups
 
 
-def kill_often(kind: str, kills: int, rng: random.Random, folder: Path, cluster: Any = None) -> int:
+def foreign_files(output: str) -> list[str]:
+    """The files in the state folder of a complete output that do not belong there.
+
+    On this machine also temporary files, there and beside the rows.
+    """
+    state = open_folder(state_folder(output))
+    found = [name for store in (state, *shard_stores(state)) for name in foreign_names(store)]
+    if "://" not in output:
+        found += [str(file) for file in Path(output).parent.rglob(".*.part")]
+    return found
+
+
+def foreign_names(store: Store) -> list[str]:
+    folders = ("", *(f"{name}/" for name in FOLDERS))
+    names = [entry.name for prefix in folders for entry in store.list(prefix)]
+    return [name for name in names if not OWN.fullmatch(name) or name.startswith("open/")]
+
+
+def kill_often(
+    kind: str, kills: int, rng: random.Random, folder: Path, cluster: Any = None
+) -> Counter[str]:
     """Kill runs of a kind this many times in total, in a new folder, and compare their rows.
 
-    Returns how often some rows, but not all, were saved then.
+    Returns how often each kind of process was killed or stopped, and with the key `amid rows` how
+    often some rows, but not all, were saved then.
     """
-    done = amid = runs = 0
+    done = runs = 0
+    counts: Counter[str] = Counter()
     settings, nodes = KINDS[kind], Nodes(cluster)
     make_images(folder / "photos")
     seconds = 0.0  # of an undisturbed run, the second time
@@ -219,14 +305,20 @@ def kill_often(kind: str, kills: int, rng: random.Random, folder: Path, cluster:
             wait(run, seconds, rng)
             rows, saved = Counter(rows_of(run.url)), saved_rows(run.url)
             assert rows <= whole, "a file has other rows"
-            if (rng.random() < 0.25 and nodes.kill(rng)) or run.kill(rng):
+            is_node = rng.random() < 0.25 and nodes.kill(rng)
+            if name := "node" if is_node else run.disturb(rng):
                 done += 1
-                amid += 0 < saved < IMAGES
+                counts[name] += 1
+                counts["amid rows"] += 0 < saved < IMAGES
         run.finish()
-        assert Counter(rows_of(run.url)) == whole, "rows are lost, or there twice"
+        assert Counter(rows_of(run.url)) == whole, "rows are lost, or saved twice"
         assert contents(run.url) == files, "a file has other bytes"
+        run.repeat()
+        assert contents(run.url) == files, "a file has other bytes"
+        foreign = foreign_files(run.url)
+        assert not foreign, f"the output is complete, and there are {foreign}"
     nodes.remove()
-    return amid
+    return counts
 
 
 def wait(run: Programs, seconds: float, rng: random.Random) -> None:

@@ -186,16 +186,26 @@ class State:
         return bool(names) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
 
     def _remove_abandoned(self) -> None:
-        """Remove the temporary files that killed commands left."""
-        if not isinstance(self.store, LocalStore) or not isinstance(self.owner.store, LocalStore):
+        """Remove the temporary files that killed commands left, at once where only this one
+        writes."""
+        own = [self.owner.store] if self.shard else shard_stores(self.store)
+        for store in [self.store, *own]:
+            is_shared = bool(self.shard) and store is self.store
+            for folder in ("", *FOLDERS) if isinstance(store, LocalStore) else ():
+                store.remove_abandoned(folder, is_shared=is_shared)
+        if self.is_stored:
             return
-        for folder in ("", *FOLDERS):
-            self.owner.store.remove_abandoned(folder)
         output = Path(self.output)
         if not self.is_folder:
-            LocalStore(output.parent, follow=True).remove_abandoned(start=f".{output.name}.")
+            LocalStore(output.parent, follow=True).remove_abandoned(is_own=output.name.__eq__)
         elif output.is_dir():
-            LocalStore(output, follow=True).remove_abandoned(start=".part-")
+            LocalStore(output, follow=True).remove_abandoned(is_own=self._is_own_part)
+
+    def _is_own_part(self, name: str) -> bool:
+        """Whether only this command writes the file of this name in a folder."""
+        number, count = map(int, (self.shard or "0/1").split("/"))
+        match = PART.fullmatch(name)
+        return match is not None and int(match[1]) % count == number
 
     def begin(self, record: RunRecord) -> RunRecord:
         """Write the record of a new run, and return it, or that of a shard that was first.
