@@ -188,13 +188,14 @@ class State:
     def _remove_abandoned(self) -> None:
         """Remove the temporary files that killed commands left, at once where only this one
         writes."""
+        if not isinstance(self.store, LocalStore):
+            return
         own = [self.owner.store] if self.shard else shard_stores(self.store)
         for store in [self.store, *own]:
+            assert isinstance(store, LocalStore)
             is_shared = bool(self.shard) and store is self.store
-            for folder in ("", *FOLDERS) if isinstance(store, LocalStore) else ():
+            for folder in ("", *FOLDERS):
                 store.remove_abandoned(folder, is_shared=is_shared)
-        if self.is_stored:
-            return
         output = Path(self.output)
         if not self.is_folder:
             LocalStore(output.parent, follow=True).remove_abandoned(is_own=output.name.__eq__)
