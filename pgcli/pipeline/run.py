@@ -130,7 +130,9 @@ class Run:
                 sampled = sum(
                     1 for _ in answers(images.take(self.tally, lambda first, image: None))
                 )
-            time = estimated_time(loading, perf_counter() - began, sampled, rows.total)
+            shard, seconds = checks.shard_of(request), perf_counter() - began
+            of_shard = rows.total if shard is None else rows.total // shard.count
+            time = estimated_time(loading, seconds, sampled, of_shard)
         self.progress.show(events.FactTable([("time", time)]))
 
     # the input

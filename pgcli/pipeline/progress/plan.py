@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.checkpoints.find import find_local
 from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.pipeline import checks
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.task import model_name
 from pgcli.wording import duration
@@ -24,10 +25,11 @@ def plan_facts(
     """Names and values of what the run is going to do."""
     options, per_item = request, rows.per_item or 1
     of_each = f", {per_item} for each image" if per_item > 1 else ""
-    output = options.output
+    output, shard = options.output, checks.shard_of(request)
     optional = [
         ("adapter", options.model.adapter),
         ("quantized", None if options.model.quantize == "none" else options.model.quantize),
+        ("shard", shard and f"{shard.number}/{shard.count}"),
         ("output", "standard output" if output.output == "-" else output.output),
         ("drawn in", output.draw),
         ("sidecars", output.sidecar),
