@@ -262,3 +262,10 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch):
     assert [done.rows for done in ends] == list(by_work), "each file has its rows in order"
     assert sum(done.images for done in ends) == 8
     assert (sum(done.hits for done in ends), sum(done.prompts for done in ends)) == (6, 12)
+
+
+def test_a_stopping_run_does_not_wait_for_a_worker_that_loads_its_model():
+    workers = FakeWorkers(100, should_stop=lambda: bool(workers.engines))
+    workers.ready = lambda: iter(workers.engines[:1])
+    assert outcome(workers) == ([0], [])
+    assert [engine.is_stopped for engine in workers.engines] == [True, False]
