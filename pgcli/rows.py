@@ -120,7 +120,7 @@ class RowSchema:
         Values that readers reject are replaced: NaN and infinity by null, a lone surrogate by
         U+FFFD.
         """
-        row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
+        row: dict[str, Any] = {name: getattr(answer, name) for name in (*self.base, *self.extras)}
         if "boxes" in row:
             row["boxes"] = [*map(box_to_dict, answer.boxes)]
             row["logprob"] = round6(answer.logprob)
@@ -136,7 +136,10 @@ class RowSchema:
         for name in self.keep:
             value = answer.kept.get(name)
             row[name] = to_json(value) if self.exact else value
-        return {name: json_safe(value) for name, value in row.items()}
+        for name, value in row.items():
+            if value is not None:
+                row[name] = json_safe(value)
+        return row
 
     def _embedding(self, values: array[float]) -> str | list[float]:
         """The values as decimals that restore them, or as text of their bytes."""

@@ -160,12 +160,13 @@ class Answering:
         schema = row_schema(self.request, self.rows.inventory.kept, exact=False)
         items = (item for rows in ranges for item in self.rows.item_of_each(rows))
 
-        def deliver(number: int, line: bytes) -> None:
-            row = schema.answer(parse_row(line) or {})
-            if is_ordered:
-                save(number, row)
-            if self.hooks:
-                self.pass_to_hooks([(number, next(items), row)])
+        def deliver(first: int, lines: Sequence[bytes]) -> None:
+            for number, line in enumerate(lines, first):
+                row = schema.answer(parse_row(line) or {})
+                if is_ordered:
+                    save(number, row)
+                if self.hooks:
+                    self.pass_to_hooks([(number, next(items), row)])
 
         def save_and_pass_on(number: int, row: Answer) -> None:
             if not is_ordered:

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -67,9 +67,9 @@ def test_rows_of_ranges_are_delivered_in_order_whatever_order_they_come_in(rows,
     wanted = [row for numbers in chosen for row in numbers]
     delivered: list[int] = []
 
-    def deliver(number: int, row: bytes) -> None:
-        assert number == number_of(row)
-        delivered.append(number)
+    def deliver(first: int, rows: Sequence[bytes]) -> None:
+        assert [*range(first, first + len(rows))] == [*map(number_of, rows)]
+        delivered.extend(map(number_of, rows))
 
     seen = set[int]()
     with in_order_of(chosen, deliver) as order:
@@ -110,8 +110,8 @@ def test_overlapping_files_of_earlier_commands_are_delivered_once(tmp_path):
     early, delivered = early_rows(tmp_path), []
     saved = Coverage([Segment(11, 1), Segment(15, 4)])
 
-    def deliver(number: int, row: bytes) -> None:
-        delivered.append((number, number_of(row)))
+    def deliver(first: int, rows: Sequence[bytes]) -> None:
+        delivered.extend(enumerate(map(number_of, rows), first))
 
     order = InOrder(early, deliver, first=2, saved=saved)
     order.begin(early.segments())

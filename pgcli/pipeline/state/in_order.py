@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,18 +12,22 @@ from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, without_over
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.stores import LocalStore
 
+#: Takes lines, with the number of the first of them.
+Deliver = Callable[[int, Sequence[bytes]], object]
+BLOCK_LINES = 1000  # that are delivered at once
+
 
 class InOrder:
     """Delivers each row when all rows before it were delivered; until then it waits in `early`.
 
-    `next` is the row that is delivered next; rows that are `saved` are neither waited for nor
-    delivered.
+    `deliver` gets the number of the first of some lines. `next` is the row that is delivered next;
+    rows that are `saved` are neither waited for nor delivered.
     """
 
     def __init__(
         self,
         early: OpenRows,
-        deliver: Callable[[int, bytes], object],
+        deliver: Deliver,
         *,
         first: int = 0,
         saved: Coverage | None = None,
@@ -48,7 +53,7 @@ class InOrder:
         if number != self.next:
             self._early.append(number, line)
             return
-        self._deliver(number, line)
+        self._deliver(number, [line])
         self.next = number + 1
         self._release()
 
@@ -66,16 +71,15 @@ class InOrder:
                 if (segment := self._early.starting_at(first)) is None:
                     return
                 end = segment.end
-            for line in self._early.lines(segment, first, end):
-                self._deliver(self.next, line)
-                self.next += 1
+            lines = self._early.lines(segment, first, end)
+            while block := [*islice(lines, BLOCK_LINES)]:
+                self._deliver(self.next, block)
+                self.next += len(block)
             self.delivered.append(segment.name)
 
 
 @contextmanager
-def in_order_of(
-    ranges: Sequence[range], deliver: Callable[[int, bytes], object]
-) -> Iterator[InOrder]:
+def in_order_of(ranges: Sequence[range], deliver: Deliver) -> Iterator[InOrder]:
     """A block in which the rows of ranges are delivered in order; early ones are in a temporary
     folder."""
     ends = [0, *(row for rows in ranges for row in (rows.start, rows.stop)), ALL_ROWS]

@@ -22,6 +22,8 @@ from pgcli.stores.writing import wrap_write_errors
 ALL_ROWS = 2**62
 #: Seconds between flushes to disk; a power loss costs the rows of the last ones.
 SYNC_SECONDS = 5.0
+#: Seconds between two looks whether a file still has its name.
+LOOK_SECONDS = 0.2
 #: One of so many lines is compared with the input when a run resumes.
 PROBE_EVERY = 4096
 #: Every row of ours begins and ends so: compact JSON with the columns in one order.
@@ -186,10 +188,11 @@ class RowFile:
         self.name, self._path = name or str(path), path
         self._descriptor, self._size = descriptor, size
         self._synced_at = monotonic()
+        self._looked_at = 0.0
 
-    def append(self, line: bytes) -> None:
-        """Write a line; on a full disk nothing of it remains."""
-        remaining, at = memoryview(line), self._size
+    def append(self, lines: bytes) -> None:
+        """Write lines; on a full disk nothing of them remains."""
+        remaining, at = memoryview(lines), self._size
         with wrap_write_errors(self.name):
             self._check_same()
             try:
@@ -207,13 +210,15 @@ class RowFile:
         """Flush all lines to disk. A failed flush is final: what is on disk is unknown."""
         with wrap_write_errors(self.name):
             os.fsync(self._descriptor)
+            self._looked_at = 0.0
             self._check_same()
         self._synced_at = monotonic()
 
-    def close(self) -> None:
-        """Flush and close the file."""
+    def close(self, *, flushes: bool = True) -> None:
+        """Flush and close the file; one that is removed next is not flushed."""
         try:
-            self.sync()
+            if flushes:
+                self.sync()
         finally:
             with wrap_write_errors(self.name):
                 os.close(self._descriptor)
@@ -224,12 +229,14 @@ class RowFile:
         Rows after a cut would follow a hole, and rows would replace what others wrote.
         """
         status = os.fstat(self._descriptor)
-        try:
-            is_there = os.path.samestat(status, self._path.stat())
-        except FileNotFoundError:
-            is_there = False
-        if not is_there:
-            raise changed(self.name, "removed or replaced")
+        if monotonic() - self._looked_at >= LOOK_SECONDS:
+            try:
+                is_there = os.path.samestat(status, self._path.stat())
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:
+                raise changed(self.name, "removed or replaced")
+            self._looked_at = monotonic()
         if status.st_size != self._size:
             raise changed(self.name, "truncated" if status.st_size < self._size else "extended")
 

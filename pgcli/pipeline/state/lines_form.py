@@ -91,10 +91,11 @@ class LinesForm(LineReader):
             file.close()
         self._early.close()
 
-    def _append(self, number: int, line: bytes) -> None:
-        assert number == self._rows, f"row {self._rows} is missing"
-        self._opened().append(line)
-        self._rows, self._size = number + 1, self._size + len(line)
+    def _append(self, first: int, lines: Sequence[bytes]) -> None:
+        assert first == self._rows, f"row {self._rows} is missing"
+        data = b"".join(lines)
+        self._opened().append(data)
+        self._rows, self._size = first + len(lines), self._size + len(data)
 
     def _remove_delivered(self) -> None:
         """Remove open files whose rows are in the output now, and on disk."""

@@ -71,7 +71,7 @@ class OpenRows(LineReader):
                 continue
             self._expecting.pop(file.end, None)
             del self._files[first]
-            file.close()
+            file.close(flushes=False)
             if file.held is None:
                 put.append(name)
         if put:
@@ -150,8 +150,8 @@ class NewFile:
         if code := error_of(line):
             self.errors[code] += 1
 
-    def close(self) -> None:
-        """Flush the file to disk. Raises OutputFailed."""
+    def close(self, *, flushes: bool = True) -> None:
+        """Flush the file to disk, unless it is removed next. Raises OutputFailed."""
         if self.rows_file is not None:
             file, self.rows_file = self.rows_file, None
-            file.close()
+            file.close(flushes=flushes)
