@@ -429,6 +429,6 @@ class RunOutput:
         self.stamps.close()
         with suppress(OutputFailed):
             self.form.close()
-        lines = self.early.held_lines()
+        lines = self.early.buffered_lines()
         tally.rows -= len(lines)
         tally.errors -= errors_in(lines)

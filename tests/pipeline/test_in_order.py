@@ -189,10 +189,10 @@ def test_rows_for_a_store_are_in_memory_until_they_are_put():
     for number in (0, 1, 5, 6, 9):
         early.append(number, line(number))
     early.remove(["open/000000000000.jsonl"])  # a file of the output has its rows
-    assert (store.files, [*map(number_of, early.held_lines())]) == ({}, [5, 6, 9])
+    assert (store.files, [*map(number_of, early.buffered_lines())]) == ({}, [5, 6, 9])
     assert [*early.lines(early.starting_at(5), 6, 7)] == [line(6)]
-    early.put_held()
-    assert early.held_lines() == []
+    early.put_buffered()
+    assert early.buffered_lines() == []
     segments = sorted((s.first, s.rows) for s in OpenRows(store).segments())
     assert segments == [(5, 2), (9, 1)]
     OpenRows(store).remove([*store.files])

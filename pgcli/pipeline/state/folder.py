@@ -59,7 +59,7 @@ class State:
         self.output, self.overwrite, self.shard = output, overwrite, shard
         self.name = without_credentials(output)
         self._store: Store | None = None
-        self._held: list[str] = []
+        self._log_lines: list[str] = []
         self._log: int | None = None
 
     @property
@@ -253,8 +253,8 @@ class State:
         if self._log is None and isinstance(self.owner.store, LocalStore):
             self._log = self.owner.store.open_append(LOG)
             self._write(log_line(shlex.join(["pgcli", *arguments])))
-            while self._held:
-                self._write(self._held.pop(0))
+            while self._log_lines:
+                self._write(self._log_lines.pop(0))
 
     def log(self, text: str) -> None:
         """Append a line to the log; it is kept until `start_log`, as a run may save nothing.
@@ -263,7 +263,7 @@ class State:
         """
         line = log_line(text)
         if self._log is None:
-            self._held.append(line)
+            self._log_lines.append(line)
         else:
             self._write(line)
 

@@ -19,8 +19,8 @@ MAX_OPEN_FILES = 64
 class OpenRows(LineReader):
     """Files of consecutive rows in a folder of the state, each named by its first row.
 
-    A file ends before each multiple of `file_rows`. An object store has no files to append to:
-    rows for it are held in memory, and `put_held` puts those that did not go into the output.
+    A file ends before each multiple of `file_rows`. An object store has no files to append to: its
+    rows are buffered in memory, and `put_buffered` puts those that did not go into the output.
     """
 
     def __init__(self, store: Store, folder: str = OPEN, *, file_rows: int = ALL_ROWS):
@@ -72,7 +72,7 @@ class OpenRows(LineReader):
             self._expecting.pop(file.end, None)
             del self._files[first]
             file.close(flushes=False)
-            if file.held is None:
+            if file.buffered is None:
                 put.append(name)
         if put:
             self._store.delete(put)
@@ -82,24 +82,24 @@ class OpenRows(LineReader):
         while self._expecting:
             self._expecting.popitem()[1].close()
 
-    def put_held(self) -> None:
-        """Put the rows that are held for an object store. Raises OutputFailed."""
-        for file in self._held():
-            self._store.replace(file.name, b"".join(file.held or ()))
+    def put_buffered(self) -> None:
+        """Put the rows that are buffered for an object store. Raises OutputFailed."""
+        for file in self._buffered():
+            self._store.replace(file.name, b"".join(file.buffered or ()))
             del self._files[file.first]
 
-    def held_lines(self) -> list[bytes]:
+    def buffered_lines(self) -> list[bytes]:
         """The rows that are in memory only, as the store did not take them."""
-        return [line for file in self._held() for line in file.held or ()]
+        return [line for file in self._buffered() for line in file.buffered or ()]
 
-    def _held(self) -> list[NewFile]:
-        return [file for file in self._files.values() if file.held is not None]
+    def _buffered(self) -> list[NewFile]:
+        return [file for file in self._files.values() if file.buffered is not None]
 
     def _begin(self, first: int) -> NewFile:
         """A new file for rows from `first` on."""
         file = self._files[first] = NewFile(first, f"{self._folder}{first:012}.jsonl")
         if not isinstance(self._store, LocalStore):
-            file.held = []
+            file.buffered = []
             return file
         if len(self._expecting) >= MAX_OPEN_FILES:
             self._expecting.pop(next(iter(self._expecting))).close()
@@ -113,21 +113,21 @@ class OpenRows(LineReader):
 
     def _stream(self, name: str) -> BinaryIO | None:
         file = self._files.get(self._first_row(name))
-        if file is None or file.held is None:
+        if file is None or file.buffered is None:
             return super()._stream(name)
-        return BytesIO(b"".join(file.held))
+        return BytesIO(b"".join(file.buffered))
 
 
 @dataclass
 class NewFile:
-    """A file of rows that was begun here: its lines are in `rows_file`, or `held` in memory."""
+    """A file of rows that was begun here: its lines are in `rows_file`, or `buffered` in memory."""
 
     first: int
     name: str
     rows: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     rows_file: RowFile | None = None
-    held: list[bytes] | None = None
+    buffered: list[bytes] | None = None
 
     @property
     def end(self) -> int:
@@ -141,8 +141,8 @@ class NewFile:
 
     def append(self, line: bytes) -> None:
         """Save the next row. Raises OutputFailed."""
-        if self.held is not None:
-            self.held.append(line)
+        if self.buffered is not None:
+            self.buffered.append(line)
         else:
             assert self.rows_file is not None
             self.rows_file.append(line)

@@ -59,7 +59,7 @@ class PartsForm(Parts):
     def close(self) -> None:
         """Flush and close all files. Raises OutputFailed."""
         self._early.close()
-        self._early.put_held()
+        self._early.put_buffered()
 
     def _note_if_complete(self, number: int) -> None:
         if self._ready.end_of(number * self.file_rows) >= (number + 1) * self.file_rows:
