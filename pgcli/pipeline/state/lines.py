@@ -184,8 +184,8 @@ def open_stream(store: Store, name: str) -> BinaryIO | None:
 class RowFile:
     """A file to which rows are appended, each completely or not at all. Raises OutputFailed."""
 
-    def __init__(self, descriptor: int, path: Path, size: int = 0, *, name: str = ""):
-        self.name, self._path = name or str(path), path
+    def __init__(self, descriptor: int, path: Path, size: int = 0):
+        self.name, self._path = str(path), path
         self._descriptor, self._size = descriptor, size
         self._synced_at = monotonic()
         self._looked_at = 0.0

@@ -105,7 +105,7 @@ class OpenRows(LineReader):
             self._expecting.pop(next(iter(self._expecting))).close()
         self._store.delete([file.name])  # it has no whole row
         descriptor = self._store.open_append(file.name)
-        file.rows_file = RowFile(descriptor, self._store.path / file.name, name=file.name)
+        file.rows_file = RowFile(descriptor, self._store.path / file.name)
         return file
 
     def _first_row(self, name: str) -> int:
