@@ -23,6 +23,7 @@ from pgcli.pipeline.state.open_rows import MAX_OPEN_FILES, OpenRows
 from pgcli.pipeline.state.parts import Parts
 from pgcli.pipeline.state.parts_form import PartsForm
 from pgcli.pipeline.state.record import RunRecord
+from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.stores import Entry, LocalStore
 from tests.support.answers import answer, refused
@@ -259,7 +260,7 @@ def drop_a_row() -> None:
     """Have a run lose one of its rows."""
     save, dropped = RunOutput.save, random.Random(0).randrange(12)
 
-    def save_others(output: RunOutput, number: int, row: object) -> None:
+    def save_others(output: RunOutput, number: int, row: Answer) -> None:
         if number != dropped:
             save(output, number, row)
 
@@ -276,3 +277,23 @@ def test_output_with_a_hole_is_not_complete(images, kind):
     assert len(rows_of(folder, output)) < len(rows)
     assert finish(folder, output, **options)[0] == 3
     assert rows_of(folder, output) == rows
+
+
+def check_stamps() -> None:
+    """Have a run fail if the file of an answered image is not noted before its rows are saved."""
+    save = RunOutput.save
+
+    def check_and_save(output: RunOutput, number: int, row: Answer) -> None:
+        stamps = output.stamps.read()
+        assert row.error or (row.index < len(stamps) and stamps[row.index][0]), "no stamp"
+        save(output, number, row)
+
+    RunOutput.save = check_and_save
+
+
+@pytest.mark.parametrize("kind", ["lines", "parquet of engines"])
+def test_file_of_an_image_is_noted_before_its_rows_are_saved(images, kind):
+    """A command that is killed between the two would resume with another file."""
+    output, options = KINDS[kind]
+    code, said = finish(fresh(images, "noted"), output, before=check_stamps, **options)
+    assert code == 3, said

@@ -180,9 +180,7 @@ def test_limit_that_grows_has_the_owner_replace_the_last_file(ray, caption, cli)
     check_rows(cli)
 
 
-def test_an_actor_that_dies_once_is_replaced_and_an_image_that_kills_is_an_error_row(
-    ray, caption, cli
-):
+def test_a_dead_actor_is_replaced_and_an_image_that_kills_is_an_error_row(ray, caption, cli):
     deaths: list[int] = []
 
     def kill(number: int, times: int) -> Callable[[], None]:
@@ -234,7 +232,7 @@ def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
     assert numbers == [4, 5, 6, 7, 8, 9], "rows of the written file are not sent"
 
 
-def test_lost_node_of_the_command_ends_it_with_17_and_the_same_command_resumes(ray, caption, cli):
+def test_lost_node_of_the_command_ends_it_with_17_and_it_resumes(ray, caption, cli):
     ON_IMAGE[9] = lambda: ray.end_node("node 0")
     code, said = caption("--ray", "auto")
     assert code == 17

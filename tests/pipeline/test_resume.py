@@ -190,10 +190,13 @@ def test_rows_that_engines_left_beyond_a_gap_come_after_it(images, gap):
     finish(folder, "rows.jsonl")
     rows = (folder / "rows.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "rows.jsonl").write_bytes(b"".join(rows[:saved]))
-    left = folder / "rows.jsonl.pgcli" / "open" / f"{first:012}-abcdef.jsonl"
+    left = folder / "rows.jsonl.pgcli" / "open" / f"{first:012}.jsonl"
     left.parent.mkdir(exist_ok=True)
     left.write_bytes(b"".join(rows[first:end]))
+    (images / "computed").touch()
     assert finish(folder, "rows.jsonl")[0] == 3
+    computed = {*map(int, (images / "computed").read_text().split())}
+    assert computed == {*range(saved, 16)} - {*range(first, end)} - {6, 7}  # of no image
     assert (folder / "rows.jsonl").read_bytes().splitlines(keepends=True) == rows
 
 

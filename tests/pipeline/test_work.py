@@ -41,7 +41,7 @@ def die_of(queue: WorkQueue, work: Work) -> list[range]:
     return queue.died("victim")
 
 
-def test_rows_are_given_in_order_until_a_worker_has_enough_that_it_has_not_begun():
+def test_workers_get_rows_in_order_until_they_have_enough_not_begun():
     queue = queue_of(80)
     first, second = fed(queue, "a"), fed(queue, "b", 9)
     assert [work.rows for work in (*first, *second)] == [range(8), range(8, 16), range(16, 24)]
@@ -96,7 +96,7 @@ def test_worker_that_ends_leaves_its_rows_without_a_death():
     queue.take_back("unknown")
 
 
-def test_after_two_deaths_one_worker_answers_image_by_image_while_others_go_on():
+def test_after_two_deaths_one_worker_answers_image_by_image():
     queue = queue_of(24, workers=3, per_item=2)
     for _ in range(MAX_DEATHS):
         assert die_of(queue, Work(range(8))) == []
@@ -129,7 +129,7 @@ def test_image_that_ends_two_more_workers_is_lost():
     assert (bool(queue), queue.remaining) == (False, 0)
 
 
-def test_file_that_a_worker_writes_is_given_whole_until_rows_of_it_are_sent():
+def test_file_of_a_worker_is_given_whole_until_rows_of_it_are_sent():
     queue = WorkQueue([Work(range(100), is_part=True)], workers=8, size=8)
     (part,) = fed(queue, "a")
     assert (part.rows, part.is_part) == (range(100), True)

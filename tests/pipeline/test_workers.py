@@ -1,5 +1,6 @@
 """Workers are fed ahead, followed and replaced; an engine answers its works as one stream."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ class FakeEngine:
 
     def send(self, work: Work | None) -> None:
         assert None not in self.given, "the end comes last, and once"
+        assert not self.is_stopped
         self.given.append(work)
         if work is None:
             self.outbox.append(None)
@@ -56,7 +58,9 @@ class FakeEngine:
 
     def stop(self) -> None:
         self.is_stopped = True
-        self.outbox = deque([*[*self.outbox][:2], None])  # a row in progress, and the end
+        while not isinstance(self.outbox[-2], WorkBegun):  # of the last range, a row in progress
+            self.outbox.pop()
+        self.outbox.append(None)
 
     def close(self) -> None:
         self.is_closed = True
@@ -148,15 +152,16 @@ def test_engines_that_only_die_end_the_run(count, deaths):
     assert all(engine.is_closed for engine in workers.engines)
 
 
-def test_image_that_kills_is_lost_and_the_others_are_answered():
+@pytest.mark.parametrize(("total", "lost"), [(8, [3]), (22, [3, 21])])
+def test_image_that_kills_is_lost_and_the_others_are_answered(total, lost):
     """Engines that wait for the end of the hunt are told that nothing comes any more."""
 
     def fate(engine: FakeEngine, message: Any) -> None:
-        if number_of(message) in (3, 21):
+        if number_of(message) in lost:
             raise EngineDied("signal 11 ended it")
 
-    workers = FakeWorkers(22, fate, count=3)
-    assert outcome(workers) == ([n for n in range(22) if n not in (3, 21)], [3, 21])
+    workers = FakeWorkers(total, fate, count=3)
+    assert outcome(workers) == ([number for number in range(total) if number not in lost], lost)
     killers = [
         work for engine in workers.engines for work in engine.given if work and work.is_alone
     ]
@@ -210,6 +215,7 @@ class BatchEngine(pretend.Engine):
 
     def __init__(self) -> None:
         self.asked = self.most = 0
+        self.has_all_works = threading.Event()
         self.image_stats = SimpleNamespace(hits=0, prompts=0)
 
     def ask(
@@ -218,6 +224,7 @@ class BatchEngine(pretend.Engine):
         self.asked += 1
         batch: list[tuple[int, Answer]] = []
         for pair in stream:
+            assert self.has_all_works.wait(60)
             batch += super().ask([pair], *given, **options)
             self.image_stats.hits += 1
             self.image_stats.prompts += 2
@@ -229,7 +236,7 @@ class BatchEngine(pretend.Engine):
 
 def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch):
     """The batch has rows of several works; messages say which rows, in their order."""
-    engine, sent = BatchEngine(), list[Message]()
+    engine, sent, begun_after = BatchEngine(), list[Message](), list[int]()
     monkeypatch.setattr(task, "load_engine", lambda *_: engine)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
     make_images(tmp_path / "photos", 9, broken=[2, 3])
@@ -239,9 +246,19 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch):
     record_inventory(inventory, LocalStore(tmp_path / "state", create=True))
     engine_task = EngineTask(request, EngineSlot(1), str(tmp_path / "state"))
     works = [Work(range(1, 4)), Work(range(4, 6)), Work(range(6, 8)), Work(range(10, 18))]
-    rows = recorded_rows(engine_task)
-    answer_works(engine_task, rows, iter(works), lambda: False, sent.append)
+
+    def given() -> Iterator[Work]:
+        yield from works
+        engine.has_all_works.set()
+
+    def send(message: Message) -> None:
+        sent.append(message)
+        if isinstance(message, WorkBegun):
+            begun_after.append(engine.image_stats.hits)
+
+    answer_works(engine_task, recorded_rows(engine_task), given(), lambda: False, send)
     assert (engine.asked, engine.most > 4) == (1, True)
+    assert begun_after == [0, 2, 2, 2], "as their first images are taken, not when they are given"
     info, *messages = sent
     assert isinstance(info, EngineInfo)
     by_work: dict[range, list[Message]] = {work.rows: [] for work in works}

@@ -40,6 +40,14 @@ def test_no_import_cycle_between_files():
     TopologicalSorter(imports).prepare()  # raises CycleError
 
 
+def test_no_import_cycle_in_the_pipeline_also_of_imports_for_types():
+    graph = grimp.build_graph("pgcli", cache_dir=None)
+    files = graph.find_descendants("pgcli.pipeline")
+    assert len(files) > 30
+    imports = {name: graph.find_modules_directly_imported_by(name) & files for name in files}
+    TopologicalSorter(imports).prepare()
+
+
 def test_no_module_has_a_catch_all_name():
     catch_all = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
     names = (name for file in (ROOT / "pgcli").rglob("*.py") for name in file.parts)
