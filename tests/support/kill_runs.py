@@ -119,9 +119,10 @@ class Programs:
 
     def disturb(self, rng: random.Random) -> str:
         """Kill or stop a program or one of its processes; the name of what it was, or empty."""
-        if not self._running:
+        running = [program for program in self._running if program.poll() is None]
+        if not running:
             return ""
-        program = rng.choice(list(self._running))
+        program = rng.choice(running)
         if self._kind.stops:
             return self._stop(program, rng)
         may_die = self._deaths[program] < MAX_DEATHS
