@@ -6,7 +6,6 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
 from itertools import islice
@@ -255,13 +254,15 @@ class Table:
         """The paths of the images of some chosen rows; None for bytes and addresses."""
         if self.is_gone:
             return
-        columns = frozenset({self.image_column})
+        columns, folder = frozenset({self.image_column}), os.path.join(self._folder, "")  # noqa: PTH118
         for row in self._chosen_rows(start, stop, columns, images=False):
-            path = None
-            with suppress(BadValue):
+            try:
                 path, _ = row_image(row, self._options)
-            is_file = path is not None and paths.url_scheme(path) is None and row.span is None
-            yield os.path.join(self._folder, paths.parse_path(path)) if path and is_file else None  # noqa: PTH118
+            except BadValue:
+                path = None
+            is_file = path is not None and row.span is None and paths.url_scheme(path) is None
+            path = paths.parse_path(path) if path and is_file else None
+            yield path if path is None or path.startswith("/") else folder + path
 
     # --- scanning
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from math import inf
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 from typing import BinaryIO
 
 from pgcli.errors import OutputExists, OutputFailed
@@ -25,8 +25,7 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 #: What a file system without locks answers; there several runs may write one output.
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 POLL_SECONDS = 0.02
-TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)
-ABANDONED_SECONDS = 60.0  # after which a temporary file of a shared folder is old
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)  # see temporary_name
 
 
 class Held(Exception):
@@ -41,7 +40,6 @@ class LocalStore:
     are created when they are needed.
     """
 
-    is_conditional = True
     _descriptor = -1
 
     def __init__(self, path: Path, *, create: bool = False, follow: bool = False):
@@ -62,7 +60,7 @@ class LocalStore:
         with self._errors(""):
             return sorted(name for name in self._names("") if not name.startswith("."))
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "") -> Iterator[Entry]:
         """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
         with (
@@ -72,11 +70,11 @@ class LocalStore:
             os.scandir(folder) as files,
         ):
             for file in files:
-                name, is_hidden = parent + slash + file.name, file.name.startswith(".")
-                if file.name.startswith(start) and name > after and not is_hidden:
+                if file.name.startswith(start) and not file.name.startswith("."):
                     with suppress(FileNotFoundError):  # removed meanwhile
                         status = file.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
+                            name = parent + slash + file.name
                             yield Entry(name, status.st_size, status.st_mtime)
 
     def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
@@ -133,8 +131,8 @@ class LocalStore:
     ) -> bool:
         """Write a file with `write`, and name it when everything is on disk.
 
-        Returns False where a file of the name exists and is not to be replaced: of several
-        processes the first one wins. Killed before that, it leaves a temporary file at most.
+        Returns False where a file of the name exists and is not to be replaced. Killed before
+        that, it leaves a temporary file at most.
         """
         with self._errors(name), self._within(name, create=True) as (leaf, folder):
             if is_regular(leaf, folder) and not replace:
@@ -142,8 +140,6 @@ class LocalStore:
             temporary = temporary_name(leaf)
             file = os.fdopen(open_descriptor(temporary, CREATE | os.O_EXCL, folder), "wb")
             try:
-                with suppress(OSError):  # locked until it is closed: see remove_abandoned
-                    try_lock(file.fileno())
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -187,30 +183,16 @@ class LocalStore:
                     os.rmdir(name, dir_fd=self._descriptor)
             self.path.rmdir()
 
-    def remove_abandoned(
-        self,
-        folder: str = "",
-        is_own: Callable[[str], object] = bool,
-        *,
-        is_shared: bool = False,
-    ) -> None:
+    def remove_abandoned(self, folder: str = "", is_own: Callable[[str], object] = bool) -> None:
         """Remove the temporary files of killed processes that were to get names of ours.
 
-        Only unlocked ones, and where other processes write such files now only old ones: a file is
-        created and then locked.
+        Only where no other process writes files of these names now.
         """
-        with suppress(OSError), self._within(f"{folder}/") as (_, here):
-            matches = map(TEMPORARY.fullmatch, self._names(folder))
-            for name in (match[0] for match in matches if match and is_own(match[1])):
-                with suppress(OSError):
-                    descriptor = open_descriptor(name, os.O_RDWR | os.O_NOFOLLOW, here)
-                    try:
-                        age = time() - os.fstat(descriptor).st_mtime
-                        is_left = not is_shared or age > ABANDONED_SECONDS
-                        if is_left and try_lock(descriptor):
-                            os.unlink(name, dir_fd=here)
-                    finally:
-                        release(descriptor)
+        with suppress(OSError):
+            for match in filter(None, map(TEMPORARY.fullmatch, self._names(folder))):
+                if is_own(match[1]):
+                    with suppress(OutputExists, OutputFailed):
+                        self.delete([f"{folder}/{match[0]}" if folder else match[0]])
 
     @contextmanager
     def lock(
@@ -253,7 +235,7 @@ class LocalStore:
                 with self._within(name, create=True) as (leaf, folder):
                     descriptor, is_ours = open_descriptor(leaf, CREATE, folder), False
                     try:
-                        if self._is_locked(descriptor, name, shared=shared):
+                        if self._try_lock(descriptor, name, shared=shared):
                             named = os.stat(leaf, dir_fd=folder, follow_symlinks=False)
                             is_ours = os.path.samestat(os.fstat(descriptor), named)
                     finally:
@@ -268,16 +250,23 @@ class LocalStore:
                 raise Held
             sleep(POLL_SECONDS)
 
-    def _is_locked(self, descriptor: int, name: str, *, shared: bool) -> bool:
-        """As `try_lock`. Raises OutputFailed where the file system's locks do not work."""
+    def _try_lock(self, descriptor: int, name: str, *, shared: bool) -> bool:
+        """Whether the open file is locked now, or the file system has no locks.
+
+        Raises OutputFailed where the file system's locks do not work.
+        """
         try:
-            return try_lock(descriptor, shared=shared)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
         except OSError as problem:
-            raise OutputFailed(
-                f"cannot lock {self.path / name}: {problem.strerror}",
-                hint="the file system needs working locks (flock); start its lock service, or "
-                "choose an -o on another disk",
-            ) from problem
+            if problem.errno not in NO_LOCKS:
+                raise OutputFailed(
+                    f"cannot lock {self.path / name}: {problem.strerror}",
+                    hint="the file system needs working locks (flock); start its lock service, or "
+                    "choose an -o on another disk",
+                ) from problem
+        return True
 
     def _open_folder(self, *, create: bool) -> None:
         self.close()
@@ -333,21 +322,6 @@ class LocalStore:
             f"{self.path / name} is {kind}, which this program did not make",
             hint="move it away, or choose another -o",
         )
-
-
-def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Whether the open file is locked now, or the file system has no locks; False if it is held.
-
-    Raises OSError.
-    """
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError as problem:
-        if problem.errno not in NO_LOCKS:
-            raise
-    return True
 
 
 def release(descriptor: int) -> None:

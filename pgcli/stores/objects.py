@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
@@ -12,7 +11,6 @@ from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import cached_property
 from math import inf
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import OutputFailed
@@ -50,9 +48,6 @@ REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CHUNK_BYTES = 4 * 2**20  # most images are one
 BUFFER_BYTES = 2**20
 PAGE = 1000  # objects of a listing
-#: Times that an object is created again which the store says exists, and then has not.
-MAX_CONFLICTS = 10
-CONFLICT_SECONDS = 0.2
 #: What is in the message of a store that has no conditional puts and says so.
 NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
 
@@ -65,42 +60,17 @@ def store_errors() -> AbstractContextManager[None]:
 
 
 class ObjectStore:
-    """The objects of a folder of a bucket; see `Store`, whose errors methods raise.
-
-    A store that is not conditional replaces objects that are only to be created.
-    """
+    """The objects of a folder of a bucket; see `Store`, whose errors methods raise."""
 
     def __init__(self, url: str):
         self.url = f"{url.rstrip('/')}/"
         self._stopped = threading.Event()
         self._failed_kinds: set[str] = set()
 
-    @cached_property
-    def is_conditional(self) -> bool:
-        """Whether the store refuses to create an object that exists; it is tried out."""
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
-        def refuses() -> bool:
-            try:
-                self._objects.put(name, b"", mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return True
-            except BaseError as problem:
-                if not lacks_conditions(problem):
-                    raise
-            return False
-
-        name = f".probe-{token_hex(8)}"
-        self.replace(name, b"")
-        try:
-            return self._call(refuses, "write")
-        finally:
-            self.delete([name])
-
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "") -> Iterator[Entry]:
         """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
-        pages = self._call(lambda: Pages(self._objects, parent, after=after))
+        pages = self._call(lambda: Pages(self._objects, parent))
         while entries := self._call(pages.next):
             for entry in entries:
                 is_hidden = "/" in entry.name or entry.name.startswith(".")
@@ -121,26 +91,17 @@ class ObjectStore:
         return self._call(content)
 
     def create(self, name: str, data: bytes) -> bool:
-        from obstore.exceptions import AlreadyExistsError
-
         def is_created() -> bool:
-            with suppress(AlreadyExistsError):
-                self._objects.put(name, data, mode="create", use_multipart=False)
-                return True
-            return False
+            # first, as a store that ignores conditions would replace the object
+            with suppress(FileNotFoundError):
+                return bytes(self._objects.get(name).bytes()) == data
+            if not self._put(name, data, "create"):
+                # another command is creating it, or the store refuses to take it again after it
+                # took it and failed: the next try finds which
+                raise TransientError(failed(f"{name} can neither be created nor read"))
+            return True
 
-        for _ in range(MAX_CONFLICTS):
-            if self.is_conditional and self._call(is_created, "write"):
-                return True
-            # a store may take an object, fail, and refuse the retry; and it may say that there is
-            # one while another process still creates it
-            if (content := self.read(name)) is not None:
-                return content == data
-            if not self.is_conditional:
-                self.replace(name, data)
-                return True
-            time.sleep(CONFLICT_SECONDS)
-        raise self._failed(failed(f"{name} can neither be created nor read"))
+        return self._call(is_created, "write")
 
     def replace(self, name: str, data: bytes) -> None:
         self._call(lambda: self._objects.put(name, data, use_multipart=False), "write")
@@ -158,26 +119,8 @@ class ObjectStore:
         return self._call(current)
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-
         mode = "create" if version is None else version.tag or None
-
-        def is_written() -> bool:
-            try:
-                self._objects.put(name, data, mode=mode, use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                return False
-            except FileNotFoundError:
-                if version is None:  # there is no such bucket
-                    raise
-                return False
-            except BaseError as problem:
-                if not lacks_conditions(problem):
-                    raise
-                self._objects.put(name, data, use_multipart=False)
-            return True
-
-        return self._call(is_written, "write")
+        return self._call(lambda: self._put(name, data, mode), "write")
 
     def folders(self) -> Sequence[str]:
         return self._call(lambda: list(self._objects.list_with_delimiter()["common_prefixes"]))
@@ -194,6 +137,27 @@ class ObjectStore:
                         self._objects.delete(name)
 
         self._call(remove, "delete")
+
+    def _put(self, name: str, data: bytes, mode: Any) -> bool:
+        """Put an object in a mode of `obstore`; False if the condition of the mode is not met.
+
+        A store that lacks conditions replaces it.
+        """
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        try:
+            self._objects.put(name, data, mode=mode, use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        except FileNotFoundError:
+            if mode == "create":  # there is no such bucket
+                raise
+            return False
+        except BaseError as problem:
+            if not lacks_conditions(problem):
+                raise
+            self._objects.put(name, data, use_multipart=False)
+        return True
 
     @cached_property
     def _objects(self) -> Any:
@@ -373,13 +337,13 @@ def profile_keys() -> dict[str, str]:
 
 
 class Pages:
-    """The objects below a folder, after a name, as the store lists them: by their paths in it.
+    """The objects below a folder, as the store lists them: by their paths in it.
 
     After an error, the next page begins after the last object.
     """
 
-    def __init__(self, bucket: Any, folder: str, size: int = PAGE, *, after: str = ""):
-        self._bucket, self._folder, self._size, self._after = bucket, folder, size, after
+    def __init__(self, bucket: Any, folder: str, size: int = PAGE):
+        self._bucket, self._folder, self._size, self._after = bucket, folder, size, ""
         self._stream: Any = None
 
     def next(self) -> list[Entry]:

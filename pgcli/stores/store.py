@@ -31,17 +31,10 @@ class Store(Protocol):
 
     url: str  #: the folder, for messages
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether of several processes that create a file only the first one does.
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """The files whose names begin so, in no particular order.
 
-        Without it, only one process may write the folder.
-        """
-
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
-        """The files whose names begin so and come `after` a name, in no particular order.
-
-        Those of one folder: of `claims` for `claims/`, and not of it for `` or `cl`.
+        Those of one folder: of `open` for `open/`, and not of it for `` or `op`.
         """
 
     def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
@@ -53,7 +46,9 @@ class Store(Protocol):
     def create(self, name: str, data: bytes) -> bool:
         """Write a file; False if there is one of this name. It is absent or complete, always.
 
-        In a store, a file of the same content counts as this one.
+        In a store, a file of the same content counts as this one. Where a store lacks conditional
+        writes, and on a file system without hard links, a file that another process creates at the
+        same moment is replaced.
         """
 
     def replace(self, name: str, data: bytes) -> None:

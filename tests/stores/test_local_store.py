@@ -1,6 +1,5 @@
 """A local folder: its files are whole or absent, and nothing but a regular file is ever opened."""
 
-import ctypes
 import errno
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from pgcli.errors import OutputExists, OutputFailed, PgcliError
-from pgcli.stores import Held, LocalStore, files, local, writing
+from pgcli.stores import Held, LocalStore, files, local
 from pgcli.stores.writing import published, temporary_name, write_json
 from tests.support.time_limits import ends_soon
 
@@ -192,21 +191,14 @@ store = LocalStore(Path(sys.argv[1]), create=True)
 print("ready", flush=True)
 for number in range(200):
     sys.stdin.readline()
-    print(int(store.create(f"claims/{number}", sys.argv[2].encode() * 5000)), flush=True)
+    print(int(store.create(f"retried/{number}", sys.argv[2].encode() * 5000)), flush=True)
 """
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_of_several_processes_one_creates_a_file(tmp_path, links):
-    code = CREATE
-    if not links:  # as on a file system without hard links
-        code = (
-            "import errno, os\ndef link(*_, **__): raise OSError(errno.EPERM, 'no links')\n"
-            "os.link = link\n" + code
-        )
+def test_of_several_processes_one_creates_a_file(tmp_path):
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "state"), letter],
+            [sys.executable, "-c", CREATE, str(tmp_path / "state"), letter],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )
         for letter in "ab"
@@ -222,32 +214,27 @@ def test_of_several_processes_one_creates_a_file(tmp_path, links):
             asked.flush()
         created = [answers.readline() for _, answers in pipes if answers]
         assert sorted(created) == ["0\n", "1\n"], number
-        content = (tmp_path / "state" / "claims" / str(number)).read_bytes()
+        content = (tmp_path / "state" / "retried" / str(number)).read_bytes()
         assert content == "ab"[created.index("1\n")].encode() * 5000
     for process in processes:
         process.communicate(timeout=100)
-    assert len(list((tmp_path / "state" / "claims").iterdir())) == 200
+    assert len(list((tmp_path / "state" / "retried").iterdir())) == 200
 
 
-def test_temporary_files_of_killed_processes_are_removed_and_no_others(store, monkeypatch):
-    abandoned = store.path / temporary_name("run.json")
-    abandoned.touch()
-    store.remove_abandoned(is_shared=True)  # it may be that of a process that just opened it
-    store.remove_abandoned(is_own="run".__eq__)
-    assert abandoned.exists()
-    store.remove_abandoned(is_own="run.json".__eq__)
-    assert not abandoned.exists()
-    (store.path / temporary_name("run.json")).touch()
-    (store.path / ".hidden.part").touch()  # nothing that this program names so
-    monkeypatch.setattr(local, "ABANDONED_SECONDS", -60.0)
-
-    def write(file: Any) -> None:
-        file.write(b"1")
-        LocalStore(store.path).remove_abandoned(is_shared=True)
-
-    assert store.publish("rows.parquet", write, replace=False)
-    assert store.read("rows.parquet") == b"1"
-    assert names_in(store.path) == [".hidden.part", "rows.parquet"]
+def test_temporary_files_of_killed_processes_are_removed_and_no_others(store, tmp_path):
+    kept = {".hidden.part", temporary_name("a.jsonl"), temporary_name("a.jsonl.b")}
+    for name in [*kept, *(temporary_name("xa.jsonl") for _ in range(2))]:
+        (store.path / name).touch()
+    link = store.path / temporary_name("xa.jsonl")  # this program makes no link
+    link.symlink_to(tmp_path / "victim")
+    store.remove_abandoned(is_own="xa.jsonl".__eq__)
+    assert {*names_in(store.path)} == {*kept, link.name}
+    store.create("open/1", b"1")
+    (store.path / "open" / temporary_name("2")).touch()
+    for folder in ("", "open", "none"):
+        store.remove_abandoned(folder)
+    assert {*names_in(store.path)} == {".hidden.part", link.name, "open"}
+    assert names_in(store.path / "open") == ["1"]
 
 
 class Failing:
@@ -276,11 +263,11 @@ def test_each_failing_call_is_an_error_that_leaves_whole_files(tmp_path, problem
         store = LocalStore(folder, create=True)
         with store.lock("lock", timeout_seconds=0):
             store.create("run.json", b"1" * 9)
-            store.create("claims/0", b"2" * 9)
+            store.create("retried/0", b"2" * 9)
             store.replace("run.json", b"3" * 9)
             os.close(store.open_append("open/000.jsonl"))
-            list(store.list("claims/"))
-            store.delete(["claims/0", "none/0"])
+            list(store.list("retried/"))
+            store.delete(["retried/0", "none/0"])
             store.read("run.json")
         store.close()
 
@@ -330,9 +317,9 @@ def test_interrupted_close_is_no_error(store, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", close)
-        store.create("claims/1", b"x")
+        store.create("retried/1", b"x")
         with store.lock("lock"):
-            assert store.read("claims/1") == b"x"
+            assert store.read("retried/1") == b"x"
     assert len(interrupted) > 3
 
 
@@ -404,15 +391,15 @@ def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(store):
 
 
 def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(store, monkeypatch):
-    try_lock, removed = local.try_lock, list[Path]()
+    flock, removed = local.fcntl.flock, list[Path]()
 
-    def remove(descriptor: int, *, shared: bool = False) -> bool:
+    def remove(descriptor: int, operation: int) -> None:
         if not removed:
             removed.append(store.path / "lock")
             removed[0].unlink()
-        return try_lock(descriptor, shared=shared)
+        flock(descriptor, operation)
 
-    monkeypatch.setattr(local, "try_lock", remove)
+    monkeypatch.setattr(local.fcntl, "flock", remove)
     with (
         store.lock("lock"),
         pytest.raises(Held),
@@ -423,12 +410,12 @@ def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(store, 
 
 
 def test_only_empty_folders_are_removed(store):
-    store.create("claims/1", b"")
+    store.create("retried/1", b"")
     store.create("open/1", b"")
     store.delete(["open/1"])
     store.remove_folders()
-    assert names_in(store.path) == ["claims"]
-    store.delete(["claims/1"])
+    assert names_in(store.path) == ["retried"]
+    store.delete(["retried/1"])
     store.remove_folders()
     assert not store.path.exists()
 
@@ -437,8 +424,8 @@ def test_descriptors_are_closed(tmp_path):
     def use() -> None:
         store = LocalStore(tmp_path / "state", create=True)
         os.close(store.open_append("open/0"))
-        store.create("claims/1", b"")
-        next(store.list("claims/"))
+        store.create("retried/1", b"")
+        next(store.list("retried/"))
         (tmp_path / "state" / "log.txt").symlink_to("x")
         with pytest.raises(OutputExists):
             store.open_append("log.txt")
@@ -470,10 +457,17 @@ def test_file_of_any_path_is_published_as_a_whole(tmp_path):
     assert len(os.fsencode(temporary_name("é" * 127))) < 255
 
 
-def test_rename_takes_no_name_where_the_system_cannot_exclude_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
-    (tmp_path / "a").write_text("a")
-    assert writing.rename_if_free(tmp_path / "a", tmp_path / "b", None)
-    (tmp_path / "a").write_text("c")
-    assert not writing.rename_if_free(tmp_path / "a", tmp_path / "b", None)
-    assert (tmp_path / "b").read_text() == "a"
+def test_file_is_created_once_where_there_are_no_hard_links(store, tmp_path, monkeypatch):
+    def link(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(local, "is_regular", lambda *_: False)  # it is created just then
+    assert store.create("a", b"1")
+    assert not store.create("a", b"2")
+    assert (store.read("a"), names_in(store.path)) == (b"1", ["a"])
+    with published(tmp_path / "b", replace=False) as path:
+        path.write_text("1")
+    with pytest.raises(OutputExists), published(tmp_path / "b", replace=False) as path:
+        path.write_text("2")
+    assert (tmp_path / "b").read_text() == "1"

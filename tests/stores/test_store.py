@@ -31,7 +31,7 @@ def short_pauses(monkeypatch) -> None:
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
 
 
-NAMES = ["run.json", "claims/7", "part-000000.parquet"]
+NAMES = ["run.json", "open/7", "part-000000.parquet"]
 
 
 @pytest.fixture(params=["local", "s3", "unconditional"])
@@ -55,7 +55,7 @@ def test_file_is_what_was_written_last(store, name):
     assert store.read(name) == b"first"
     store.replace(name, b"third, longer")
     assert store.read(name) == b"third, longer"
-    store.delete([name, name, "none", "claims/none", "nowhere/none"])
+    store.delete([name, name, "none", "open/none", "nowhere/none"])
     assert store.read(name) is None
     store.replace(name, b"")
     assert store.read(name) == b""
@@ -71,45 +71,45 @@ def test_end_of_a_file_is_read(store):
 
 
 def test_listing_is_of_one_folder_and_of_what_begins_so(store):
-    for name in (*NAMES, "claims/10", "part-1/deep", "claimsx"):
+    for name in (*NAMES, "open/10", "part-1/deep", "openx"):
         store.create(name, name.encode())
-    assert listed(store) == ["claimsx", "part-000000.parquet", "run.json"]
+    assert listed(store) == ["openx", "part-000000.parquet", "run.json"]
     assert listed(store, "part-") == ["part-000000.parquet"]
-    assert listed(store, "claims/") == ["claims/10", "claims/7"]
-    assert listed(store, "claims/1") == ["claims/10"]
+    assert listed(store, "open/") == ["open/10", "open/7"]
+    assert listed(store, "open/1") == ["open/10"]
     assert listed(store, "none/") == listed(store, "x") == []
-    [entry] = store.list("claims/7")
-    assert entry == Entry("claims/7", len("claims/7"), entry.modified)
+    [entry] = store.list("open/7")
+    assert entry == Entry("open/7", len("open/7"), entry.modified)
     assert abs(entry.modified - time.time()) < 100
 
 
 def test_many_files_are_listed_while_others_are_read_and_deleted(store, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    names = {f"claims/{number}" for number in range(1200)}
+    names = {f"open/{number}" for number in range(1200)}
     for name in names:
         store.replace(name, b"x")
     found = set()
-    for entry in store.list("claims/"):
+    for entry in store.list("open/"):
         found.add(entry.name)
         if len(found) % 400 == 1:
-            assert store.read("claims/7") == b"x"
-            assert len(listed(store, "claims/")) == 1200
+            assert store.read("open/7") == b"x"
+            assert len(listed(store, "open/")) == 1200
     assert found == names
     store.delete(names)
-    assert listed(store, "claims/") == []
+    assert listed(store, "open/") == []
 
 
+@pytest.mark.parametrize("store", ["local", "s3"], indirect=True)
 def test_of_several_threads_one_creates_a_file(store):
-    if not store.is_conditional:
-        return  # a store that replaces what exists takes one process
     for number in range(20):
         with ThreadPoolExecutor(4) as pool:
             contents = [bytes([k]) * 1000 for k in range(4)]
-            is_first = list(pool.map(partial(store.create, f"claims/{number}"), contents))
+            is_first = list(pool.map(partial(store.create, f"open/{number}"), contents))
         assert sum(is_first) == 1
-        assert store.read(f"claims/{number}") == contents[is_first.index(True)]
+        assert store.read(f"open/{number}") == contents[is_first.index(True)]
 
 
+@pytest.mark.parametrize("store", ["local", "s3"], indirect=True)
 def test_only_the_current_version_is_replaced(store):
     assert store.version("a") is None
     assert store.swap("a", b"1", None)
@@ -119,8 +119,6 @@ def test_only_the_current_version_is_replaced(store):
     assert abs(first.modified - time.time()) < 100
     assert store.swap("a", b"2", first)
     assert store.read("a") == b"2"
-    if not store.is_conditional:
-        return  # a store that ignores conditions replaces any version
     store.delete(["a"])
     assert not store.swap("a", b"3", first)
     store.replace("a", b"4")
@@ -129,9 +127,8 @@ def test_only_the_current_version_is_replaced(store):
     assert store.read("a") == b"4"
 
 
+@pytest.mark.parametrize("store", ["s3"], indirect=True)  # elsewhere a lock excludes others
 def test_of_several_threads_one_replaces_a_version(store):
-    if not isinstance(store, ObjectStore) or not store.is_conditional:
-        return  # on this machine, the one that has the lock writes
     for number in range(20):
         store.replace("a", b"%d" % number)
         swap = partial(store.swap, "a", version=store.version("a"))
@@ -148,13 +145,17 @@ def test_folders_are_listed(store):
     assert sorted(store.folders()) == ["open", "shard-0-of-2", "shard-1-of-2"]
 
 
-def test_store_without_conditional_writes_replaces():
-    with used_store(Unimplemented):
+@pytest.mark.parametrize("kind", [Unconditional, Unimplemented])
+def test_store_without_conditional_writes_replaces_versions_and_creates_once(kind):
+    with used_store(kind):
         store = ObjectStore(f"{BUCKET}/rows/")
         assert store.swap("a", b"1", None)
         version = store.version("a")
         assert store.swap("a", b"2", version)
         assert store.read("a") == b"2"
+        assert not store.create("a", b"3")
+        assert store.create("b", b"3")
+        assert store.read("b") == b"3"
 
 
 def test_bucket_that_does_not_exist_is_output_failed():
@@ -166,22 +167,13 @@ def test_bucket_that_does_not_exist_is_output_failed():
         ObjectStore(f"{BUCKET}/rows/").swap("a", b"1", None)
 
 
-def test_store_says_whether_it_is_conditional(tmp_path):
-    assert open_folder(str(tmp_path)).is_conditional
-    for kind, expected in ((WritableS3, True), (Unconditional, False), (Unimplemented, False)):
-        with used_store(kind) as files:
-            store = ObjectStore(f"{BUCKET}/rows/")
-            assert store.is_conditional == expected, kind
-            assert list(files) == ["bucket/exists"]
-            assert store.create("a", b"1")
-            assert not store.create("a", b"2")
-
-
-def test_busy_store_is_tried_again(monkeypatch):
+@pytest.mark.parametrize("write", ["replace", "create"])
+def test_busy_store_is_tried_again(write):
+    """Also one that has taken a file, said that it is busy, and refuses to create it again."""
     with used_store(Busy) as files:
         store = ObjectStore(f"{BUCKET}/rows/")
         for number in range(6):
-            store.replace(str(number), b"x")
+            assert getattr(store, write)(str(number), b"x") is not False
         assert len(files) == 7
 
 
@@ -195,9 +187,7 @@ def test_refused_store_is_output_failed():
             assert "s3://bucket/rows/" in str(problem.value)
 
 
-def test_object_that_exists_and_cannot_be_read_is_output_failed(monkeypatch):
-    monkeypatch.setattr(objects, "CONFLICT_SECONDS", 0.0)
-
+def test_object_that_exists_and_cannot_be_read_is_output_failed():
     class Haunted(WritableS3):
         def is_refused(self, key: str) -> bool:
             return self.headers.get("If-None-Match") == "*"

@@ -117,7 +117,6 @@ def delete_some(store: ObjectStore) -> None:
 WRITES: dict[str, tuple[str, Callable[[ObjectStore], Any]]] = {
     "replace": ("PUT .*/rows/a", lambda store: store.replace("a", b"data")),
     "create": ("PUT .*/rows/new", lambda store: store.create("new", b"data")),
-    "trial": ("PUT .*/.probe", lambda store: store.create("new", b"data")),
     "read": ("GET .*/rows/old", lambda store: store.read("old")),
     "end": ("HEAD .*/rows/old", lambda store: store.read("old", last=2)),
     "list": ("GET .*list-type", lambda store: [entry.name for entry in store.list()]),

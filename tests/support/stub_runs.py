@@ -35,7 +35,6 @@ import pgcli.pipeline.settings
 import pgcli.pipeline.task
 import pgcli.pipeline.workers.engine_process
 import pgcli.pipeline.workers.engines
-import pgcli.stores.local
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.cli.main import output_failed
@@ -177,7 +176,6 @@ def run_here(
     fork = multiprocessing.get_context("fork")
     pgcli.pipeline.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
     pgcli.pipeline.run.import_ahead = lambda request: None  # type: ignore[assignment]
-    pgcli.stores.local.ABANDONED_SECONDS = 0.1
     if not syncs:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
     values = {"model": "demo", "workers": 0, "no_timing": True, "output": output, **options}

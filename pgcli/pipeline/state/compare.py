@@ -121,8 +121,9 @@ def compare_images(
 
 def stamp_at(stamps: np.ndarray, index: int) -> Stamp:
     """The stamp of an item; zeros if there is none."""
-    size, time, digest = stamps[index].tolist() if index < len(stamps) else (0, 0, 0)
-    return size, time, digest
+    if index >= len(stamps):
+        return 0, 0, 0
+    return stamps.item(index, 0), stamps.item(index, 1), stamps.item(index, 2)
 
 
 def images_changed(

@@ -186,16 +186,17 @@ class State:
         return bool(names) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
 
     def _remove_abandoned(self) -> None:
-        """Remove the temporary files that killed commands left, at once where only this one
-        writes."""
+        """Remove the temporary files that killed commands left, where only this one writes.
+
+        Shards leave those in the folder that they share to a command without --shard.
+        """
         if not isinstance(self.store, LocalStore):
             return
-        own = [self.owner.store] if self.shard else shard_stores(self.store)
-        for store in [self.store, *own]:
+        own = self.owner.store
+        for store in [own] if self.shard else [own, *shard_stores(own)]:
             assert isinstance(store, LocalStore)
-            is_shared = bool(self.shard) and store is self.store
             for folder in ("", *FOLDERS):
-                store.remove_abandoned(folder, is_shared=is_shared)
+                store.remove_abandoned(folder)
         output = Path(self.output)
         if not self.is_folder:
             LocalStore(output.parent, follow=True).remove_abandoned(is_own=output.name.__eq__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -12,7 +13,8 @@ from pgcli.inputs.stamps import Stamp, no_stamps
 from pgcli.stores import LocalStore, Store
 
 NAME = "inputs/images"
-STAMP_BYTES = 24
+STAMP = struct.Struct("=3q")
+STAMP_BYTES = STAMP.size
 
 
 class ImageStamps:
@@ -53,7 +55,7 @@ class ImageStamps:
         if self._descriptor is None:
             self._descriptor = self._store.open_append(self._name)
         with suppress(OSError):
-            os.pwrite(self._descriptor, np.array(stamp, np.int64).tobytes(), index * STAMP_BYTES)
+            os.pwrite(self._descriptor, STAMP.pack(*stamp), index * STAMP_BYTES)
 
     def close(self) -> None:
         """Close the file."""
