@@ -106,12 +106,13 @@ class Programs:
     def _start(self, options: str) -> ForkedRun | subprocess.Popen[str]:
         words = ["caption", "../photos", "-o", self.url, *OPTIONS]
         words += [*self._kind.options.split(), *options.split()]
+        lease = json.dumps(LEASE)
         if self._kind.model == "Ray":
             words += ["--ray-gpus", "1"]  # which the cluster only counts
-            return ray_cluster.start_run(self._cluster.address, words, self._folder)
+            return ray_cluster.start_run(self._cluster.address, words, self._folder, LEASE=lease)
         return ForkedRun(
             words,
-            env=os.environ | {"PRETEND_SECONDS": str(SECONDS_PER_ROW), "LEASE": json.dumps(LEASE)},
+            env=os.environ | {"PRETEND_SECONDS": str(SECONDS_PER_ROW), "LEASE": lease},
             cwd=self._folder,
             stderr=subprocess.PIPE,
             kind="real" if self._kind.model == "real" else "pretended",

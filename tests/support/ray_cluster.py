@@ -50,11 +50,13 @@ def add_node(cluster: Any) -> Any:
 
 
 def start_run(
-    address: str, words: Sequence[str], folder: Path | None = None
+    address: str, words: Sequence[str], folder: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
     """A run of these words on the cluster at an address, whose engines need no model."""
     command = [sys.executable, "-m", "tests.support.remote_engines", *words, "--ray", address]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder)
+    return subprocess.Popen(
+        command, env=os.environ | environment, stderr=subprocess.PIPE, text=True, cwd=folder
+    )
 
 
 def actors(folder: Path = Path()) -> list[int]:

@@ -4,6 +4,7 @@ They answer as the pretended model does, take CHUNK_SECONDS for four rows, and t
 some images: of one whose name has `kills` always, and of `kills once` only the first time.
 """
 
+import json
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.pipeline import task
+from pgcli.pipeline.state import owner
 from pgcli.pipeline.workers import ray_engines
 from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
@@ -64,5 +66,7 @@ class LightActor(ray_engines.Actor):
 if __name__ == "__main__":
     from tests.support import remote_engines  # by this name the actors find the class
 
+    for name, seconds in json.loads(os.environ.get("LEASE", "{}")).items():
+        setattr(owner, name, seconds)
     ray_engines.Actor = remote_engines.LightActor  # type: ignore[misc]
     sys.exit(main())
