@@ -13,6 +13,7 @@ from PIL import Image
 
 import pgcli.pipeline.state.lines
 import pgcli.pipeline.state.lines_form
+from pgcli.pipeline.state.image_stamps import ImageStamps
 from pgcli.pipeline.state.lines import RowFile
 from pgcli.stores import LocalStore
 from tests.support.power_loss import Disk, Killed, tree
@@ -52,6 +53,19 @@ def test_what_is_saved_is_on_disk_when_the_call_returns(tmp_path, monkeypatch):
         disk.left(random.Random(seed), page=64)
         assert store.read("inputs/0") == b"settings" * 100
         assert store.read("rows") == b"a row\n"
+
+
+@pytest.mark.parametrize(("start", "stop"), [(24, 32), (24, 40), (32, 48), (40, 48)])
+def test_half_a_stamp_counts_as_none(tmp_path, start, stop):
+    """Pages of a file are written in any order; an image must not seem to have changed."""
+    stamps = ImageStamps(LocalStore(tmp_path))
+    for number in range(3):
+        stamps.note(number, (1, number, 2))
+    stamps.close()
+    file = tmp_path / "inputs/images"
+    data = file.read_bytes()
+    file.write_bytes(data[:start] + bytes(stop - start) + data[stop:])
+    assert stamps.read().tolist() == [[1, 0, 2], [0, 0, 0], [1, 2, 2]]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -38,12 +38,16 @@ class ImageStamps:
         return merged
 
     def read(self) -> np.ndarray:
-        """A stamp for each item, zeros where there is none, up to the last one that has one."""
+        """A stamp for each item, zeros where there is none, up to the last one that has one.
+
+        A stamp of which a power loss left a part, without its size or digest, counts as none.
+        """
         data = self._store.read(self._name) if isinstance(self._store, LocalStore) else None
         count = len(data or b"") // STAMP_BYTES
         if not data or not count:
             return no_stamps()
-        return np.frombuffer(data, np.int64, count * 3).reshape(count, 3)
+        stamps = np.frombuffer(data, np.int64, count * 3).reshape(count, 3)
+        return np.where(stamps[:, [0, 2]].all(axis=1, keepdims=True), stamps, 0)
 
     def note(self, index: int, stamp: Stamp | None) -> None:
         """Write the stamp of an item, before its rows are saved.
