@@ -191,6 +191,7 @@ class Answering:
             workers=len(slots),
             size=range_rows(total),
             per_item=self.rows.per_item or 1,
+            is_fixed=request.model.dtype == "float32" or slots[0].device == "cpu",
         )
         return EngineProcesses(queue, self.progress.should_stop, slots, request, state.url)
 

@@ -86,7 +86,10 @@ def send_rows(
     should_stop: Callable[[], bool],
     send: Send,
 ) -> None:
-    """Answer the images of works that were received, and send what becomes of each work."""
+    """Answer the images of works that were received, and send what becomes of each work.
+
+    In float32 each work is a batch of its own: rows have the same bytes whoever answers them.
+    """
     tally, stamps, begun = Tally(), dict[int, Any](), deque[Work]()
     hits = prompts = 0
 
@@ -96,8 +99,11 @@ def send_rows(
             begun.append(received.popleft())
             send(WorkBegun(begun[-1].rows))
 
+    stream = images.take(tally, on_image)
+    if engine.dtype == "float32":
+        stream = one_by_one(stream, begun)
     answers = tasks.answer_function(request, engine, should_stop)
-    for number, _, row in answers(images.take(tally, on_image)):
+    for number, _, row in answers(stream):
         send((number, row, stamps.pop(row.index, None)))
         if number + 1 == begun[0].rows.stop:
             stats, limits = engine.image_stats, engine.batch_limits.summary()
@@ -106,3 +112,16 @@ def send_rows(
             send(WorkDone(done, tally.images, tally.waited_seconds, *counts, limits))
             tally.images, tally.waited_seconds = 0, 0.0
             hits, prompts = stats.hits, stats.prompts
+
+
+def one_by_one(
+    images: Iterator[tuple[int, DecodedImage] | None], begun: deque[Work]
+) -> Iterator[tuple[int, DecodedImage] | None]:
+    """The images, with None after the last one of each work, so that no batch has rows of two."""
+    for numbered in images:
+        if numbered is None:
+            continue  # how long it takes until an image is decoded must not matter either
+        yield numbered
+        first, image = numbered
+        if first + len(image.item.prompts) == begun[-1].rows.stop:
+            yield None

@@ -50,11 +50,20 @@ class WorkQueue:
     """The rows that are not answered: those that no worker has, and those of each worker.
 
     `workers` is the number of workers that share the rows, `size` the largest range that is given
-    at once, and `per_item` the rows of an image, which stay together.
+    at once, and `per_item` the rows of an image, which stay together. With `is_fixed` ranges end at
+    multiples of the size, whatever the workers do; else they are smaller near the end.
     """
 
-    def __init__(self, works: Iterable[Work], *, workers: int, size: int, per_item: int = 1):
-        self.workers, self.per_item, self.size = workers, per_item, size
+    def __init__(
+        self,
+        works: Iterable[Work],
+        *,
+        workers: int,
+        size: int,
+        per_item: int = 1,
+        is_fixed: bool = False,
+    ):
+        self.workers, self.per_item, self.size, self._is_fixed = workers, per_item, size, is_fixed
         self._free: list[tuple[int, int, Work]] = []  # a heap in order of rows
         self._alone: deque[Work] = deque()
         self._hunter: object = None  # the worker that answers images alone
@@ -167,6 +176,8 @@ class WorkQueue:
         *_, work = heappop(self._free)
         self._free_rows -= len(work.rows)
         start, per_item = work.rows.start, self.per_item
+        if self._is_fixed:
+            size = self.size - start % self.size
         stop = max((start + size) // per_item * per_item, (start // per_item + 1) * per_item)
         if work.is_part or stop >= work.rows.stop:
             return work
