@@ -180,6 +180,7 @@ class Engine(InferenceEngine):
         self.tokenizer: Any = SimpleNamespace(decode=lambda *_: [])
         self.spec: Any = SimpleNamespace(resolution=224)
         self.label, self._device = "simulated", torch.device(times.device)
+        self._dtype = torch.bfloat16
         self.batch_limits, self.image_stats = BatchLimits(), ImageCacheStats()
         self._batch_size, self._budget, self._mask_decoder = times.batch_rows, None, None
         self.starts_small = times.device != "cpu"

@@ -69,6 +69,13 @@ def test_ranges_are_smaller_near_the_end_and_workers_get_their_share():
     assert sum(len(work.rows) for work in fed(last, "a", 64)) == 12, "the others get the rest"
 
 
+def test_fixed_ranges_follow_from_the_input():
+    for workers in (1, 3):
+        queue = WorkQueue([Work(range(10, 200))], workers=workers, size=64, is_fixed=True)
+        ends = [work.rows.stop for number in range(4) for work in fed(queue, number, 64)]
+        assert ends == [64, 128, 192, 200]
+
+
 @pytest.mark.parametrize("size", [1, 7])
 def test_rows_of_an_image_stay_together(size):
     queue = WorkQueue([Work(range(2, 17))], workers=1, size=size, per_item=3)

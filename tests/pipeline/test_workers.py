@@ -234,9 +234,11 @@ class BatchEngine(pretend.Engine):
         yield from reversed(batch)
 
 
-def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch):
-    """The batch has rows of several works; messages say which rows, in their order."""
+@pytest.mark.parametrize(("dtype", "asks"), [("bfloat16", 1), ("float32", 5)])
+def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype, asks):
+    """The batch has rows of several works, but in float32; messages say which rows, in order."""
     engine, sent, begun_after = BatchEngine(), list[Message](), list[int]()
+    engine.dtype = dtype
     monkeypatch.setattr(task, "load_engine", lambda *_: engine)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
     make_images(tmp_path / "photos", 9, broken=[2, 3])
@@ -257,7 +259,7 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch):
             begun_after.append(engine.image_stats.hits)
 
     answer_works(engine_task, recorded_rows(engine_task), given(), lambda: False, send)
-    assert (engine.asked, engine.most > 4) == (1, True)
+    assert (engine.asked, engine.most > 4) == (asks, True)
     assert begun_after == [0, 2, 2, 2], "as their first images are taken, not when they are given"
     info, *messages = sent
     assert isinstance(info, EngineInfo)
