@@ -192,8 +192,8 @@ class Programs:
             self._end(next(iter(self._running)))
 
     def repeat(self) -> None:
-        """Run the programs again, one after the other: there is nothing to do but to clean up."""
-        for options in self._kind.programs:
+        """Run the programs again, then one without a shard, which only clean up."""
+        for options in dict.fromkeys((*self._kind.programs, "")):
             self._running[self._start(options)] = options
             self.finish()
 
