@@ -110,8 +110,10 @@ class BatchLimits:
         return {"rows": self.rows} if self.rows < sys.maxsize else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start from the `state_dict` of another process."""
-        self.rows = max(1, int(state.get("rows", self.rows)))
+        """Start from the `state_dict` of another process, as far as it is one."""
+        rows = state.get("rows")
+        if isinstance(rows, int) and rows > 0:
+            self.rows = rows
 
     def summary(self) -> str:
         """The reduced limit as text; empty if memory has not run out in this process."""

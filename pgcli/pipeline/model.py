@@ -75,7 +75,7 @@ class RunModel:
         engine.starts_small = getattr(engine, "is_large", False)
         limits = None if state is None else state.owner.previous.get("limits")
         learnt = limits.get(engine.device) if isinstance(limits, dict) else None
-        if isinstance(learnt, dict) and isinstance(learnt.get("rows"), int):
+        if isinstance(learnt, dict) and learnt:
             engine.batch_limits.load_state_dict(learnt)
         self.engine, progress.limits = engine, engine.batch_limits.summary
         self.note(engine_info(request, engine), record)

@@ -146,7 +146,7 @@ def test_folders_are_listed(store):
 
 
 @pytest.mark.parametrize("kind", [Unconditional, Unimplemented])
-def test_store_without_conditional_writes_replaces_versions_and_creates_once(kind):
+def test_store_without_conditional_writes_creates_once(kind):
     with used_store(kind):
         store = ObjectStore(f"{BUCKET}/rows/")
         assert store.swap("a", b"1", None)
