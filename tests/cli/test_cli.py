@@ -116,8 +116,8 @@ def test_every_error_class_has_its_exit_code(cli, monkeypatch):
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
 
-@pytest.mark.parametrize("option", [("-o", "rows.jsonl"), ("--view", "page.html")])
-def test_full_temporary_folder_is_no_bug(cli, workdir, pretended, monkeypatch, option):
+def test_full_temporary_folder_is_no_bug(cli, workdir, pretended, monkeypatch):
+    option = ("--view", "page.html")
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_get_default_tempdir", no_folder)
     code, _, err = cli("caption", EXAMPLES, "-q", *option)
@@ -198,7 +198,7 @@ def test_parquet_metadata_has_the_settings(cli, tmp_path, pretended):
 def test_notice_says_where_the_rows_of_an_interrupted_run_are(tmp_path, output, options, where):
     run = started("caption", *many(20), "-o", output, *options, seconds=0.05, cwd=tmp_path)
     output = tmp_path / output
-    files = f"{output.name}.pgcli/open/*", f"{output.name}/*", output.name
+    files = f"{output.name}.pgcli/**/open/*", f"{output.name}/*", output.name
     wait_until(
         lambda: any(f.is_file() and f.stat().st_size for g in files for f in tmp_path.glob(g))
     )

@@ -57,9 +57,12 @@ class PartsForm(Parts):
             self._write_part(0, total)  # of no rows
 
     def close(self) -> None:
-        """Flush and close all files. Raises OutputFailed."""
-        self._early.close()
-        self._early.put_buffered()
+        """Write the files that are complete, and flush the others. Raises OutputFailed."""
+        try:
+            self._write_complete()
+        finally:
+            self._early.close()
+            self._early.put_buffered()
 
     def _note_if_complete(self, number: int) -> None:
         if self._ready.end_of(number * self.file_rows) >= (number + 1) * self.file_rows:

@@ -121,7 +121,8 @@ def one_by_one(
     for numbered in images:
         if numbered is None:
             continue  # how long it takes until an image is decoded must not matter either
-        yield numbered
         first, image = numbered
-        if first + len(image.item.prompts) == begun[-1].rows.stop:
+        is_last = first + len(image.item.prompts) == begun[-1].rows.stop
+        yield numbered
+        if is_last:
             yield None
