@@ -244,7 +244,8 @@ def test_rows_of_a_file_that_cannot_be_written_are_kept(tmp_path, monkeypatch):
         for _ in range(2):
             with pytest.raises(OutputFailed):
                 form.save(8, line(8))
-        form.close()
+        with pytest.raises(OutputFailed):
+            form.close()
     assert (files(tmp_path), open_files(tmp_path)) == ({}, [0])
     again = parts(tmp_path)
     assert files(tmp_path) == {"part-000000.parquet": [*range(8)]}
