@@ -120,7 +120,7 @@ class RowSchema:
         Values that readers reject are replaced: NaN and infinity by null, a lone surrogate by
         U+FFFD.
         """
-        row: dict[str, Any] = {name: getattr(answer, name) for name in (*self.base, *self.extras)}
+        row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
         if "boxes" in row:
             row["boxes"] = [*map(box_to_dict, answer.boxes)]
             row["logprob"] = round6(answer.logprob)

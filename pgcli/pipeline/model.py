@@ -72,7 +72,6 @@ class RunModel:
         request, progress, state = self._request, self._progress, self._progress.state
         with progress.stage(f"loading {self.checkpoint.name}"):
             engine = load_engine(request, self.checkpoint, self.adapter, request.model.device)
-        engine.starts_small = getattr(engine, "is_large", False)
         limits = None if state is None else state.owner.previous.get("limits")
         learnt = limits.get(engine.device) if isinstance(limits, dict) else None
         if isinstance(learnt, dict) and learnt:

@@ -20,7 +20,6 @@ from pgcli.inputs.inventory import Change
 from pgcli.inputs.stamps import Stamp, is_other
 from pgcli.output.lines import LineFormat, json_line, parse_row
 from pgcli.output.reader import OPEN
-from pgcli.pipeline import checks
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
 from pgcli.pipeline.settings import check_known_model, input_settings, run_settings, versions
@@ -75,14 +74,6 @@ def check_record(state: State, request: RunRequest) -> None:
     check_known_model(request, state.record, state.name)
 
 
-def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:
-    """The input as earlier commands of the run recorded it; None if none did."""
-    files = [] if state.record is None else recorded_inputs(state.store)
-    if not files:
-        return None
-    return Inventory.load(files, request.sources, checks.read_options(request))
-
-
 def record_inventory(inventory: Inventory, store: Store) -> None:
     """Write the generations of an input that are not recorded yet; of standard input none."""
     if inventory.total is None:
@@ -102,7 +93,7 @@ class RunOutput:
 
     def __init__(self, state: State, request: RunRequest, rows: RunRows):
         self.state, self.request, self.rows = state, request, rows
-        self.shard = checks.shard_of(request)
+        self.shard = state.shard
         self.record = state.record or self._new_record()
         of_parts = is_of_parts(request.output.output)
         self.file_rows = self.record.file_rows if of_parts else ALL_ROWS
@@ -121,7 +112,8 @@ class RunOutput:
         )
         self.segments: list[Segment] = []
         self.coverage = Coverage([])
-        self._all_saved = Coverage([])  # of all shards, but their open rows
+        self._all_segments: list[Segment] = []  # of all shards, but their open rows
+        self._all_saved = Coverage([])
         self._error_rows: list[int] | None = None
         self.stamps = ImageStamps(state.owner.store)
         #: Images of saved rows that are other files now, which are asked about again.
@@ -131,9 +123,9 @@ class RunOutput:
         """Find the rows that are saved, and count them. Raises OutputExists."""
         if self.state.record is not None:
             self._adopt_open_rows()
-            segments = saved_segments(self.form, self.early)
-            self._all_saved = Coverage(segments)
-            self.segments = [segment for segment in segments if self.has(segment.first)]
+            self._all_segments = saved_segments(self.form, self.early)
+            self._all_saved = Coverage(self._all_segments)
+            self.segments = [part for part in self._all_segments if self.has(part.first)]
         self.coverage = Coverage(self.segments)
         for segment in self.segments:
             tally.errors_before.update(segment.errors)
@@ -275,8 +267,7 @@ class RunOutput:
         if not (saved or self.has(start)):
             return True  # another shard may have answered them
         if saved and self._error_rows is None:
-            parts = [*self.form.segments(), *self.segments]
-            self._error_rows = sorted(error_rows(self.form, self.early, parts))
+            self._error_rows = sorted(error_rows(self.form, self.early, self._all_segments))
         errors = self._error_rows or []
         return saved > bisect_left(errors, stop) - bisect_left(errors, start)
 
@@ -316,6 +307,8 @@ class RunOutput:
 
     def rows_of_changed(self) -> list[int]:
         """The rows of changed images that are answered."""
+        if not self.changed:
+            return []
         per_item, end = self.rows.per_item or 1, self.total()
         rows = (
             row
@@ -356,8 +349,7 @@ class RunOutput:
     def _check_first_shard(self, own: RunRecord) -> None:
         """Raise if another shard began the run at this moment, with another plan or input."""
         self.record.check_settings(own.settings, self.state.name)
-        inputs = [self.rows.inventory.to_arrow(0)]
-        is_same = recorded_inputs(self.state.store) == inputs
+        is_same = recorded_inputs(self.state.store) == [self.rows.inventory.to_arrow(0)]
         if self.record.file_rows != own.file_rows or not is_same:
             raise OutputInUse(
                 f"another shard began {self.state.name} at this moment, with another number of "

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from pgcli.declare import Option, parse_keywords
 from pgcli.errors import UsageError
-from pgcli.inputs import Inventory
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.make import build_request, records_of
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.state.folder import recorded_inputs
+from pgcli.pipeline.state.folder import load_inventory
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
 from pgcli.stores import Reader, Store, open_folder
 
@@ -65,11 +64,11 @@ def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> R
 
     Addresses are read by the `reader`, and refused without one.
     """
-    files = recorded_inputs(store)
-    if "-" in request.sources or not files:
+    if "-" in request.sources:
         return None
     options = replace(read_options(request), url_reader=reader)
-    inventory = Inventory.load(files, request.sources, options)
+    if (inventory := load_inventory(store, request.sources, options)) is None:
+        return None
     return RunRows(inventory, request.question, request.input.limit)
 
 

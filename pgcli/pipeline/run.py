@@ -21,7 +21,6 @@ from pgcli.pipeline.output import (
     SaveRow,
     check_record,
     record_inventory,
-    recorded_inventory,
 )
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, estimated_time, plan_facts, why_no_estimate
@@ -32,7 +31,7 @@ from pgcli.pipeline.request.questions import text_lines
 from pgcli.pipeline.retry import Retry
 from pgcli.pipeline.rows import Numbered, RunRows, row_schema
 from pgcli.pipeline.settings import resumed_request
-from pgcli.pipeline.state.folder import State
+from pgcli.pipeline.state.folder import State, load_inventory
 from pgcli.pipeline.state.lines import Coverage, Segment
 from pgcli.pipeline.stream import open_row_stream
 from pgcli.pipeline.task import find_checkpoints, question_facts
@@ -104,8 +103,7 @@ class Run:
             self.answer_to_stream()
         else:
             output, shard = request.output, checks.shard_of(request)
-            name = "" if shard is None else f"{shard.number}/{shard.count}"
-            state = State(output.output, overwrite=output.overwrite, shard=name)
+            state = State(output.output, overwrite=output.overwrite, shard=shard)
             state.check()
             if request.running.dry_run:
                 check_record(state, request)
@@ -230,7 +228,9 @@ class Run:
         if state.record is not None:
             self.request = request = resumed_request(request, state.record)
             self.model = RunModel(request, self.progress)
-        known = recorded_inventory(state, request)
+        known, options = None, checks.read_options(request)
+        if state.record is not None:
+            known = load_inventory(state.store, request.sources, options)
         self.rows = self.read_input(known)
         self.output = RunOutput(state, request, self.rows)
         self.stack.callback(self.output.close, self.tally)

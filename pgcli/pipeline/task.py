@@ -122,6 +122,7 @@ def load_engine(
             quantize=options.quantize,
             max_new_tokens=new_slots(request.question),
         )
+        engine.starts_small = engine.is_large
     engine.label = request.model_label or engine.label
     return engine
 

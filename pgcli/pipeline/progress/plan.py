@@ -29,7 +29,7 @@ def plan_facts(
     optional = [
         ("adapter", options.model.adapter),
         ("quantized", None if options.model.quantize == "none" else options.model.quantize),
-        ("shard", shard and f"{shard.number}/{shard.count}"),
+        ("shard", shard and str(shard)),
         ("output", "standard output" if output.output == "-" else output.output),
         ("drawn in", output.draw),
         ("sidecars", output.sidecar),

@@ -32,6 +32,9 @@ class Shard:
     number: int
     count: int
 
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
     def has(self, part: int) -> bool:
         """Whether the part of this number is in the shard."""
         return part % self.count == self.number

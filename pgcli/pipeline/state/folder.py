@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli.errors import OutputExists, PgcliError
+from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.paths import url_scheme
 from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
 from pgcli.output.reader import OPEN, OPEN_FILE
@@ -34,6 +35,7 @@ from pgcli.stores.writing import already_exists, check_target
 if TYPE_CHECKING:
     from pgcli.output.lines import LineFormat
     from pgcli.output.tables import TableFormat
+    from pgcli.pipeline.request.shard import Shard
 
 LOG, INPUTS, RETRIED = "log.txt", "inputs", "retried"
 FOLDERS = (INPUTS, OPEN, RETRIED)
@@ -55,7 +57,7 @@ class State:
     record: RunRecord | None = None
     replaced: RunRecord | None = None
 
-    def __init__(self, output: str, *, overwrite: bool, shard: str = ""):
+    def __init__(self, output: str, *, overwrite: bool, shard: Shard | None = None):
         self.output, self.overwrite, self.shard = output, overwrite, shard
         self.name = without_credentials(output)
         self._store: Store | None = None
@@ -72,7 +74,7 @@ class State:
     @cached_property
     def owner(self) -> Owner:
         """This command as the owner of the output, or of its shard."""
-        return Owner(self.store, self.name, shard=self.shard)
+        return Owner(self.store, self.name, shard="" if self.shard is None else str(self.shard))
 
     @property
     def is_folder(self) -> bool:
@@ -100,7 +102,7 @@ class State:
             check_target(path, "-o", is_folder=self.is_folder, overwrite=True)
         if self._find_record():
             return
-        names = self._output_names()
+        names = list(self._output_names())
         if self._find_record():  # of a run that began meanwhile: it is there before any row
             return
         if self._store is not None and self.replaced is None:
@@ -119,13 +121,13 @@ class State:
         self.record, self.replaced = (None, record) if self.overwrite else (record, None)
         return self.record is not None
 
-    def _output_names(self) -> list[str]:
+    def _output_names(self) -> Iterator[str]:
         """The files of the output: those in a folder, or the one that it is."""
-        if not self.is_folder:
-            return [self.output] if os.path.lexists(self.output) else []
-        with suppress(FileNotFoundError):
-            return [entry.name for entry in open_folder(self.output, follow=True).list()]
-        return []
+        if self.is_folder:
+            with suppress(FileNotFoundError):
+                yield from (entry.name for entry in open_folder(self.output, follow=True).list())
+        elif os.path.lexists(self.output):
+            yield self.output
 
     def _check_state(self, store: Store) -> None:
         foreign = next(foreign_names(store), None)
@@ -182,8 +184,7 @@ class State:
         stores = [self.store, *shard_stores(self.store)]
         if any(entry.size for store in stores for entry in store.list(f"{OPEN}/")):
             return True
-        names = self._output_names()
-        return bool(names) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
+        return any(self._output_names()) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
 
     def _remove_abandoned(self) -> None:
         """Remove the temporary files that killed commands left, where only this one writes.
@@ -205,9 +206,8 @@ class State:
 
     def _is_own_part(self, name: str) -> bool:
         """Whether only this command writes the file of this name in a folder."""
-        number, count = map(int, (self.shard or "0/1").split("/"))
         match = PART.fullmatch(name)
-        return match is not None and int(match[1]) % count == number
+        return match is not None and (self.shard is None or self.shard.has(int(match[1])))
 
     def begin(self, record: RunRecord) -> RunRecord:
         """Write the record of a new run, and return it, or that of a shard that was first.
@@ -305,6 +305,12 @@ def recorded_inputs(store: Store) -> list[bytes]:
     while (data := store.read(inventory_name(len(files)))) is not None:
         files.append(data)
     return files
+
+
+def load_inventory(store: Store, sources: Sequence[str], options: ReadOptions) -> Inventory | None:
+    """The input as earlier commands recorded it; None if none did."""
+    files = recorded_inputs(store)
+    return Inventory.load(files, sources, options) if files else None
 
 
 def inventory_name(generation: int) -> str:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgcli.inputs import Inventory
 from pgcli.pipeline import task as tasks
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.model import engine_info
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import Numbered, RunRows
-from pgcli.pipeline.state.folder import recorded_inputs
+from pgcli.pipeline.state.folder import load_inventory
 from pgcli.pipeline.workers.messages import Message, WorkBegun, WorkDone
 from pgcli.pipeline.workers.row_images import RowImages
 from pgcli.pipeline.workers.slots import EngineSlot
@@ -38,8 +37,9 @@ class EngineTask:
 
 def recorded_rows(task: EngineTask) -> RunRows:
     """The rows of a task, as its input is recorded."""
-    request, files = task.request, recorded_inputs(open_folder(task.state))
-    inventory = Inventory.load(files, request.sources, read_options(request))
+    request, state = task.request, open_folder(task.state)
+    inventory = load_inventory(state, request.sources, read_options(request))
+    assert inventory is not None, "the run has begun"
     return RunRows(inventory, request.question, request.input.limit)
 
 
@@ -66,7 +66,6 @@ def answer_works(
         request, items, checkpoint.folder, slot.device, should_stop, total=None, pauses=True
     ) as images:
         engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
-        engine.starts_small = getattr(engine, "is_large", False)
         send(engine_info(request, engine))
         send_rows(request, engine, images, received, should_stop, send)
 

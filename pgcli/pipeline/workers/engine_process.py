@@ -76,18 +76,14 @@ class EngineProcess:
             self.connection.send(work)
 
     def receive(self) -> Any:
-        """The next message; None once it has ended. Raises EngineDied, and what it raised."""
+        """The next message; None once it has ended. Raises EngineDied."""
         try:
-            message = self.connection.recv()
+            return self.connection.recv()
         except (EOFError, OSError) as problem:
             if self._process.pid is not None:
                 self._process.join(timeout=5)
             code = self._process.exitcode
             raise EngineDied(self._problem if code is None else how_it_ended(code)) from problem
-        if isinstance(message, EngineFailed):
-            message.error.add_note(message.traceback)
-            raise message.error
-        return message
 
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""

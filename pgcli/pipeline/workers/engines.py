@@ -12,7 +12,12 @@ from pgcli.errors import NoUsableDevice
 from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.workers.engine import EngineTask
-from pgcli.pipeline.workers.engine_process import EngineDied, EngineProcess, start_method
+from pgcli.pipeline.workers.engine_process import (
+    EngineDied,
+    EngineFailed,
+    EngineProcess,
+    start_method,
+)
 from pgcli.pipeline.workers.messages import EngineInfo, Message, WorkBegun
 from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import Work, WorkQueue, rows_ahead
@@ -36,7 +41,7 @@ class EngineHandle(Protocol):
         """Give the engine more rows; None: there are no more."""
 
     def receive(self) -> Any:
-        """The next message; None once it has ended. Raises EngineDied, and what it raised."""
+        """The next message; None once it has ended. Raises EngineDied."""
 
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""
@@ -104,6 +109,9 @@ class Workers:
         except EngineDied as problem:
             yield from self._replace(worker, str(problem))
             return
+        if isinstance(message, EngineFailed):
+            message.error.add_note(message.traceback)
+            raise message.error
         if message is None:
             self.remove(worker)
             self._queue.take_back(worker)

@@ -202,9 +202,6 @@ class RayEngine:
             if self.came[-1] is not None:
                 self.reply = self._actor.messages.remote()
         message = self.came.popleft()
-        if isinstance(message, EngineFailed):
-            message.error.add_note(message.traceback)
-            raise message.error
         self.is_loaded |= isinstance(message, EngineInfo)
         return message
 
