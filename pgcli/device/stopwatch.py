@@ -27,7 +27,8 @@ class Stopwatch:
             if self._device.type == "mps":
                 torch.mps.synchronize()
             return perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        # what waits for a blocking event sleeps: a decoding process has its core
+        event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 

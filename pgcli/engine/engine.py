@@ -19,7 +19,7 @@ from pgcli.engine.memory import (
     new_slots,
     parameters,
 )
-from pgcli.engine.model_runner import ModelRunner, runs_ahead
+from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
@@ -33,7 +33,6 @@ from pgcli.tasks import Question, check_max_new_tokens
 
 WINDOW_BATCHES = 4  # the queue holds this many batches, to find prompts of equal length
 WINDOW_BYTES = 256 * 2**20
-GROUP_STEPS = 4  # decode steps on a GPU while the images of a group arrive
 
 
 class RunnerSettings(NamedTuple):
@@ -161,6 +160,7 @@ class InferenceEngine:
                 yield from refused
                 for sequence in sequences:
                     scheduler.add(sequence)
+                    runner.add(sequence)
                     yield from self._run(parts)
             scheduler.close()
             yield from self._run(parts)
@@ -241,7 +241,6 @@ class InferenceEngine:
             max_rows=rows,
             should_stop=should_stop,
             first_rows=self._first_rows(rows, 1 + question.alternatives),
-            arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
         )
 
     @property

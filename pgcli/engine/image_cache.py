@@ -15,9 +15,10 @@ from torch import Tensor
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Stopwatch, TimedPass
 from pgcli.engine.sequence import Sequence
+from pgcli.engine.staging import StagedImage, Staging
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.model.transfer import to_device
+from pgcli.model.transfer import reads_pinned, to_device
 
 MAX_BYTES = 256 * 2**20  # on the device
 
@@ -39,7 +40,7 @@ class ImageFeatureCache:
     """The features of images that have further prompts to prefill.
 
     Beyond `max_bytes` the least recently used image is evicted; it is encoded again for its next
-    prompt.
+    prompt. For a GPU, `stage` copies the pixels of an image that is to be encoded to pinned memory.
     """
 
     def __init__(
@@ -60,6 +61,17 @@ class ImageFeatureCache:
         self._watch = Stopwatch(self._device)
         self._counts: Counter[int] = Counter()  # of an image's prompts that are to be prefilled
         self._features: dict[int, Tensor] = {}  # from the least to the most recently used
+        self._staging = Staging(self._device) if reads_pinned(self._device) else None
+        self._staged: dict[int, StagedImage] = {}
+
+    def stage(self, sequence: Sequence) -> None:
+        """Copy a new sequence's image to where the device reads it, while the device computes."""
+        key, image = sequence.image_key, sequence.image
+        if self._staging is None or image is None or image.pixels is None:
+            return
+        if key in self._features or key in self._staged:
+            return
+        self._staged[key] = self._staging.add(torch.as_tensor(image.pixels))
 
     def get(self, batch: list[Sequence]) -> Tensor:
         """The images of a batch (B, P, D), whose time is added to the batch's sequences.
@@ -98,28 +110,39 @@ class ImageFeatureCache:
         """Forget all images: the keys of the next ones may be the same."""
         self._counts.clear()
         self._features.clear()
+        self._staged.clear()
 
     def _encoded(self, batch: list[Sequence]) -> dict[int, Tensor]:
         """The features of each image (P, D) by its key, from the cache or encoded now."""
-        pixels = {
-            sequence.image_key: torch.as_tensor(sequence.image.pixels)
+        missing = {
+            sequence.image_key: sequence
             for sequence in batch
             if sequence.image_key not in self._features
             and sequence.image is not None
             and sequence.image.pixels is not None
         }
         encoded: dict[int, Tensor] = {}
-        if pixels:
-            start = self._watch.mark()
-            pixels_BRRC = to_device(torch.stack([*pixels.values()]), self._device)
+        if missing:
+            pixels_BRRC = self._pixels([*missing.values()])
             pixels_BCRR = normalize_pixels(pixels_BRRC, self._mean, self._std, self._dtype)
-            encoded = dict(zip(pixels, self._model.encode(pixels_BCRR), strict=True))
+            start = self._watch.mark()
+            encoded = dict(zip(missing, self._model.encode(pixels_BCRR), strict=True))
             encode_pass = TimedPass(self._watch, start, self._watch.mark(), len(batch))
             for sequence in batch:
                 sequence.encode_passes.append(encode_pass)
-            self._stats.misses += len(pixels)
+            self._stats.misses += len(missing)
         keys = dict.fromkeys(sequence.image_key for sequence in batch)
         return {key: encoded[key] if key in encoded else self._features[key] for key in keys}
+
+    def _pixels(self, sequences: list[Sequence]) -> Tensor:
+        """The images of the sequences (B, R, R, C) on the device."""
+        if self._staging is None:
+            images = [sequence.image for sequence in sequences]
+            pixels = [torch.as_tensor(image.pixels) for image in images if image is not None]
+            return to_device(torch.stack(pixels), self._device)
+        for sequence in sequences:
+            self.stage(sequence)  # again, if it was encoded before
+        return self._staging.to_device([self._staged.pop(row.image_key) for row in sequences])
 
     def _keep(self, batch: list[Sequence], features: dict[int, Tensor]) -> None:
         """Keep the features of images with prompts outside the batch, up to `max_bytes`."""

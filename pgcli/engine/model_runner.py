@@ -103,6 +103,10 @@ class ModelRunner:
     def cache_bytes(self) -> int:
         return self._cache.nbytes
 
+    def add(self, sequence: Sequence) -> None:
+        """Note a sequence that will be in a batch; its image is on its way to the device."""
+        self._images.stage(sequence)
+
     def run(self, batch: Batch) -> None:
         """Run a batch. Raises OutOfMemory; then call `preempt` with what the scheduler preempts."""
         with current(self._device):
@@ -322,11 +326,6 @@ def generate(
     while runner.rows:
         runner.decode()
     return group
-
-
-def runs_ahead(device: torch.device) -> bool:
-    """Whether the device computes while the host goes on."""
-    return device.type in ASYNC_DEPTH
 
 
 def share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:

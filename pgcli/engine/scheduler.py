@@ -74,9 +74,7 @@ class Scheduler:
     tokens identical. A sequence that runs out of memory alone twice is `out_of_memory`. Once
     `should_stop()` is true, only sequences that have run are finished. The first group has
     `first_rows` sequences, if that is not 0, and runs to its end before others join: its rows do
-    not wait for further images. With `arrivals_per_step`, running rows take a step after every so
-    many new sequences, so that a GPU does not wait for the host to take images; which steps these
-    are depends on no clock.
+    not wait for further images.
     """
 
     def __init__(
@@ -87,7 +85,6 @@ class Scheduler:
         max_rows: int,
         should_stop: Callable[[], bool] = lambda: False,
         first_rows: int = 0,
-        arrivals_per_step: int = 0,
     ):
         self.running: list[Sequence] = []
         self._queue = queue
@@ -97,12 +94,10 @@ class Scheduler:
         self._should_stop = should_stop
         self._is_open = True
         self._first_rows = first_rows
-        self._arrivals_per_step, self._arrivals = arrivals_per_step, 0
         self._runs_first_group = False
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence to the queue."""
-        self._arrivals += 1
         self._queue.add(sequence)
 
     def close(self) -> None:
@@ -113,7 +108,7 @@ class Scheduler:
         """The next group if enough rows are free for it, else a decode step of all rows.
 
         None if nothing can run before more input arrives: an incomplete group waits for it, and
-        running rows do, but for a step after every `arrivals_per_step` sequences.
+        so do running rows.
         """
         if self._should_stop():
             self._queue.clear()
@@ -126,7 +121,7 @@ class Scheduler:
         elif self._is_due():
             self._ready.extend(self._queue.take())
         waits_for_input = self._is_open and not self._runs_first_group
-        if not self._ready and (not self.running or (waits_for_input and not self._takes_step())):
+        if not self._ready and (not self.running or waits_for_input):
             return None
         group = self._next_group()
         if not group:
@@ -141,13 +136,6 @@ class Scheduler:
         if self._ready or not self._queue or self._runs_first_group:
             return False
         return self._queue.is_due() or not self._is_open
-
-    def _takes_step(self) -> bool:
-        """Whether running rows take a step while a group waits for more input."""
-        if not 0 < self._arrivals_per_step <= self._arrivals:
-            return False
-        self._arrivals = 0
-        return True
 
     def _next_group(self) -> list[Sequence]:
         """The sequences that join the batch next; empty until enough rows are free for them.

@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 
+def reads_pinned(device: torch.device) -> bool:
+    """Whether the device reads pinned memory while the host goes on."""
+    return device.type == "cuda"
+
+
 def to_device(host: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; on CUDA it is copied from pinned memory, asynchronously."""
-    if device.type == "cuda":
+    if reads_pinned(device):
         host = host.pin_memory()
     return host.to(device, non_blocking=True)
 

@@ -1,15 +1,20 @@
 """The image-feature cache: each image is encoded once for all its prompts, within a size bound."""
 
+from functools import partial
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
+from pgcli.engine import image_cache
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.loader import load
 from pgcli.engine.sequence import Sequence
+from pgcli.engine.staging import Staging
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -77,6 +82,25 @@ def test_an_evicted_image_is_encoded_again_and_answers_the_same(engine, monkeypa
     assert Watched.last.most == room * BYTES
     assert 6 < engine.image_stats.misses <= 18
     assert engine.image_stats.prompts == 18
+
+
+@pytest.mark.parametrize("room", [0, 10**9], ids=["evicted", "cached"])
+def test_staged_images_are_answered_as_others(engine, monkeypatch, room):
+    """As for a GPU; also those that are encoded again, as their features were evicted."""
+    made = partial(Watched, max_bytes=room)
+    monkeypatch.setattr(engines, "ImageFeatureCache", made)
+    expected = asked(engine)
+    monkeypatch.setattr(image_cache, "reads_pinned", lambda device: True)
+    engine._idle_runner, engine.image_stats.misses = None, 0
+    add = mock.Mock(side_effect=Staging(torch.device("cpu")).add)
+    monkeypatch.setattr(Staging, "add", add)
+    found = asked(engine)
+    assert [(row.answer, row.logprob) for _, row in found] == [
+        (row.answer, row.logprob) for _, row in expected
+    ]
+    assert add.call_count == engine.image_stats.misses
+    assert (add.call_count > 6) == (not room)
+    assert not Watched.last._staged, "no image is held once all are answered"
 
 
 def request(number: int, image: DecodedImage, shares: int) -> Sequence:

@@ -180,21 +180,18 @@ def test_groups_fill_a_batch_evenly(loaded, monkeypatch, batch_size, fitting, gr
     assert set(passes.steps[-4:]) == {batch_size}
 
 
-def test_running_rows_take_steps_while_a_group_arrives():
-    """After every third sequence, on a GPU; elsewhere they wait for the group."""
-    kinds: dict[int, list[str]] = {}
-    for per_step in (0, 3):
-        queue = RequestQueue(size=8, window=8)
-        scheduler = Scheduler(queue, BatchLimits(), max_rows=16, arrivals_per_step=per_step)
-        found = kinds[per_step] = []
-        for number in range(16):
-            scheduler.add(request(number, 4))
-            while len(found) < 30 and (batch := scheduler.schedule()):
-                found.append(f"{batch.kind} after {number + 1}")
-    assert kinds[0] == ["prefill after 8", "prefill after 16"]
-    assert kinds[3] == [
-        *("prefill after 8", "decode after 8"),
-        *("decode after 11", "decode after 14", "prefill after 16"),
+def test_running_rows_wait_for_the_group_that_joins_them():
+    """A GPU computes their prefill meanwhile."""
+    queue = RequestQueue(size=8, window=8)
+    scheduler = Scheduler(queue, BatchLimits(), max_rows=16)
+    found: list[str] = []
+    for number in range(24):
+        scheduler.add(request(number, 4))
+        while len(found) < 4 and (batch := scheduler.schedule()):
+            found.append(f"{batch.kind} after {number + 1}")
+    assert found == [
+        *("prefill after 8", "prefill after 16"),
+        *("decode after 24", "decode after 24"),
     ]
 
 

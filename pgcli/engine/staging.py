@@ -1,0 +1,75 @@
+"""Images on their way to a GPU: copied to pinned memory as they are taken, one copy for a batch.
+
+C channels · R resolution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Of a slab, a power of two, to which PyTorch rounds pinned memory.
+SLAB_BYTES = 2**22
+
+
+class StagedImage(NamedTuple):
+    """The place of an image in a slab (images, R, R, C)."""
+
+    slab: Tensor
+    row: int
+
+
+class Staging:
+    """Copies images to slabs of pinned memory, from which a batch is copied asynchronously.
+
+    A slab returns to PyTorch's cache of pinned memory with its last image, and is not used again
+    before the copies that read it have ended.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._slab: Tensor | None = None
+        self._used = 0
+
+    @torch.inference_mode()
+    def add(self, pixels_RRC: Tensor) -> StagedImage:
+        """Copy an image to the newest slab; all images of a slab have one shape."""
+        if self._slab is None or self._slab.shape[1:] != pixels_RRC.shape:
+            self._slab, self._used = self._new_slab(pixels_RRC), 0
+        slab, row = self._slab, self._used
+        slab[row].copy_(pixels_RRC)
+        self._used += 1
+        if self._used == len(slab):
+            self._slab = None
+        return StagedImage(slab, row)
+
+    def to_device(self, images: list[StagedImage]) -> Tensor:
+        """The images (B, R, R, C) on the device; the host waits for no copy."""
+        first = images[0].slab
+        out = first.new_empty(len(images), *first.shape[1:], device=self._device)
+        start = 0
+        for slab, rows in neighbours(images):
+            part = slab[rows.start : rows.stop]
+            out[start : start + len(rows)].copy_(part, non_blocking=True)
+            start += len(rows)
+        return out
+
+    def _new_slab(self, like: Tensor) -> Tensor:
+        size = max(1, SLAB_BYTES // like.nbytes)
+        return torch.empty(
+            *(size, *like.shape), dtype=like.dtype, pin_memory=self._device.type == "cuda"
+        )
+
+
+def neighbours(images: Iterable[StagedImage]) -> list[tuple[Tensor, range]]:
+    """The rows of slabs in the order of the images: as few runs of following rows as there are."""
+    runs: list[tuple[Tensor, range]] = []
+    for slab, row in images:
+        if runs and runs[-1][0] is slab and runs[-1][1].stop == row:
+            runs[-1] = slab, range(runs[-1][1].start, row + 1)
+        else:
+            runs.append((slab, range(row, row + 1)))
+    return runs
