@@ -27,7 +27,7 @@ from benchmarks.measure import hub_config, options
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.weights import meta_model as empty_model
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler, SamplingParams
-from pgcli.model.cuda.fused_gemma import fuse_decoder
+from pgcli.model.cuda.optimize import fuse
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 
@@ -95,7 +95,7 @@ def meta_model(generation: int, resolution: int = 224, quantize: str = "none") -
     model = empty_model(parse_config(hub_config(generation, resolution))).to(torch.bfloat16)
     if quantize != "none":
         quantize_mlps(model)
-    fuse_decoder(model)
+    fuse(model)
     return model
 
 

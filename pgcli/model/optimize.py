@@ -9,13 +9,14 @@ from pgcli.model.paligemma import PaliGemma
 def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
     """Replace the model's parts by the fastest that its device has, in place.
 
-    On the CPU weights are packed, and quantized if `quantize` is "int8"; on CUDA the decoder is
-    fused, and its MLPs are quantized if it is "fp8". Elsewhere nothing changes.
+    On the CPU weights are packed, and quantized if `quantize` is "int8"; on CUDA the tower and the
+    decoder are fused, and the decoder's MLPs are quantized if it is "fp8". Elsewhere nothing
+    changes.
     """
     device = model.projector.weight.device.type
     if device == "cpu":
         optimize_for_cpu(model, quantize)
     elif device == "cuda":
-        from pgcli.model.cuda.fused_gemma import optimize_for_cuda
+        from pgcli.model.cuda.optimize import optimize_for_cuda
 
         optimize_for_cuda(model, quantize)

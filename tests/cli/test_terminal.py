@@ -132,7 +132,7 @@ ALLOWED_CALLS = {
         "checkpoints/weight_files.py",
         "engine/recorded_step.py",
         "model/attention.py",
-        "model/cuda/fused_gemma.py",
+        "model/cuda/optimize.py",
     },
     "logging.getLogger": {"images/decode.py", "stores/calls.py"},
     "os.write": {"pipeline/state/folder.py"},  # the log of the output

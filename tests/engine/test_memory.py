@@ -37,7 +37,7 @@ from pgcli.engine.recorded_step import StepRecorder
 from pgcli.engine.sampler import OutputVocabulary
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.model.cuda.fused_gemma import fuse_decoder
+from pgcli.model.cuda.optimize import fuse
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.tasks import Question
@@ -174,7 +174,7 @@ def test_a_batch_with_recorded_steps_takes_no_more_than_is_computed(
     model = PaliGemma(config).to(torch.bfloat16).eval().requires_grad_(False)
     if quantize != "none":
         quantize_mlps(model)
-    fuse_decoder(model)
+    fuse(model)
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
     monkeypatch.setattr(model, "kv_cache", partial(model.kv_cache, fixed_shape=True))
     held = []

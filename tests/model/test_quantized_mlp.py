@@ -17,7 +17,7 @@ from pgcli.engine import loader
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
 from pgcli.model.cuda import plain
-from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
+from pgcli.model.cuda.optimize import fuse, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized import support
 from pgcli.model.quantized.cpu_linear import quantize_per_token
@@ -108,7 +108,7 @@ def test_the_fused_decoder_and_the_plain_one_quantize_alike(folder, request):
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)
     assert not any("mlp" in name for name, _ in model.decoder.named_parameters())
     expected = logits_of(model)
-    fuse_decoder(model)
+    fuse(model)
     found = logits_of(model)
     assert distance(found, expected) < 0.04
     assert 0 < distance(found, exact) < 0.15
@@ -118,7 +118,7 @@ def test_the_fused_decoder_and_the_plain_one_quantize_alike(folder, request):
 def test_a_quantized_step_waits_for_nothing(tiny):
     model = weights.load(tiny, read_config(tiny), dtype=torch.bfloat16)
     quantize_mlps(model)
-    fuse_decoder(model)
+    fuse(model)
     cache = model.kv_cache(2, fixed_shape=True)
     patch_BPD = normal(2, PATCHES, model.config.decoder.width).bfloat16()
     model.prefill(patch_BPD, torch.full((2, 4), 300), None, cache)
@@ -156,9 +156,12 @@ def test_a_prefill_of_the_first_generation_has_few_launches():
 # --- kernels beside their plain versions
 
 
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "read twice"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_kernels_quantize_as_the_plain_operators(kernels, monkeypatch, dtype):
-    monkeypatch.setattr(kernels.activations, "COLUMNS_AT_ONCE", 32)  # a row takes several turns
+def test_kernels_quantize_as_the_plain_operators(kernels, monkeypatch, dtype, is_held):
+    if not is_held:  # a row takes several turns
+        monkeypatch.setattr(kernels.activations, "MAX_COLUMNS_HELD", 16)
+        monkeypatch.setattr(kernels.activations, "COLUMNS_AT_ONCE", 32)
     x, delta = normal(3, 2, 48).to(dtype), normal(3, 2, 48, seed=2).to(dtype)
     scale = 1 + normal(48, seed=3).float() / 10
     for operator, arguments in (

@@ -33,9 +33,9 @@ def compiled(kernel, dtype, warps, float32=FLOATS, quantized=None, **constants):
     types = dict.fromkeys(kernel.arg_names, "fp32") | dict.fromkeys(constants, "constexpr")
     types |= {name: f"*{dtype}" for name in types if name.endswith("_ptr")}
     types |= {name: "*fp32" for name in float32 if name in types}
-    types |= {name: f"*{quantized}" for name in ("quantized_ptr", "weight_ptr") if name in types}
-    if quantized and "normed_ptr" in types:
-        types["normed_ptr"] = f"*{quantized}"
+    if quantized:
+        names = ("quantized_ptr", "normed_ptr")
+        types |= {name: f"*{quantized}" for name in names if name in types}
     types |= {name: kind for name, kind in SPECIAL.items() if name in types}
     types |= {name: "i32" for name in INTEGERS if name in types}
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
@@ -62,6 +62,9 @@ def main() -> None:
                 HAS_POST=post,
                 MAX_QUANTIZED=0.0,
             )
+        found[f"layer norm {dtype}"] = compiled(
+            norms._residual_layer_norm, dtype, 4, [], BLOCK=2048
+        )
         found[f"geglu {dtype}"] = compiled(activations._geglu, dtype, 4, BLOCK=1024)
         found[f"softcap {dtype}"] = compiled(
             activations._softcap, dtype, 4, ["out_ptr"], BLOCK=1024
@@ -88,9 +91,11 @@ def main() -> None:
             *(norms._norm, "bf16", 8, norm_floats, FLOAT8),
             **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MAX_QUANTIZED": 448.0},
         )
-        found["geglu float8"] = compiled(
-            activations._geglu_quantized, "bf16", 8, ["scale_ptr"], FLOAT8, BLOCK=4096
-        )
+        for held, columns, warps in ((True, 16384, 16), (False, 4096, 8)):
+            found[f"geglu float8 {held}"] = compiled(
+                *(activations._geglu_quantized, "bf16", warps, ["scale_ptr"], FLOAT8),
+                **{"BLOCK": columns, "IS_HELD": held},
+            )
     json.dump(found, sys.stdout)
 
 

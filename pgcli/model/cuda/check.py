@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pgcli.model.compiler_errors import is_unsupported, raise_out_of_memory
-from pgcli.model.config import DecoderConfig
+from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cuda import operators
 from pgcli.printable import first_line
 
@@ -19,7 +19,7 @@ ROWS_WITHOUT_SPLITS = 160  # more than half of `kernels.attention.PROGRAMS`
 
 
 @cache
-def kernel_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig) -> str:
+def kernel_problem(device: torch.device, dtype: torch.dtype, model: PaliGemmaConfig) -> str:
     """Why the kernels cannot be used; empty if examples of the model's shapes are right here.
 
     Errors of the device and of memory are raised: they say nothing about the kernels.
@@ -27,7 +27,7 @@ def kernel_problem(device: torch.device, dtype: torch.dtype, config: DecoderConf
     try:
         wrong = [
             name
-            for name, examples in _examples(device, dtype, config).items()
+            for name, examples in _examples(device, dtype, model).items()
             if not all(_is_right(name, make) for make in examples)
         ]
     except Exception as error:
@@ -53,9 +53,10 @@ def _is_right(name: str, make: Example) -> bool:
 
 
 def _examples(
-    device: torch.device, dtype: torch.dtype, config: DecoderConfig
+    device: torch.device, dtype: torch.dtype, model: PaliGemmaConfig
 ) -> dict[str, list[Example]]:
     """Examples of each operator, in the variants that a model of this configuration runs."""
+    config, vision = model.decoder, model.vision
     width, size, heads = config.width, config.head_dim, config.num_kv_heads
     outputs = (config.num_heads + 2 * heads) * size
 
@@ -82,10 +83,20 @@ def _examples(
 
     scale_D, columns = drawn(width, like=torch.float32), 20_000  # several blocks of the kernel
     post_D = scale_D if config.post_norms else None
+    vision_D = drawn(vision.width), drawn(vision.width)
     return {
         "rms_norm": [lambda: (drawn(2, width), scale_D, config.norm_eps)],
         "residual_norm": [
             lambda: (drawn(2, width), drawn(2, width), post_D, scale_D, config.norm_eps)
+        ],
+        "residual_layer_norm": [
+            lambda: (*(drawn(n, vision.width) for n in (2, 2)), *vision_D, vision.norm_eps)
+        ],
+        "linear_gelu": [
+            lambda: (
+                *(drawn(2, vision.width), drawn(vision.mlp_dim, vision.width)),
+                drawn(vision.mlp_dim),
+            )
         ],
         "geglu": [lambda: (drawn(2, 2 * config.mlp_dim),)],
         "softcap": [lambda: (drawn(2, 64), config.final_softcap or 2.0)],

@@ -5,7 +5,6 @@ B rows · L new slots this pass · D width · S slots
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import cast
@@ -16,11 +15,9 @@ from torch import Tensor, nn
 import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.attention_masks import AttentionMasks
-from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import KVCache
-from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import QuantizedMLP, quantize_mlps
+from pgcli.model.quantized.gated_mlp import QuantizedMLP
 
 kernels = torch.ops.pgcli
 
@@ -153,27 +150,3 @@ def _layer_scales(
         return None, second, None, following
     before_mlp = _scale(layer.pre_feedforward_layernorm)
     return second, before_mlp, _scale(layer.post_feedforward_layernorm), following
-
-
-def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
-    """Replace the model's decoder by a fused one, in place; warn where its kernels do not work.
-
-    Its MLPs are quantized first if `quantize` is "fp8".
-    """
-    if quantize != "none":
-        quantize_mlps(model)
-        torch.cuda.empty_cache()  # the old weights' memory is free for batches
-    weight = model.projector.weight
-    if problem := kernel_problem(weight.device, weight.dtype, model.config.decoder):
-        warnings.warn(
-            f"the fused kernels do not work on {weight.device}; operations run one by one, which "
-            f"is slower and gives the same answers ({problem})",
-            stacklevel=1,
-        )
-        return
-    fuse_decoder(model)
-
-
-def fuse_decoder(model: PaliGemma) -> None:
-    """Replace the model's decoder by a fused one, in place, on any device."""
-    model.add_module("decoder", FusedGemma(model.decoder))

@@ -1,4 +1,4 @@
-"""Operators of the fused decoder: each is one kernel on a GPU, and plain PyTorch elsewhere.
+"""Operators of the fused model: each is one kernel on a GPU, and plain PyTorch elsewhere.
 
 They have no gradients.
 
@@ -71,6 +71,16 @@ OPERATORS: dict[str, Operator] = {
         "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps) -> (Tensor, Tensor)",
         plain.residual_norm,
         lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
+    ),
+    "residual_layer_norm": Operator(
+        "(Tensor x, Tensor delta, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)",
+        plain.residual_layer_norm,
+        lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
+    ),
+    "linear_gelu": Operator(
+        "(Tensor x, Tensor weight, Tensor bias) -> Tensor",
+        plain.linear_gelu,
+        lambda x, weight, _: x.new_empty(*x.shape[:-1], len(weight)),
     ),
     "geglu": Operator("(Tensor gate_up) -> Tensor", plain.geglu, _half),
     "softcap": Operator(

@@ -1,4 +1,4 @@
-"""Plain versions of the fused decoder's operators.
+"""Plain versions of the fused operators.
 
 The kernels are compared with them. They run where there are no kernels: on other devices, and on a
 GPU for dtypes or sizes that the kernels do not support. Those of `rms_norm` and `softcap` are in
@@ -27,6 +27,19 @@ def residual_norm(
         delta = rms_norm(delta, post_scale_D, eps)
     total = x + delta
     return total, rms_norm(total, scale_D, eps)
+
+
+def residual_layer_norm(
+    x: Tensor, delta: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """`x + delta`, and the LayerNorm of the sum."""
+    total = x + delta
+    return total, F.layer_norm(total, weight_D.shape, weight_D, bias_D, eps)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """GELU (tanh approximation) of a linear layer's output."""
+    return F.gelu(F.linear(x, weight, bias), approximate="tanh")
 
 
 def geglu(gate_up: Tensor) -> Tensor:

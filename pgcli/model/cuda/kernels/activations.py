@@ -1,4 +1,4 @@
-"""GeGLU and softcap."""
+"""GELU, GeGLU and softcap."""
 
 # mypy: ignore-errors
 # the functions are Triton's language, not Python's
@@ -10,11 +10,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pgcli.model.cuda import plain
 from pgcli.model.cuda.kernels.norms import row_scale
 from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE
 
 ELEMENTS_AT_ONCE = 1024
-COLUMNS_AT_ONCE = 4096  # of a row
+COLUMNS_AT_ONCE = 4096  # of a row that is read twice
+MAX_COLUMNS_HELD = 16384  # of a row that is held in registers
+#: Major compute capabilities on which GELU in the epilogue of cuBLASLt's product saves time.
+GELU_EPILOGUE = (8, 9)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    is_fast = x.dtype == torch.bfloat16 and x.is_cuda
+    if not is_fast or torch.cuda.get_device_capability(x.device)[0] not in GELU_EPILOGUE:
+        return plain.linear_gelu(x, weight, bias)
+    rows = torch._addmm_activation(bias, x.flatten(0, -2), weight.T, use_gelu=True)
+    return rows.view(*x.shape[:-1], len(weight))
 
 
 def geglu(gate_up: Tensor) -> Tensor:
@@ -53,30 +65,48 @@ def geglu_quantized(gate_up: Tensor) -> tuple[Tensor, Tensor]:
     inner = gate_up.shape[-1] // 2
     quantized = gate_up.new_empty(*gate_up.shape[:-1], inner, dtype=FLOAT8)
     scale = gate_up.new_empty(*gate_up.shape[:-1], 1, dtype=torch.float32)
+    columns = triton.next_power_of_2(inner)
+    is_held = columns <= MAX_COLUMNS_HELD
     _geglu_quantized[(scale.numel(),)](
-        gate_up, quantized, scale, inner, MAX_VALUE[FLOAT8], COLUMNS_AT_ONCE, num_warps=8
+        *(gate_up, quantized, scale, inner, MAX_VALUE[FLOAT8]),
+        *(columns if is_held else COLUMNS_AT_ONCE, is_held),
+        num_warps=max(4, min(16, columns // 512)) if is_held else 8,
     )
     return quantized, scale
 
 
 @triton.jit
 def _geglu_quantized(
-    gate_up_ptr, quantized_ptr, scale_ptr, inner, max_quantized, BLOCK: tl.constexpr
+    gate_up_ptr,
+    quantized_ptr,
+    scale_ptr,
+    inner,
+    max_quantized,
+    BLOCK: tl.constexpr,
+    IS_HELD: tl.constexpr,
 ):
-    """Read a row twice, for its largest value and to quantize it; the second time it is cached."""
+    """A row's largest value is needed to quantize it: the row is held, or read a second time."""
     row = tl.program_id(0).to(tl.int64)
-    largest, total = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for start in range(0, inner, BLOCK):
-        column = start + tl.arange(0, BLOCK)
+    if IS_HELD:
+        column = tl.arange(0, BLOCK)
         out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
-        largest, total = tl.maximum(largest, tl.abs(out)), total + out
-    scale = row_scale(tl.max(largest, axis=0), tl.sum(total, axis=0), max_quantized)
-    tl.store(scale_ptr + row, scale)
-    for start in range(0, inner, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
+        scale = row_scale(tl.max(tl.abs(out), axis=0), tl.sum(out, axis=0), max_quantized)
+        tl.store(scale_ptr + row, scale)
         quantized = (out / scale).to(quantized_ptr.dtype.element_ty)
         tl.store(quantized_ptr + row * inner + column, quantized, mask=column < inner)
+    else:
+        largest, total = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+        for start in range(0, inner, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
+            largest, total = tl.maximum(largest, tl.abs(out)), total + out
+        scale = row_scale(tl.max(largest, axis=0), tl.sum(total, axis=0), max_quantized)
+        tl.store(scale_ptr + row, scale)
+        for start in range(0, inner, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
+            quantized = (out / scale).to(quantized_ptr.dtype.element_ty)
+            tl.store(quantized_ptr + row * inner + column, quantized, mask=column < inner)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

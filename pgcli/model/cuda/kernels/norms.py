@@ -1,4 +1,4 @@
-"""RMSNorm, with a residual and a second norm before it, in one pass.
+"""RMSNorm and LayerNorm, with a residual and a second norm before it, in one pass.
 
 D width
 """
@@ -117,4 +117,37 @@ def _norm(
         divisor = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MAX_QUANTIZED)
         tl.store(row_scale_ptr + tl.program_id(0), divisor)
         normed = (wide / divisor).to(normed_ptr.dtype.element_ty)
+    tl.store(normed_ptr + row + column, normed, mask=inside)
+
+
+def residual_layer_norm(
+    x: Tensor, delta: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    x, delta = x.contiguous(), delta.contiguous()
+    total, normed, width = torch.empty_like(x), torch.empty_like(x), x.shape[-1]
+    _residual_layer_norm[(x.numel() // width,)](
+        *(x, delta, weight_D, bias_D, total, normed, width, eps, triton.next_power_of_2(width)),
+        num_warps=4,
+    )
+    return total, normed
+
+
+@triton.jit
+def _residual_layer_norm(
+    x_ptr, delta_ptr, weight_ptr, bias_ptr, total_ptr, normed_ptr, width, eps, BLOCK: tl.constexpr
+):
+    """One row: x plus delta, and the norm of the sum, which is rounded first."""
+    row = tl.program_id(0).to(tl.int64) * width
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    x = tl.load(x_ptr + row + column, mask=inside, other=0.0)
+    delta = tl.load(delta_ptr + row + column, mask=inside, other=0.0)
+    x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
+    tl.store(total_ptr + row + column, x, mask=inside)
+    wide = x.to(tl.float32)
+    centered = tl.where(inside, wide - tl.sum(wide, axis=0) / width, 0.0)
+    root = tl.rsqrt(tl.sum(centered * centered, axis=0) / width + eps)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    normed = (centered * root * weight + bias).to(x.dtype)
     tl.store(normed_ptr + row + column, normed, mask=inside)

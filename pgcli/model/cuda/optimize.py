@@ -1,0 +1,38 @@
+"""Prepares a loaded model for inference on a GPU."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from pgcli.model.cuda.check import kernel_problem
+from pgcli.model.cuda.fused_gemma import FusedGemma
+from pgcli.model.cuda.fused_siglip import FusedSiglip
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.gated_mlp import quantize_mlps
+
+
+def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
+    """Replace the model's parts by fused ones, in place; warn where their kernels do not work.
+
+    The decoder's MLPs are quantized first if `quantize` is "fp8".
+    """
+    if quantize != "none":
+        quantize_mlps(model)
+        torch.cuda.empty_cache()  # the old weights' memory is free for batches
+    weight = model.projector.weight
+    if problem := kernel_problem(weight.device, weight.dtype, model.config):
+        warnings.warn(
+            f"the fused kernels do not work on {weight.device}; operations run one by one, which "
+            f"is slower and gives the same answers ({problem})",
+            stacklevel=1,
+        )
+        return
+    fuse(model)
+
+
+def fuse(model: PaliGemma) -> None:
+    """Replace the model's vision tower and decoder by fused ones, in place, on any device."""
+    model.add_module("vision", FusedSiglip(model.vision))
+    model.add_module("decoder", FusedGemma(model.decoder))
