@@ -16,6 +16,7 @@ from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_valu
 from pgcli.cli.usage_errors import missing
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
+from pgcli.pipeline.request.values import Dtype
 
 if TYPE_CHECKING:
     from pgcli.cli.ui.console import Screen
@@ -87,7 +88,7 @@ class LoadOptions:
 
     revision: str | None = same(ModelOptions, "revision")
     device: str = same(ModelOptions, "device")
-    dtype: str = same(ModelOptions, "dtype")
+    dtype: Dtype = same(ModelOptions, "dtype")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

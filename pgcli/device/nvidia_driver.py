@@ -8,13 +8,18 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+NVML = "libnvidia-ml.so.1"  # a part of the driver
+DEVICES = Path("/dev")
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # The oldest NVIDIA driver (Linux) for each major version of CUDA, by NVIDIA's table of minor
 # version compatibility, and PyTorch's index of wheels that support this driver.
 CUDA = {13: (580, "cu130"), 12: (525, "cu126"), 11: (450, "cu118")}
+BFLOAT16_CAPABILITY = (8, 0)  # of the first GPUs that multiply bfloat16; PyTorch emulates it
 INDEX = "https://download.pytorch.org/whl/"
 
 
@@ -53,12 +58,67 @@ def nvidia_smi(query: str) -> list[str]:
 
 
 def visible_gpus() -> int:
-    """The number of GPUs that PyTorch can use; torch is imported only where there is a driver."""
-    if nvidia_driver() is None:
-        return 0
-    import torch
+    """The number of GPUs that PyTorch can use, counted without importing torch.
 
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    A process can use one slice of a divided GPU (MIG), whatever the number of slices.
+    """
+    driver = nvidia_driver()
+    built = None if driver is None else cuda_of_pytorch()
+    if driver is None or built is None or _major(driver) < CUDA.get(built, (0, ""))[0]:
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return installed_gpus() if visible is None else _count_visible(visible, installed_gpus())
+
+
+def _count_visible(visible: str, installed: int) -> int:
+    """How many of the installed GPUs CUDA_VISIBLE_DEVICES leaves: those before the first invalid
+    entry, and none if an entry is repeated.
+    """
+    entries = [entry.strip() for entry in visible.split(",")]
+    if entries[0].startswith("MIG-"):
+        return min(1, installed)
+    is_valid = [
+        entry.startswith("GPU-") or (entry.isdecimal() and int(entry) < installed)
+        for entry in entries
+    ]
+    valid = entries[: [*is_valid, False].index(False)]
+    return min(len(valid), installed) if len({*valid}) == len(valid) else 0
+
+
+@cache
+def installed_gpus() -> int:
+    """The number of GPUs that this process may open: by NVML, or else by their device files."""
+    import ctypes
+
+    count = ctypes.c_uint()
+    try:
+        nvml = ctypes.CDLL(NVML)
+        if nvml.nvmlInit_v2() == 0:
+            is_counted = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+            nvml.nvmlShutdown()
+            if is_counted:
+                return count.value
+    except (OSError, AttributeError):  # a container may lack the library
+        pass
+    return len(_device_files())
+
+
+def _device_files() -> list[Path]:
+    return list(DEVICES.glob("nvidia[0-9]*"))
+
+
+@cache
+def cuda_of_pytorch() -> int | None:
+    """The major version of CUDA that PyTorch is built for, which a file of it says."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = re.search(r"^cuda\b.*=\s*'(\d+)", text, re.M)
+    return int(match[1]) if match else None
 
 
 def find_gpu_problem() -> GpuProblem | None:
@@ -86,7 +146,7 @@ def diagnose_gpu(torch: Any, driver: str) -> GpuProblem:
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         reason = f"hidden by CUDA_VISIBLE_DEVICES={visible}"
         return GpuProblem(reason, "unset CUDA_VISIBLE_DEVICES", is_intentional=True)
-    if not list(Path("/dev").glob("nvidia[0-9]*")):
+    if not _device_files():
         reason = f"driver {driver} is loaded, but /dev/nvidia0 does not exist"
         return GpuProblem(
             reason, "in a container: docker run --gpus all ...; else nvidia-modprobe -u"

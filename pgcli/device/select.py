@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pgcli.device.cgroup import memory_left
-from pgcli.device.nvidia_driver import find_gpu_problem
+from pgcli.device.nvidia_driver import BFLOAT16_CAPABILITY, find_gpu_problem
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -70,8 +70,8 @@ def choose_dtype(name: str, device: torch.device, checkpoint_bytes: int) -> torc
             raise UsageError(f"no dtype is called {name!r}", hint="auto, bfloat16 or float32")
         return DTYPES[name]
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if native else torch.float32
+        has_bfloat16 = torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
+        return torch.bfloat16 if has_bfloat16 else torch.float32
     if device.type == "mps":
         return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
     large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES

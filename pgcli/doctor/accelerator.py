@@ -8,9 +8,15 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from pgcli.device.nvidia_driver import diagnose_gpu, nvidia_driver, wheel_command
+from pgcli.device.nvidia_driver import (
+    BFLOAT16_CAPABILITY,
+    diagnose_gpu,
+    nvidia_driver,
+    wheel_command,
+)
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.printable import first_line
+from pgcli.wording import count
 
 TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
 
@@ -30,7 +36,10 @@ def findings() -> Iterator[Finding]:
         return
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
     yield ok(TORCH, f"{torch.__version__}, built for {built}, {torch.get_num_threads()} threads")
-    yield gpu(torch, driver)
+    if torch.cuda.is_available():
+        yield from (gpu(torch, index) for index in range(torch.cuda.device_count()))
+        return
+    yield no_gpu(torch, driver)
     yield dtypes(torch)
 
 
@@ -52,10 +61,45 @@ def imported() -> ModuleType | Finding:
     return module
 
 
-def gpu(torch: Any, driver: str | None) -> Finding:
-    """The GPU that a run would use, or the reason why it cannot be used."""
-    if torch.cuda.is_available():
-        return _usable(torch)
+def gpu(torch: Any, index: int) -> Finding:
+    """A GPU, and what a run would do there: its dtype, and the rows at once of a 3b model."""
+    properties = torch.cuda.get_device_properties(index)
+    total = properties.total_memory
+    name = f"cuda:{index}, {properties.name}, {total / 1e9:.0f} GB"
+    try:
+        torch.ones(8, device=f"cuda:{index}").sum().item()
+    except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
+        remedy = wheel_command(nvidia_driver() or "")
+        return bad(GPU, f"{name}, cannot compute: {first_line(error)}", remedy)
+    free, _ = torch.cuda.mem_get_info(index)
+    has_bfloat16 = torch.cuda.get_device_capability(index) >= BFLOAT16_CAPABILITY
+    rows = rows_of_3b(2 if has_bfloat16 else 4, free)
+    dtype = "bfloat16" if has_bfloat16 else "no bfloat16: float32, at twice the memory"
+    description = f"{name}, {free / 1e9:.0f} GB free, {dtype}, " + (
+        f"{count(rows, 'image')} at once with a 3b model" if rows else "too small for a 3b model"
+    )
+    if free < total / 2:
+        return warn(GPU, f"{description}; other programs use the rest", "nvidia-smi shows which")
+    if not has_bfloat16:
+        return warn(GPU, description, "pgcli info MODEL says whether a model fits")
+    return ok(GPU, description)
+
+
+def rows_of_3b(itemsize: int, free: int) -> int:
+    """The automatic batch size of PaliGemma 3b at 224; 0 if it does not fit."""
+    from pgcli.engine.memory import MemoryBudget, largest_batch, parameters
+    from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+
+    vision = VisionConfig(1152, 27, 4304, 16, patch_size=14, resolution=224)
+    decoder = DecoderConfig(2048, 18, 16384, 8, 1, 256, vocab_size=257216)
+    config = PaliGemmaConfig(vision, decoder, image_token_id=257152)
+    if not largest_batch(config, itemsize=itemsize, device="cuda", free=free):
+        return 0
+    return MemoryBudget(config, itemsize, "cuda", free - itemsize * parameters(config)).batch_size()
+
+
+def no_gpu(torch: Any, driver: str | None) -> Finding:
+    """Why there is no NVIDIA GPU to run on."""
     if driver is not None:
         trouble = diagnose_gpu(torch, driver)
         return (warn if trouble.is_intentional else bad)(GPU, trouble.reason, trouble.remedy)
@@ -65,24 +109,6 @@ def gpu(torch: Any, driver: str | None) -> Finding:
         description = f"none: no NVIDIA driver, and a PyTorch for CUDA {torch.version.cuda}"
         return ok(GPU, f"{description}; runs use the CPU")
     return ok(GPU, "none; runs use the CPU")
-
-
-def _usable(torch: Any) -> Finding:
-    count = torch.cuda.device_count()
-    properties = torch.cuda.get_device_properties(0)
-    description = f"{count} x {properties.name}, {properties.total_memory / 1e9:.0f} GB"
-    try:
-        torch.ones(8, device="cuda").sum().item()
-    except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
-        driver = nvidia_driver() or ""
-        return bad(
-            GPU, f"{description}, cannot compute: {first_line(error)}", wheel_command(driver)
-        )
-    free, total = torch.cuda.mem_get_info(0)
-    description += f", {free / 1e9:.0f} GB free"
-    if free < total / 2:
-        return warn(GPU, f"{description}: other programs use the rest", "nvidia-smi shows which")
-    return ok(GPU, description)
 
 
 def _apple(torch: Any) -> Finding:
@@ -98,12 +124,7 @@ def _apple(torch: Any) -> Finding:
 
 
 def dtypes(torch: Any) -> Finding:
-    """The dtypes that `--dtype auto` chooses from on this device."""
-    if torch.cuda.is_available():
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return ok(DTYPES, "bfloat16 on the GPU")
-        description = "this GPU has no bfloat16: float32, at twice the memory"
-        return warn(DTYPES, description, "pgcli info MODEL says whether a model fits")
+    """The dtypes that `--dtype auto` chooses from without an NVIDIA GPU."""
     if torch.backends.mps.is_available():
         if torch.backends.mps.is_macos_or_newer(14, 0):
             return ok(DTYPES, "bfloat16 on the Apple GPU")

@@ -193,7 +193,7 @@ class Answering:
             per_item=self.rows.per_item or 1,
             is_fixed=request.model.dtype == "float32" or slots[0].device == "cpu",
         )
-        return EngineProcesses(queue, self.progress.should_stop, slots, request, state.url)
+        return EngineProcesses(queue, slots, state.url, self.progress)
 
     def _save(self, save: SaveRow, number: int, row: Answer) -> None:
         """Save a row, count it and show progress. Raises TooManyErrors."""

@@ -236,7 +236,7 @@ class TrainOptions:
     )
     revision: str | None = same(ModelOptions, "revision")
     device: str = same(ModelOptions, "device")
-    dtype: str = same(ModelOptions, "dtype")
+    dtype: values.Dtype = same(ModelOptions, "dtype")
     image_column: str = same(InputOptions, "image_column")
     id_column: str = same(InputOptions, "id_column")
     prompt: str | None = opt(

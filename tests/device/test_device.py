@@ -110,16 +110,15 @@ class TestDtype:
         assert refused.value.hint == "auto, bfloat16 or float32"
 
     @pytest.mark.parametrize("checkpoint_bytes", [1, 10**10])
-    def test_auto_on_cuda_is_bfloat16_where_the_gpu_has_it(self, monkeypatch, checkpoint_bytes):
-        has = True
-
-        def is_bf16_supported(including_emulation=True):
-            return including_emulation or has  # PyTorch emulates it on older GPUs, slowly
-
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
-        assert choose_dtype("auto", CUDA, checkpoint_bytes) == torch.bfloat16
-        has = False
-        assert choose_dtype("auto", CUDA, checkpoint_bytes) == torch.float32
+    def test_auto_on_cuda_is_bfloat16_where_that_gpu_has_it(self, monkeypatch, checkpoint_bytes):
+        capabilities = {
+            CUDA: (9, 0),
+            torch.device("cuda:1"): (7, 5),
+            torch.device("cuda:2"): (8, 0),
+        }
+        monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
+        chosen = [choose_dtype("auto", device, checkpoint_bytes) for device in capabilities]
+        assert chosen == [torch.bfloat16, torch.float32, torch.bfloat16]
 
     @pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
     def test_auto_on_apple_s_gpu_asks_the_system(self, monkeypatch, has, dtype):

@@ -118,7 +118,9 @@ class TestCommand:
         assert (found.state, str(file) in found.description) == ("bad", True)
 
 
-def pretended(*, cuda="13.0", available=False, bf16=True, fails=None, amx=True):
+def pretended(
+    *, cuda="13.0", available=False, capabilities=((9, 0),), free=(70,), fails=None, amx=True
+):
     """A PyTorch built for a CUDA version, on a machine with or without a GPU."""
 
     def ones(*_, **__):
@@ -131,10 +133,10 @@ def pretended(*, cuda="13.0", available=False, bf16=True, fails=None, amx=True):
         version=SimpleNamespace(cuda=cuda),
         cuda=SimpleNamespace(
             is_available=lambda: available,
-            device_count=lambda: 2,
+            device_count=lambda: len(capabilities),
             get_device_properties=lambda _: SimpleNamespace(name="GPU", total_memory=80 * 10**9),
-            mem_get_info=lambda _: (70 * 10**9, 80 * 10**9),
-            is_bf16_supported=lambda including_emulation: bf16,
+            mem_get_info=lambda index: (free[index] * 10**9, 80 * 10**9),
+            get_device_capability=lambda index: capabilities[index],
         ),
         backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
         cpu=SimpleNamespace(
@@ -157,26 +159,40 @@ class TestAccelerator:
             ({"cuda": None}, "535.1", "bad", "CPU only", "cu126"),
             ({"cuda": None}, "470.1", "bad", "CPU only", "cu118"),
             ({"cuda": "13.0"}, "550.54.14", "bad", "too old", "cu126"),
-            ({"available": True, "fails": "no kernel image"}, "580.65.06", "bad", "no kernel", ""),
-            ({"available": True}, "580.65.06", "ok", "2 x GPU, 80 GB, 70 GB free", ""),
             ({}, None, "ok", "", ""),
         ],
     )
     def test_gpu_is_shown_or_has_a_wheel_that_fits(self, pytorch, driver, state, found, remedy):
-        finding = accelerator.gpu(pretended(**pytorch), driver)
+        finding = accelerator.no_gpu(pretended(**pytorch), driver)
         assert (finding.state, found in finding.description) == (state, True)
         assert remedy in finding.remedy
 
+    @pytest.mark.parametrize(
+        ("capability", "free", "state", "found"),
+        [
+            ((9, 0), 70, "ok", "cuda:1, GPU, 80 GB, 70 GB free, bfloat16, 256 images at once"),
+            ((7, 5), 60, "warn", "no bfloat16: float32, at twice the memory, 256 images at once"),
+            ((8, 6), 7, "warn", "7 GB free, bfloat16, 1"),
+            ((8, 0), 3, "warn", "3 GB free, bfloat16, too small for a 3b model; other programs"),
+        ],
+    )
+    def test_each_gpu_is_shown_with_what_a_run_would_do(self, capability, free, state, found):
+        pytorch = pretended(available=True, capabilities=(None, capability), free=(0, free))
+        finding = accelerator.gpu(pytorch, 1)
+        assert (finding.state, found in finding.description) == (state, True), finding.description
+
+    def test_a_gpu_that_cannot_compute_is_bad(self):
+        finding = accelerator.gpu(pretended(available=True, fails="no kernel image"), 0)
+        assert (finding.state, "no kernel image" in finding.description) == ("bad", True)
+
     def test_hidden_gpu_is_reported(self, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        found = accelerator.gpu(pretended(), "580.65.06")
+        found = accelerator.no_gpu(pretended(), "580.65.06")
         assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
 
     @pytest.mark.parametrize(
         ("has", "state"),
         [
-            ({"available": True, "bf16": True}, "ok"),
-            ({"available": True, "bf16": False}, "warn"),
             ({"amx": True}, "ok"),
             ({"amx": False}, "warn"),
         ],

@@ -119,7 +119,7 @@ def test_help_takes_under_0_3_seconds():
     "wrong",
     [
         ["nowhere"],
-        ["examples/images", "--dtype", "float16"],
+        ["examples/images", "--dtype", "float64"],
         ["examples/images", "-o", "README.md/rows.jsonl"],
         ["examples/images", "-o", "README.txt"],
         ["examples/images", "--dry-run"],

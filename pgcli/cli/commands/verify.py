@@ -14,6 +14,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
 from pgcli.errors import Difference
 from pgcli.pipeline.request.options import models
+from pgcli.pipeline.request.values import Dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class VerifyOptions(JsonOptions):
     )
     revision: str | None = same(LoadOptions, "revision")
     device: str = same(LoadOptions, "device")
-    dtype: str = same(LoadOptions, "dtype", "auto compares in float32 and in bfloat16.")
+    dtype: Dtype = same(LoadOptions, "dtype", "auto is float32, then bfloat16.")  # noqa: RUF009
 
 
 @command(
@@ -38,10 +39,7 @@ class VerifyOptions(JsonOptions):
     examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
 )
 def verify(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", hidden=True, autocompletion=models),
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
     call: CliCall,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of

@@ -10,7 +10,6 @@ from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.declare import opt
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.error_budget import ErrorBudget
-from pgcli.pipeline.request.values import DTYPES
 from pgcli.records import Region
 
 if TYPE_CHECKING:
@@ -68,13 +67,7 @@ class ModelOptions:
         parse=values.device,
         choices=DEVICES,
     )
-    dtype: str = _model(
-        "auto is bfloat16 where that is fast.",
-        default="auto",
-        metavar=f"[{'|'.join(DTYPES)}]",
-        parse=values.dtype,
-        choices=DTYPES,
-    )
+    dtype: values.Dtype = _model("auto is bfloat16 where that is fast.", default="auto")
     quantize: Literal["none", "int8", "fp8"] = _model(
         "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.",
         default="none",

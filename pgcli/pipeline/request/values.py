@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 from pgcli import regions
 from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Region
 
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
-DTYPES = ("auto", "bfloat16", "float32")
 
 
 def plain(value: object) -> str:
@@ -24,17 +24,6 @@ def device(value: object) -> str:
     """A device name. Whether this machine has the device is checked when the model is loaded."""
     if not isinstance(value, str) or not DEVICE.fullmatch(value):
         raise ValueError(f"{value!r} is not auto, cpu, cuda, cuda:N or mps")
-    return value
-
-
-def dtype(value: object) -> str:
-    """A dtype name. float16 is refused."""
-    if value in ("float16", "fp16", "half"):
-        raise ValueError(
-            f"{value} cannot hold Gemma's activations, which overflow it; bfloat16 is as small"
-        )
-    if not isinstance(value, str) or value not in DTYPES:
-        raise ValueError(f"{value!r} is not auto, bfloat16 or float32")
     return value
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pgcli.device.cgroup import processors
-from pgcli.errors import NoUsableDevice
+from pgcli.errors import NoUsableDevice, PgcliError
 from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.workers.engine import EngineTask
@@ -21,6 +21,10 @@ from pgcli.pipeline.workers.engine_process import (
 from pgcli.pipeline.workers.messages import EngineInfo, Message, WorkBegun
 from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import Work, WorkQueue, rows_ahead
+from pgcli.printable import first_line
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.progress.run_progress import RunProgress
 
 POLL_SECONDS = 0.2
 #: Engines that may end, one after the other, while no row is answered.
@@ -91,6 +95,10 @@ class Workers:
             for worker in self.ahead:
                 worker.close()
 
+    def leave_out(self, worker: EngineHandle, error: BaseException) -> bool:
+        """Go on without a worker that failed to load, if it can be: returns whether it can."""
+        return False
+
     def add(self, worker: EngineHandle) -> None:
         """Give a worker that was started its first rows."""
         self.ahead[worker] = rows_ahead(self._queue, "cpu")
@@ -109,12 +117,14 @@ class Workers:
         except EngineDied as problem:
             yield from self._replace(worker, str(problem))
             return
-        if isinstance(message, EngineFailed):
+        has_failed = isinstance(message, EngineFailed)
+        if has_failed and not self.leave_out(worker, message.error):
             message.error.add_note(message.traceback)
             raise message.error
-        if message is None:
+        if message is None or has_failed:
             self.remove(worker)
             self._queue.take_back(worker)
+            self._feed_all()
             return
         yield message
         if isinstance(message, tuple):
@@ -163,19 +173,15 @@ class EngineProcesses(Workers):
     """Engine processes on this machine, one in each slot."""
 
     def __init__(
-        self,
-        queue: WorkQueue,
-        should_stop: Callable[[], bool],
-        slots: Sequence[EngineSlot],
-        request: RunRequest,
-        state: str,
+        self, queue: WorkQueue, slots: Sequence[EngineSlot], state: str, progress: RunProgress
     ):
-        super().__init__(queue, should_stop)
-        self._free_slots = list(slots)
-        self._request, self._state = with_own_decoding(request, slots), state
+        super().__init__(queue, progress.should_stop)
+        self._free_slots, self._progress = list(slots), progress
+        self._request, self._state = with_own_decoding(progress.request, slots), state
         self._context = start_method(slots)
         self._poll = select.poll()
         self._processes: dict[int, EngineProcess] = {}
+        self._left_out: set[EngineHandle] = set()
 
     def start(self) -> None:
         while self._queue and self._free_slots:
@@ -191,11 +197,23 @@ class EngineProcesses(Workers):
 
     def remove(self, worker: EngineHandle) -> None:
         assert isinstance(worker, EngineProcess)
-        descriptor = worker.connection.fileno()
-        self._poll.unregister(descriptor)
-        del self._processes[descriptor]
-        self._free_slots.append(worker.slot)
+        self._poll.unregister(worker.connection)
+        del self._processes[worker.connection.fileno()]
+        if worker not in self._left_out:
+            self._free_slots.append(worker.slot)
         super().remove(worker)
+
+    def leave_out(self, worker: EngineHandle, error: BaseException) -> bool:
+        assert isinstance(worker, EngineProcess)
+        is_last = not self._free_slots and len(self.ahead) == 1
+        is_of_all = isinstance(error, PgcliError) and not isinstance(error, NoUsableDevice)
+        if worker in self._loaded or is_last or is_of_all:
+            return False
+        self._left_out.add(worker)
+        self._queue.workers -= 1
+        self._progress.summary.engines -= 1
+        self._progress.say(f"{worker.slot.device} is not used: {first_line(error)}")
+        return True
 
 
 def with_own_decoding(request: RunRequest, slots: Sequence[EngineSlot]) -> RunRequest:

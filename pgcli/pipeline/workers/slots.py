@@ -28,10 +28,9 @@ def engine_slots(
 ) -> list[EngineSlot]:
     """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
 
-    A model with small files runs on one thread for each engine, whatever their number, so that
-    its rows do not depend on it. Without a number of engines, a CPU has one for such a model on
-    each core if there are rows enough, and one for a larger model. Raises NoUsableDevice for more
-    engines than GPUs, and UsageError for several on one device.
+    A model with small files has one thread for each engine, so that rows do not depend on their
+    number. By default, runs of `MIN_ROWS_FOR_ENGINES` take all GPUs, or all cores for such a model.
+    Raises NoUsableDevice for more engines than GPUs, and UsageError for several on one device.
     """
     is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
     cores = cores or max(1, int(processors()))
@@ -42,7 +41,8 @@ def engine_slots(
                 f"--engines {engines} needs as many GPUs, and this machine has {gpus}",
                 hint=f"--engines {gpus}, or auto",
             )
-        return [EngineSlot(1, f"cuda:{index}") for index in range(engines or gpus)]
+        count = engines or (gpus if rows >= MIN_ROWS_FOR_ENGINES else 1)
+        return [EngineSlot(1, f"cuda:{index}") for index in range(count)]
     if device not in ("auto", "cpu"):
         if (engines or 1) > 1:
             raise UsageError(
