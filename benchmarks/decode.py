@@ -2,7 +2,8 @@
 
     python benchmarks/decode.py                              # 224 px, three sizes of photographs
     python benchmarks/decode.py --resolution 448 --rounds 20
-    python benchmarks/decode.py --differences                # what --fast-decode changes
+    python benchmarks/decode.py --differences                # what --fast-decode changes in pixels
+    python benchmarks/decode.py --words 1000                 # and in what the built-in model reads
 
 The images are generated and encoded as JPEGs: noise at all scales as in photographs, shapes and
 lines of text. The variants run in turns on one core, in alternating order, and are compared by CPU
@@ -17,28 +18,37 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 from statistics import median
 from time import thread_time
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from benchmarks.measure import options
+from pgcli import tasks
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
+
+if TYPE_CHECKING:
+    from pgcli.engine.engine import InferenceEngine
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
 
 
 def main() -> None:
     args = options(
-        __doc__, resolution=(224, 448, 896), images=4, rounds=15, core=0, differences=False
+        __doc__, resolution=(224, 448, 896), images=4, rounds=15, core=0, differences=False, words=0
     )
+    if args.words:
+        print(json.dumps(words_read(args.words), indent=2))
+        return
     os.sched_setaffinity(0, {args.core})
     with tempfile.TemporaryDirectory() as folder:
         if args.differences:
@@ -131,6 +141,51 @@ def differences(folder: Path) -> list[dict[str, object]]:
                     }
                 )
     return rows
+
+
+def words_read(count: int) -> list[dict[str, object]]:
+    """What the built-in model reads on drawings with a word each, decoded in full and fast.
+
+    Each drawing has the least size that is decoded at 1/2 or 1/4 of it, at which the pixels differ
+    most.
+    """
+    from examples.demo_model.scenes import EVAL_SEEDS, lettered_scene, render
+    from pgcli.checkpoints.find import find
+    from pgcli.engine.loader import load
+
+    engine = load(find("demo"), batch_size=64)
+    scenes = [lettered_scene(EVAL_SEEDS.start + number) for number in range(count)]
+    words = [scene.words[0].text for scene in scenes]
+    reports: list[dict[str, object]] = []
+    for part in (2, 4):
+        shorter = 2 * part * engine.spec.resolution
+        files = []
+        for scene in scenes:
+            longer = max(scene.width, scene.height) / min(scene.width, scene.height) * shorter
+            files.append(jpeg(render(scene, ceil(longer))))
+        exact = answers(engine, files, fast_decode=False)
+        fast = answers(engine, files, fast_decode=True)
+        reports.append(
+            {
+                "shorter side": shorter,
+                "decoded at": f"1/{part}",
+                "words": count,
+                "read exactly": sum(map(str.__eq__, exact, words)),
+                "read fast": sum(map(str.__eq__, fast, words)),
+                "different answers": sum(map(str.__ne__, exact, fast)),
+            }
+        )
+    return reports
+
+
+def answers(engine: InferenceEngine, files: Sequence[bytes], *, fast_decode: bool) -> list[str]:
+    """What the model reads in each file."""
+    spec, question = replace(engine.spec, fast_decode=fast_decode), tasks.ocr()
+    prompts = question.templates or ()
+    items = (Item(number, "", "", data=file, prompts=prompts) for number, file in enumerate(files))
+    images = ((item.index, decode(item, spec, ImageLimits())) for item in items)
+    rows = dict(engine.ask(images, question))
+    return [rows[number].answer or "" for number in range(len(files))]
 
 
 def jpeg(image: Image.Image) -> bytes:

@@ -139,12 +139,13 @@ def _tiles(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
 def resize_draft(image: JpegImageFile, spec: ImageSpec) -> Image.Image:
     """The image at the model's resolution, from 1/2, 1/4 or 1/8 of its size where that suffices.
 
-    Each decoded side has at least the model's pixels. libjpeg leaves out the finest frequencies of
-    every block, so sharp edges differ most. A JPEG below twice the model's resolution is decoded
-    in full; it differs by rounding alone, and only if it is rotated: after resizing, not before.
+    Each decoded side has at least twice the model's pixels. libjpeg leaves out the finest
+    frequencies of every block; resizing to half removes most of them anyway, except at sharp edges.
+    A JPEG below four times the model's resolution is decoded in full; it differs by rounding alone,
+    and only if it is rotated: after resizing, not before.
     """
     size = spec.resized(*image.size)
-    draft = image.draft(None, size)
+    draft = image.draft(None, (2 * size.width, 2 * size.height))
     image.load()
     # the last decoded pixels may lie half outside the image: the box says how much of them counts
     box = None if draft is None else draft[1]

@@ -78,7 +78,7 @@ def folder():
         Path(f"mixed/{name}.png").write_text("not an image")
     shutil.copy("photos/a.png", "outside.png")
     Path("linked/a.png").symlink_to("../outside.png")
-    drawing(480, 360).save("large.jpg")
+    drawing(960, 720).save("large.jpg")
     row = {"image": "photos/a.png", "other": "photos/b.png", "id": "one", "name": "uno"}
     row |= {"prompt": "what?", "question": "who?", "kept": 5, "candidates": "yes|no"}
     Path("rows.jsonl").write_text(json.dumps(row) + "\n")
@@ -297,12 +297,7 @@ CASES = {
     "--id-column": Case(ROW, "--id-column name", column("id"), ["one"], ["uno"]),
     "--prompt-column": Case(ROW, "--prompt-column question", column("prompt"), ["what?"], ["who?"]),
     "--keep": Case(ROW, "--keep kept", lambda done: done.rows[0].get("kept"), None, 5),
-    "--limit": Case(
-        PHOTOS,
-        "--limit 2",
-        column("id"),
-        *(LETTERS, ["a.png", "b.png"]),
-    ),
+    "--limit": Case(PHOTOS, "--limit 2", column("id"), *(LETTERS, ["a.png", "b.png"])),
     "--shard": Case(f"{PHOTOS} -o parts/", "--shard 1/2", parquet_rows, 4, 2),
     "--include": Case(PHOTOS, "--include b.*", column("id"), LETTERS, ["b.png"]),
     "--exclude": Case(PHOTOS, "--exclude b.*", column("id"), LETTERS, ["a.png", "c.png", "d.png"]),

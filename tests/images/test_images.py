@@ -147,7 +147,7 @@ def test_pixels_that_are_converted_tile_by_tile_are_the_same(format_, mode, size
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("size", [(57, 480), (400, 301), (225, 451)])
+@pytest.mark.parametrize("size", [(113, 480), (400, 301), (225, 451)])
 def test_fast_decode_gives_nearly_the_same_pixels(mode, orientation, size):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -158,11 +158,11 @@ def test_fast_decode_gives_nearly_the_same_pixels(mode, orientation, size):
     assert fast.pixels.dtype == np.uint8
     assert fast.pixels.shape == (28, 28, 3)
     apart = np.abs(fast.pixels.astype(int) - exact.pixels)
-    assert 0 < apart.max() <= 6
-    assert apart.mean() < 1
+    assert 0 < apart.max() <= 2
+    assert apart.mean() < 0.3
 
 
-def test_fast_decode_decodes_at_a_reduced_size(monkeypatch):
+def test_fast_decode_keeps_twice_the_models_pixels(monkeypatch):
     decoded = set()
     load = JpegImageFile.load
 
@@ -171,7 +171,7 @@ def test_fast_decode_decodes_at_a_reduced_size(monkeypatch):
         return load(image)
 
     monkeypatch.setattr(JpegImageFile, "load", note)
-    for height, size in {224: (30, 28), 223: (58, 56), 56: (33, 28), 55: (64, 55)}.items():
+    for height, size in {448: (58, 56), 447: (114, 112), 112: (61, 56), 111: (120, 111)}.items():
         decoded.clear()
         decode_source(encoded(drawing(height + 9, height), "JPEG"), FAST)
         assert decoded == {size}
@@ -179,7 +179,7 @@ def test_fast_decode_decodes_at_a_reduced_size(monkeypatch):
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_fast_decode_changes_only_large_jpegs(format_):
-    data = encoded(noise(55, 55, seed=3), format_)
+    data = encoded(noise(111, 111, seed=3), format_)
     exact, fast = decode_source(data).pixels, decode_source(data, FAST).pixels
     assert exact is not None
     assert np.array_equal(exact, fast)

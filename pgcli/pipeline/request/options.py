@@ -144,14 +144,14 @@ class InputOptions:
         "Processes that decode images; 0: decode in this process.",
         min=0,
         max=256,
-        default_text="up to 4; for a GPU all cores but 2",
+        default_text="up to 4; for a GPU all cores but 1",
         affects_rows=False,
     )
     max_pixels: int | None = _input(
         "Larger images become error rows.", min=1, default_text="89,478,485"
     )
     fast_decode: bool = _input(
-        "Decode large JPEGs at reduced size: several times faster, slightly other pixels.",
+        "Decode large JPEGs at a reduced size: several times faster; pixels differ slightly.",
         default=False,
     )
     allow_outside_root: bool = _allow(
