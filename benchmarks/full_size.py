@@ -9,7 +9,6 @@ of loading and of a caption, and the peak resident memory relative to the size o
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +49,9 @@ def make(folder: Path, generation: int, resolution: int) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     config = hub_config(generation, resolution)
-    shutil.copy(BUILTIN / "tokenizer.json", folder)
+    tokenizer = json.loads((BUILTIN / "tokenizer.json").read_text())
+    add_words(tokenizer["model"]["vocab"], config["image_token_index"])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     torch.manual_seed(0)
     shard: dict[str, torch.Tensor] = {}
     shards: dict[str, str] = {}
@@ -63,6 +64,11 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     index = json.dumps({"metadata": {}, "weight_map": shards})
     (folder / "model.safetensors.index.json").write_text(index)
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def add_words(vocabulary: dict[str, int], size: int) -> None:
+    """Fill a vocabulary up to the size of the Hub's, among which the model chooses its tokens."""
+    vocabulary |= {f"\u2581word{token}": token for token in range(len(vocabulary), size)}
 
 
 def _close(folder: Path, shard: dict, shards: dict[str, str]) -> None:
