@@ -31,7 +31,12 @@ from pgcli.proof import Waiting, reference
 from pgcli.records import Item
 
 ROUNDS = 5  # runs of each program, in turns
-MAX_IMAGES = 1024  # of a run, whatever its time
+MAX_IMAGES = 8192  # of a run, whatever its time
+#: Different images of a run. More rows repeat them, so that photographs are decoded in seconds.
+MAX_DIFFERENT = 1024
+#: Batches of a run on a GPU, at least, and runs of each program: there a batch takes less than a
+#: second, and the first and the last one of a run are slower than those between them.
+GPU_BATCHES, GPU_ROUNDS = 8, 2
 PROMPT = "caption en"
 #: Tokens of each answer; the most where answers end by themselves.
 TOKENS, MAX_TOKENS = 16, tasks.MAX_NEW_TOKENS["caption"]
@@ -44,6 +49,7 @@ def bench(
     batch_size: int | None,
     natural: bool,
     quantize: str,
+    fast_decode: bool,
     seconds: float,
     device: str,
     dtype: str,
@@ -53,9 +59,9 @@ def bench(
 
     Without a `batch_size` it is the one that a run uses. Answers have TOKENS tokens each, or end by
     themselves if they are `natural`. `seconds` is the time for all runs except warm-up, from which
-    the number of images follows. A quantized model is also measured unquantized. Raises
-    NoInputError if no image can be read, NoUsableDevice for too little memory, UsageError without
-    transformers.
+    the number of images follows; runs on a GPU may take longer. A quantized model is also measured
+    unquantized. With `fast_decode` this code decodes files at a reduced size. Raises NoInputError
+    if no image can be read, NoUsableDevice for too little memory, UsageError without transformers.
     """
     reference.import_transformers()
     with reference.quiet_transformers(), TemporaryDirectory() as scratch:
@@ -64,7 +70,11 @@ def bench(
                 checkpoint, device=device, dtype=dtype, quantize=quantize, batch_size=batch_size
             )
             check_memory(engine)
-            bench = Bench(engine, checkpoint.folder, items, Path(scratch), natural=natural)
+            bench = Bench(
+                *(engine, checkpoint.folder, items, Path(scratch)),
+                natural=natural,
+                fast_decode=fast_decode,
+            )
             if quantize != "none":
                 exact = load(checkpoint, device=device, dtype=dtype, batch_size=engine.batch_size)
                 bench.add_exact(exact, quantize)
@@ -93,6 +103,20 @@ def check_memory(engine: InferenceEngine) -> None:
         )
 
 
+def run_length(batch_seconds: float, batch: int, seconds: float, device: str) -> tuple[int, int]:
+    """The batches of a run, and the runs of each program, for about so many seconds in all.
+
+    `batch_seconds` are those of a batch in each program.
+    """
+    is_gpu = device.startswith("cuda")
+    least = GPU_BATCHES if is_gpu else 1
+    batches = max(least, int(seconds / (ROUNDS * batch_seconds)))
+    batches = max(1, min(batches, MAX_IMAGES // batch))
+    if not is_gpu:
+        return batches, ROUNDS
+    return batches, max(GPU_ROUNDS, min(ROUNDS, round(seconds / (batches * batch_seconds))))
+
+
 class Bench:
     """Both programs, loaded."""
 
@@ -104,9 +128,11 @@ class Bench:
         scratch: Path,
         *,
         natural: bool,
+        fast_decode: bool,
     ):
-        self._scratch, self._engine, self._natural = scratch, engine, natural
-        self._images = BenchImages(items, engine.spec, scratch)
+        self._scratch, self._engine = scratch, engine
+        self._natural, self._fast_decode = natural, fast_decode
+        self._images = BenchImages(items, engine.spec, scratch, engine.device)
         config, weight = engine.model.config, engine.model.projector.weight
         make_reference = partial(
             ReferenceRunner,
@@ -141,12 +167,17 @@ class Bench:
         )
 
     def runs(self, seconds: float, *, in_files: bool) -> list[list[BenchRun]]:
-        """Every program's runs, after a warm-up batch from which the number of images follows."""
-        batch = self._engine.batch_size
+        """Every program's runs, after a warm-up batch from which the number of images follows.
+
+        On a GPU the programs compile and record kernels in a warm-up batch of its own.
+        """
+        batch, device = self._engine.batch_size, self._engine.device
         warm_up = self._inputs(batch)
-        spent = sum(act().seconds for act in self._acts(warm_up, in_files)) * batch / warm_up.rows
-        batches = max(1, min(int(seconds / (ROUNDS * spent)), MAX_IMAGES // batch))
-        return in_turns(self._acts(self._inputs(batches * batch), in_files), ROUNDS)
+        for _ in range(2 if device.startswith("cuda") else 1):
+            runs = [act() for act in self._acts(warm_up, in_files)]
+        spent = sum(run.clock_seconds for run in runs) * batch / warm_up.rows
+        batches, rounds = run_length(spent, batch, seconds, device)
+        return in_turns(self._acts(self._inputs(batches * batch), in_files), rounds)
 
     def report(
         self,
@@ -165,9 +196,9 @@ class Bench:
             attention=self._reference.attention,
             batch_size=engine.batch_size,
             answers=self.answers,
-            rounds=ROUNDS,
             machine=machine,
             files=compare(names, files, of_model=False),
+            clock=compare(names, model, of_model=False),
             model=compare(names, model, of_model=True),
             stages=tuple(
                 stage_times(name, runs, least) for name, runs in zip(names, model, strict=True)
@@ -193,8 +224,18 @@ class Bench:
         ]
 
     def _inputs(self, count: int) -> BenchInputs:
-        images, files = self._images.first(count)
-        ids = [self._engine.tokenizer.encode_prompt(PROMPT)]
-        lengths = () if self._natural else (TOKENS,) * len(images)
-        question = tasks.ask((PROMPT,), max_new_tokens=MAX_TOKENS if self._natural else TOKENS)
-        return BenchInputs(images, files, question, ids, lengths, self._engine.batch_size)
+        """Inputs of `count` rows; on a processor of fewer, if there are fewer images."""
+        engine, is_gpu = self._engine, self._engine.device.startswith("cuda")
+        images, files = self._images.first(min(count, MAX_DIFFERENT))
+        if is_gpu or len(images) == MAX_DIFFERENT:
+            repeats = -(-count // len(images))
+            images, files = (images * repeats)[:count], (files * repeats)[:count]
+        return BenchInputs(
+            images,
+            files,
+            tasks.ask((PROMPT,), max_new_tokens=MAX_TOKENS if self._natural else TOKENS),
+            ids=[engine.tokenizer.encode_prompt(PROMPT)],
+            lengths=() if self._natural else (TOKENS,) * len(images),
+            batch=engine.batch_size,
+            fast_decode=self._fast_decode,
+        )

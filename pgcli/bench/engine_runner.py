@@ -31,11 +31,12 @@ class TokenRecorder:
     """Asks an engine for exact numbers of tokens, a row's by its index, and records the tokens.
 
     Without `lengths` answers end by themselves. Batches never shrink, so that what is measured is
-    the batch size that was asked for.
+    the batch size that was asked for. `first_image` is when the first image came.
     """
 
     def __init__(self, lengths: Sequence[int] = ()):
         self.tokens: dict[int, tuple[int, ...]] = {}
+        self.first_image: float | None = None
         self._sampling: SamplingParams | list[SamplingParams] = [
             SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths
         ] or GREEDY
@@ -48,7 +49,14 @@ class TokenRecorder:
     ) -> Iterator[tuple[int, Answer]]:
         """The engine's answers, while their tokens are recorded."""
         engine.batch_limits.is_fixed = True
-        return engine.ask(stream, question, self._sampling, on_finish=self._record)
+        return engine.ask(self._noted(stream), question, self._sampling, on_finish=self._record)
+
+    def _noted(
+        self, stream: Iterable[tuple[int, DecodedImage]]
+    ) -> Iterator[tuple[int, DecodedImage]]:
+        for numbered in stream:
+            self.first_image = self.first_image or perf_counter()
+            yield numbered
 
     def _record(self, sequence: EngineSequence) -> None:
         self.tokens[sequence.row_index] = tuple(sequence.tokens)
@@ -71,10 +79,14 @@ class EngineRunner:
         )
         rows = recorder.ask(self._engine, stream, inputs.question)
         answers = [answer for _, answer in rows]
-        return _run(perf_counter() - start, answers, recorder, kept)
+        return _run(perf_counter() - start, 0.0, answers, recorder, kept)
 
     def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
-        """From the images' files to rows of JSON in a file, as a command writes them."""
+        """From the images' files to rows of JSON in a file, as a command writes them.
+
+        The decoding processes of a command start while the model loads; here their start counts
+        apart, until the first image is decoded.
+        """
         self._engine.batch_size = inputs.batch
         recorder = TokenRecorder(inputs.lengths)
         kept, start = self._engine.kept_bytes, perf_counter()
@@ -84,7 +96,8 @@ class EngineRunner:
             for answer in self._answers(inputs, recorder):
                 rows.append(json_line(answer, RowSchema()).encode())
                 answers.append(answer)
-        return _run(perf_counter() - start, answers, recorder, kept)
+        end, first_image = perf_counter(), recorder.first_image or start
+        return _run(end - start, first_image - start, answers, recorder, kept)
 
     def _answers(self, inputs: BenchInputs, recorder: TokenRecorder) -> Iterator[Answer]:
         """The answers of the images' files, which are decoded as for a command."""
@@ -95,7 +108,7 @@ class EngineRunner:
             (Item(number, name, name, path=name, prompts=prompts) for number, name in names),
             partial(
                 decode_ahead,
-                decoder=ImageDecoder(engine.spec),
+                decoder=ImageDecoder(replace(engine.spec, fast_decode=inputs.fast_decode)),
                 workers=None,
                 total=len(inputs.files),
                 default_workers=decoding_processes(engine.device),
@@ -105,7 +118,9 @@ class EngineRunner:
         )
 
 
-def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder, kept: int) -> BenchRun:
+def _run(
+    seconds: float, start: float, answers: Iterable[Answer], recorder: TokenRecorder, kept: int
+) -> BenchRun:
     vision = prefill = decode = 0.0
     for answer in answers:
         if answer.error is not None:
@@ -117,4 +132,5 @@ def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder, kep
         prefill += (answer.prefill_ms or 0.0) / 1000
         decode += (answer.decode_ms or 0.0) / 1000
     tokens = tuple(recorder.tokens[row] for row in sorted(recorder.tokens))
-    return BenchRun(seconds, Stages(vision, prefill, decode), tokens, kept_bytes=kept)
+    stages = Stages(vision, prefill, decode)
+    return BenchRun(seconds, stages, tokens, start_seconds=start, kept_bytes=kept)

@@ -40,13 +40,19 @@ def with_peak_memory(act: Act) -> BenchRun:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A program's rows per second: the median of its runs, the slowest and the fastest."""
+    """A program's rows per second: the median of its runs, the slowest and the fastest.
+
+    `seconds` are those of the runs; `start_seconds`, a median too, passed before. `busy` is the
+    share of the seconds in which the model computed.
+    """
 
     name: str
     rows_per_second: float
     slowest: float
     fastest: float
     seconds: tuple[float, ...]
+    start_seconds: float = 0.0
+    busy: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

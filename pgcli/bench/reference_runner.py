@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from PIL.ImageOps import exif_transpose
 from torch import Tensor
 
 from pgcli.bench.runner import BenchInputs, BenchRun
@@ -26,6 +27,8 @@ from pgcli.model.siglip import normalize_pixels
 from pgcli.proof.reference import SAFE_OPTIONS, generate, import_transformers
 
 Tokens = dict[int, tuple[int, ...]]  # by row
+#: Of images that are held until they are resized: a batch of photographs would take gigabytes.
+MAX_PIXELS = 2**26
 
 
 class ReferenceRunner:
@@ -145,12 +148,15 @@ class ReferenceRunner:
 
     def _file_pixels(self, inputs: BenchInputs, rows: Sequence[int]) -> Tensor:
         """The images of a batch, read from files by transformers' image processor."""
-        images = []
+        images: list[Image.Image] = []
+        pixels: list[Tensor] = []
         for row in rows:
             with Image.open(inputs.files[inputs.image(row)]) as image:
-                images.append(image.convert("RGB"))
-        pixels: Tensor = self._processor(images, return_tensors="pt")["pixel_values"]
-        return pixels.to(self._device, self._dtype)
+                images.append(exif_transpose(image).convert("RGB"))  # as transformers' load_image
+            if row == rows[-1] or sum(i.width * i.height for i in images) > MAX_PIXELS:
+                pixels.append(self._processor(images, return_tensors="pt")["pixel_values"])
+                images.clear()
+        return torch.cat(pixels).to(self._device, self._dtype)
 
     def _write(self, inputs: BenchInputs, tokens: Tokens, output: Path) -> None:
         ids = [list(tokens[row]) for row in range(inputs.rows)]

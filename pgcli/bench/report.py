@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from pgcli.bench.measure import Agreement, Ratio, Speed, agreement, speed, speedup
@@ -40,7 +40,8 @@ class StageTimes:
 class BenchReport:
     """The whole report: from files to rows, the model alone with its stages, and their limit.
 
-    `limit` is the least seconds for the rows of `model`.
+    `clock` and `model` are of the same runs, from pixels in memory to tokens: `clock` by the wall
+    clock, `model` by the sum of the stages. `limit` is the least seconds for their rows.
     """
 
     device: str
@@ -50,9 +51,9 @@ class BenchReport:
     attention: dict[str, str]
     batch_size: int
     answers: str
-    rounds: int
     machine: MachineRates
     files: ProgramComparison
+    clock: ProgramComparison
     model: ProgramComparison
     stages: tuple[StageTimes, ...]
     limit: Stages
@@ -63,16 +64,26 @@ def compare(
 ) -> ProgramComparison:
     """The speeds, ratios and agreements from the runs of all programs.
 
-    By the wall clock or, `of_model`, by the model's time alone.
+    By the wall clock after the start or, `of_model`, by the sum of the model's stages.
     """
     own, rows = runs[0], len(runs[0][0].tokens)
     seconds = [
-        [run.stages.total if of_model else run.seconds for run in program] for program in runs
+        [run.stages.total if of_model else run.clock_seconds for run in program] for program in runs
+    ]
+    speeds = [
+        replace(
+            speed(name, rows, times),
+            start_seconds=median(run.start_seconds for run in program),
+            busy=median(
+                run.stages.total / spent for run, spent in zip(program, times, strict=True)
+            ),
+        )
+        for name, program, times in zip(names, runs, seconds, strict=True)
     ]
     others = list(zip(names[1:], runs[1:], seconds[1:], strict=True))
     return ProgramComparison(
         rows,
-        tuple(speed(name, rows, times) for name, times in zip(names, seconds, strict=True)),
+        tuple(speeds),
         tuple(speedup(name, seconds[0], times) for name, _, times in others),
         tuple(agreement(name, own[-1].tokens, program[-1].tokens) for name, program, _ in others),
     )

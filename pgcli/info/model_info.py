@@ -10,13 +10,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import total_bytes, weight_files
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.engine.memory import (
-    MemoryBudget,
-    cache_bytes,
-    largest_batch,
-    needed_bytes,
-    parameters,
-)
+from pgcli.engine.memory import MemoryBudget, cache_bytes, largest_batch, needed_bytes, parameters
 from pgcli.model.config import PaliGemmaConfig
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

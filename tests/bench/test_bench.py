@@ -6,34 +6,42 @@ import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.full_size import add_words
 from pgcli import tasks
-from pgcli.bench import benchmark, peak_rates, roofline
+from pgcli.bench import benchmark, engine_runner, peak_rates, reference_runner, roofline
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import agreement, in_turns, speed, speedup
 from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_runner import ReferenceRunner
+from pgcli.bench.report import compare
 from pgcli.bench.roofline import PeakRates, Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
-from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.cli.main import main
 from pgcli.engine import loader as engines
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import cache_bytes
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoUsableDevice
+from pgcli.inputs import Inventory
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import reference
 from pgcli.proof.generated_images import SIZES, default_images, generate_images
+from tests.support.awkward import drawing
 from tests.support.published import paligemma_3b
 
 PROMPTS = ("caption en", "ocr", "answer en which colour does the shape in the middle have?")
@@ -55,9 +63,9 @@ def few_rounds(monkeypatch):
 
 def measured(folder, **options):
     settings = {"batch_size": 2, "natural": False, "quantize": "none", "seconds": 0.0}
+    settings |= {"fast_decode": False, "items": generate_images()}
     return benchmark.bench(
         Checkpoint("tiny", folder),
-        generate_images(),
         **(settings | options),
         device="cpu",
         dtype="float32",
@@ -161,6 +169,23 @@ class TestEqualInputs:
         assert ended
         assert all(common not in row[:-1] for row in mine.tokens)
 
+    def test_photographs_are_upright_and_read_a_few_at_a_time(self, runners, tmp_path, monkeypatch):
+        ours, other, _ = runners
+        monkeypatch.setattr(reference_runner, "MAX_PIXELS", 250 * 200)
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        for number in range(4):
+            drawing(240, 200 + number).save(tmp_path / f"{number}.jpg", exif=exif)
+        (tmp_path / "2.jpg").write_bytes(b"\xff\xd8 no JPEG")
+        items = iter(Inventory.scan([str(tmp_path)]))
+        images, files = BenchImages(items, ours._engine.spec, tmp_path).first(4)
+        assert [file.name for file in files] == ["0.jpg", "1.jpg", "3.jpg"]
+        assert (images[0].width, images[0].height) == (200, 240)
+        ids = [ours._engine.tokenizer.encode_prompt("ocr")]
+        given = BenchInputs(images, files, tasks.ask(("ocr",)), ids, (5,) * 3, 3)
+        runs = [side.run_files(given, tmp_path / "rows.jsonl") for side in (ours, other)]
+        assert runs[0].tokens == runs[1].tokens == other.run_arrays(given).tokens
+
     def test_both_write_a_row_for_every_file_and_prompt(self, runners, tmp_path):
         engine_runner, hf_runner, work = runners
         given, written = work(3, prompts=PROMPTS[:1]), []
@@ -229,6 +254,53 @@ class TestSpeeds:
         pace = speed("this", 8, [1.0, 2.0, 4.0])
         assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
 
+    def test_the_start_of_decoding_processes_counts_apart(self, runners, tmp_path, monkeypatch):
+        ours, _, work = runners
+        decode_ahead = engine_runner.decode_ahead
+
+        def starts_slowly(*arguments, **options):
+            time.sleep(SLEPT)
+            return decode_ahead(*arguments, **options)
+
+        monkeypatch.setattr(engine_runner, "decode_ahead", starts_slowly)
+        run = ours.run_files(work(3), tmp_path / "rows.jsonl")
+        assert run.start_seconds >= SLEPT
+        assert run.clock_seconds == run.seconds - run.start_seconds > 0
+        (speed,) = compare(["pgcli"], [[run]], of_model=False).speeds
+        assert speed.rows_per_second == pytest.approx(9 / run.clock_seconds)
+        assert speed.start_seconds == run.start_seconds
+        assert speed.busy == run.stages.total / run.clock_seconds
+
+    @pytest.mark.parametrize(
+        ("batch_seconds", "batch", "device", "length"),
+        [
+            (60.0, 8, "cpu", (1, 5)),
+            (1.0, 8, "cpu", (6, 5)),
+            (60.0, 256, "cuda:0", (8, 2)),
+            (1.0, 256, "cuda:0", (8, 4)),
+            (0.1, 256, "cuda:0", (32, 5)),
+            (1.0, 2048, "cuda:0", (4, 5)),
+        ],
+    )
+    def test_runs_on_a_gpu_have_eight_batches(
+        self, batch_seconds, batch, device, length, monkeypatch
+    ):
+        monkeypatch.setattr(benchmark, "ROUNDS", 5)
+        assert benchmark.run_length(batch_seconds, batch, 30.0, device) == length
+
+    def test_few_images_are_repeated_on_a_gpu_after_a_batch_that_compiles(self, tiny, monkeypatch):
+        monkeypatch.setattr(InferenceEngine, "device", "cuda:0")
+        warm_ups, run_arrays = [], EngineRunner.run_arrays
+        monkeypatch.setattr(
+            EngineRunner,
+            "run_arrays",
+            lambda self, inputs: warm_ups.append(inputs.rows) or run_arrays(self, inputs),
+        )
+        report = measured(tiny, items=islice(generate_images(), 3))
+        assert report.files.rows == report.clock.rows == 8 * 2
+        assert report.files.agreements[0].share == 1
+        assert warm_ups == [2, 2, 16, 16]
+
     def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
         monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # small, so that a busy machine reaches it
         assert measured(tiny, seconds=0.0).model.rows == 2  # one batch at least
@@ -251,13 +323,9 @@ class TestAgreement:
         assert reported.same_rows < reported.rows == 2
 
     def test_tokens_after_the_first_difference_are_not_counted(self):
-        reported = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
-        assert (reported.same_rows, reported.same_tokens, reported.tokens, reported.share) == (
-            1,
-            3,
-            5,
-            0.6,
-        )
+        compared = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
+        assert (compared.same_rows, compared.same_tokens, compared.tokens) == (1, 3, 5)
+        assert compared.share == 0.6
         assert agreement("other", [(1,)], [(1, 2)]).share == 0.5
 
 
@@ -388,6 +456,16 @@ def test_too_little_memory_for_both_programs_is_refused(tiny, monkeypatch):
     with pytest.raises(NoUsableDevice, match="transformers needs") as refused:
         measured(tiny)
     assert "--batch-size" in refused.value.hint
+
+
+def test_a_checkpoint_of_random_weights_chooses_among_the_tokens_of_the_hub(tmp_path):
+    values = json.loads((BUILTIN / "tokenizer.json").read_text())
+    add_words(values["model"]["vocab"], 257_152)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    made, builtin = map(Tokenizer.from_folder, (tmp_path, BUILTIN))
+    assert made.size == 257_152
+    assert made.encode_prompt("caption en") == builtin.encode_prompt("caption en")
+    assert made.decode([200_000], [1.0])[0].text == " word200000"
 
 
 @pytest.mark.slow

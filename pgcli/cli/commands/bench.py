@@ -11,7 +11,7 @@ from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command, images
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
-from pgcli.pipeline.request.options import ModelOptions
+from pgcli.pipeline.request.options import InputOptions, ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class BenchOptions(JsonOptions):
         default=False,
     )
     seconds: float = opt(
-        "Time for all runs, which determines their number of images.",
+        "Time for all runs, which sets their number of images; a GPU gets eight batches at least.",
         panel="How to run",
         own=True,
         default=60.0,
@@ -36,13 +36,15 @@ class BenchOptions(JsonOptions):
     )
     batch_size: int | None = same(ModelOptions, "batch_size")
     quantize: Literal["none", "int8", "fp8"] = same(ModelOptions, "quantize")
+    fast_decode: bool = same(InputOptions, "fast_decode")
 
 
 @command(
     "bench",
     "Both run in turns on the same checkpoint, prompts and pixels. Shows images per second from "
-    "files to rows and of the model alone, the time of each stage, its share of the limit of this "
-    "machine, and how many tokens are the same.\n\n"
+    "files to rows and of the model alone, by the clock and by the sum of its stages, the share of "
+    "the limit of this machine, and how many tokens are the same. Start is the time until the "
+    "first image is decoded; busy is the share of the rest in which the model computes.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
     BenchOptions,
     LoadOptions,
@@ -70,6 +72,7 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
         batch_size=options.batch_size,
         natural=options.natural,
         quantize=options.quantize,
+        fast_decode=options.fast_decode,
         seconds=options.seconds,
         device=loading.device,
         dtype=loading.dtype,

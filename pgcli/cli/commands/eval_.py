@@ -8,14 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcli.cli.options import (
-    AddressOptions,
-    CliCall,
-    JsonOptions,
-    Results,
-    command,
-    images_option,
-)
+from pgcli.cli.options import AddressOptions, CliCall, JsonOptions, Results, command, images_option
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -10,7 +11,9 @@ from rich.text import Text
 
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
+from pgcli.pipeline.progress.summary import rate
 from pgcli.printable import printable
+from pgcli.wording import duration
 
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport, ProgramComparison
@@ -18,14 +21,18 @@ if TYPE_CHECKING:
 
 Rows = Sequence[tuple[str, ...]]
 
-SPEEDS = ("measured", "rows", "program", "images/s", "range", "ratio", "agreement")
+SPEEDS = [*"measured rows program start images/s range busy ratio agreement".split()]
 STAGES = ("program", "vision ms", "prefill ms", "decode ms", "share of limit")
 WORDS = {"measured", "program"}  # columns of text, which is aligned to the left
 
 
 def show(report: BenchReport) -> None:
     """Print tables on a terminal, or lines of cells separated by tabs in a pipe."""
-    speeds = [*compared("files to rows", report.files), *compared("model alone", report.model)]
+    speeds = [
+        *compared("files to rows", report.files),
+        *compared("model, clock", report.clock),
+        *compared("model, stages", report.model),
+    ]
     for heads, rows in ((SPEEDS, speeds), (STAGES, [*stages(report)])):
         if stdout.draws_tables():
             stdout.print_tables(table(heads, rows), "")
@@ -47,7 +54,7 @@ def table(heads: Sequence[str], rows: Rows) -> Table:
 
 
 def compared(measured: str, comparison: ProgramComparison) -> Iterator[tuple[str, ...]]:
-    """A row for each program, this one first: speed, range, ratio and agreement of tokens."""
+    """A row for each program, this one first: start, speed, busy, ratio and agreement of tokens."""
     ratios = [("", "")]
     for ratio, agreed in zip(comparison.ratios, comparison.agreements, strict=True):
         times = f"{ratio.times:.2f} ({ratio.lowest:.2f} to {ratio.highest:.2f})"
@@ -55,27 +62,29 @@ def compared(measured: str, comparison: ProgramComparison) -> Iterator[tuple[str
     for speed, cells in zip(comparison.speeds, ratios, strict=True):
         spread = f"{rate(speed.slowest)} to {rate(speed.fastest)}"
         rows = str(comparison.rows)
-        yield (measured, rows, speed.name, rate(speed.rows_per_second), spread, *cells)
+        start = duration(speed.start_seconds) if speed.start_seconds else ""
+        pace, busy = rate(speed.rows_per_second), f"{speed.busy:.0%}" if speed.busy < 1 else ""
+        yield (measured, rows, speed.name, start, pace, spread, busy, *cells)
 
 
 def stages(report: BenchReport) -> Iterator[tuple[str, ...]]:
     """The time of each program by stage for a row of a batch, and that of the limit."""
     for program in report.stages:
-        parts = (program.shares.vision, program.shares.prefill, program.shares.decode)
-        shares = f"{share(program.share)}: " + ", ".join(f"{100 * part:.0f}" for part in parts)
+        parts = ", ".join(f"{100 * part:.0f}" for part in astuple(program.shares))
+        shares = f"{share(program.share)}: {parts}"
         yield (program.name, *milliseconds(program.seconds, report.model.rows), shares)
     yield ("limit", *milliseconds(report.limit, report.model.rows), "")
 
 
 def milliseconds(seconds: Stages, rows: int) -> tuple[str, ...]:
     """The milliseconds of one row by stage."""
-    stages = (seconds.vision, seconds.prefill, seconds.decode)
-    return tuple(f"{1000 * stage / rows:.3g}" for stage in stages)
+    return tuple(f"{1000 * stage / rows:.3g}" for stage in astuple(seconds))
 
 
 def facts(report: BenchReport) -> Facts:
     """How and on what machine the tables were measured."""
     machine, peak = report.machine, report.machine.peak
+    rounds = " and ".join(str(len(part.speeds[0].seconds)) for part in (report.files, report.model))
     attention = ", ".join(f"{kind} in {tower}" for tower, kind in report.attention.items())
     facts = [
         ("answers", f"{report.answers}; batches of {report.batch_size}"),
@@ -86,25 +95,17 @@ def facts(report: BenchReport) -> Facts:
             "the highest that were measured",
         ),
         ("transformers", f"{report.transformers}; attention: {attention}"),
-        ("rounds", f"{report.rounds}, in turns; speeds are medians, ranges cover all rounds"),
+        ("rounds", f"{rounds}, in turns; speeds are medians, ranges cover all rounds"),
     ]
     for program in report.stages:
         if program.peak_bytes is not None:
             memory = f"{program.peak_bytes / 1e9:.2f} GB on top of the weights"
             facts.append((f"memory of {program.name}", memory))
-    if any(
-        max(program.shares.vision, program.shares.prefill, program.shares.decode) > 1
-        for program in report.stages
-    ):
+    if any(max(astuple(program.shares)) > 1 for program in report.stages):
         facts.append(
             ("warning", "shares above 100 %: this machine was busier when its rates were measured")
         )
     return facts
-
-
-def rate(per_second: float) -> str:
-    """A rate with three significant digits."""
-    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def share(part: float) -> str:
