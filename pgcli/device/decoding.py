@@ -7,18 +7,19 @@ from pathlib import Path
 from pgcli.device.cgroup import processors
 
 MOST_ON_GPU = 32  # each takes about 60 MB
-OTHER_PROCESSES = 2  # the cores left for the program
 NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
-def decoding_processes(device: str) -> int | None:
+def decoding_processes(device: str, engines: int | None = None) -> int | None:
     """The processes that decode unless `--workers` is given; None for the default of a CPU.
 
-    A GPU computes faster than a few cores decode: it gets all cores of the machine but two, where
-    there are several GPUs its share of them.
+    A GPU computes faster than a few cores decode: all cores of the machine but one decode, divided
+    among the `engines` that run on GPUs, which are as many as GPUs if their number is not known.
     """
     if not device.startswith("cuda"):
         return None
-    gpus = len([*NVIDIA_GPUS.iterdir()]) if NVIDIA_GPUS.is_dir() else 1
-    cores = int(processors()) // max(1, gpus)
-    return max(1, min(MOST_ON_GPU, cores - OTHER_PROCESSES))
+    if engines is None:
+        engines = len([*NVIDIA_GPUS.iterdir()]) if NVIDIA_GPUS.is_dir() else 1
+    share, remainder = divmod(int(processors()) - 1, max(1, engines))
+    share += int(device.partition(":")[2] or 0) < remainder
+    return max(1, min(MOST_ON_GPU, share))

@@ -33,13 +33,7 @@ from pgcli.pipeline.state.compare import (
     input_changed,
     stamp_at,
 )
-from pgcli.pipeline.state.folder import (
-    INPUTS,
-    State,
-    inventory_name,
-    recorded_inputs,
-    shard_stores,
-)
+from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
 from pgcli.pipeline.state.forms import (
     error_rows,
     is_of_parts,

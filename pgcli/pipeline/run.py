@@ -16,14 +16,9 @@ from pgcli.inputs import Inventory
 from pgcli.pipeline import checks
 from pgcli.pipeline.answering import Answering
 from pgcli.pipeline.model import RunModel
-from pgcli.pipeline.output import (
-    RunOutput,
-    SaveRow,
-    check_record,
-    record_inventory,
-)
+from pgcli.pipeline.output import RunOutput, SaveRow, check_record, record_inventory
 from pgcli.pipeline.progress import events
-from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, estimated_time, plan_facts, why_no_estimate
+from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, plan_facts, why_no_estimate
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.progress.summary import Summary
@@ -39,7 +34,7 @@ from pgcli.pipeline.workers.engine_process import import_ahead
 from pgcli.records import Item
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
-from pgcli.wording import count
+from pgcli.wording import count, duration
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
@@ -130,7 +125,9 @@ class Run:
                 )
             shard, seconds = checks.shard_of(request), perf_counter() - began
             of_shard = rows.total if shard is None else rows.total // shard.count
-            time = estimated_time(loading, seconds, sampled, of_shard)
+            rate = sampled / seconds
+            expected = duration(loading + of_shard / rate)
+            time = f"about {expected}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} images"
         self.progress.show(events.FactTable([("time", time)]))
 
     # the input

@@ -22,7 +22,7 @@ MAX_SHARDS = 10_000  # that are listed
 #: The states of owners, and what they mean for a shard that lacks rows.
 SHARD_STATES = {"running": "running", "ended": "stopped", "suspended": "lost", "lost": "lost"}
 #: What is shown of `owner.json`; numbers are not negative.
-SHOWN: dict[str, type] = {"pid": int, "host": str, "started": str, "exit_code": int}
+SHOWN: dict[str, type] = {"pid": int, "host": str, "started": str, "hint": str, "exit_code": int}
 SHOWN |= {"rows_per_second": float, "input_rows": int, "surplus": int}
 
 
@@ -41,6 +41,7 @@ class OwnerStatus:
     pid: int | None = None
     host: str | None = None
     started: str | None = None
+    hint: str | None = None
     exit_code: int | None = None
     rows_per_second: float = 0.0
     input_rows: int | None = None

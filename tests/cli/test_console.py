@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from pgcli.cli.ui.progress import StageProgress
 from pgcli.pipeline import model as running
 from pgcli.pipeline.model import EngineInfo
 from pgcli.pipeline.progress.summary import Summary, retry_command
+from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
 from pgcli.wording import duration
 from tests.support import pretend
@@ -180,6 +182,36 @@ def test_summary_shows_reused_images_and_smaller_batches():
     shown = dict(summary_of(hits=800, prompts=1000, limits="12 rows at once instead of 64").facts())
     assert shown["images reused"] == "800 of 1,000 prompts"
     assert shown["memory ran out"] == "12 rows at once instead of 64"
+
+
+@pytest.mark.parametrize(
+    ("images", "waited", "busy", "device", "options", "helps"),
+    [
+        (768, 71, 29, "cuda", {}, "--fast-decode or more cores"),
+        (768, 71, 29, "cuda", {"fast_decode": True}, "more cores"),
+        (768, 71, 29, "cuda", {"workers": 2}, "--fast-decode or more --workers or more cores"),
+        (768, 71, 29, "cpu", {"fast_decode": True}, "more --workers or more cores"),
+        (768, 19, 81, "cuda", {}, None),
+        (768, 90, 95, "cuda", {}, None),  # the GPU computed meanwhile
+        (5, 71, 29, "cuda", {}, None),
+        (768, 71, 29, "cuda", {"allow_urls": True}, None),
+    ],
+)
+@pytest.mark.parametrize("engines", [1, 4])
+def test_summary_says_what_helps_a_model_that_waits(
+    images, waited, busy, device, options, helps, engines
+):
+    times = {"waited_seconds": waited * engines, "prefill_ms": 1000 * busy * engines}
+    tally = Tally(images=images, seconds=100.0, **times)
+    request = make_request("caption", ["photos"], options)
+    info = replace(INFO, device=device)
+    summary = Summary(request, engine=info, engines=engines, input_rows=images, tally=tally)
+    hint = f"the model waited 71% of the time for images: {helps}"
+    assert summary.waiting == (hint if helps else "")
+    assert summary.values()["hint"] == (hint if helps else None)
+    assert ("hint", hint) in summary.notes() or not helps
+    summary.input_rows = None  # images that another program sends
+    assert not summary.waiting
 
 
 @pytest.fixture

@@ -15,11 +15,7 @@ from pgcli.rle import decode
 from tests.support.command import Command
 from tests.support.exporting import corners, make_images, read_rows, saved, segmented
 
-PATHS = {
-    "coco": "made.json",
-    "labelstudio": "made.json",
-    "yolo": "made",
-}
+PATHS = {"coco": "made.json", "labelstudio": "made.json", "yolo": "made"}
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 import warnings
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 from pgcli.cli.commands import doctor
 from pgcli.cli.ui import progress
 from pgcli.errors import UsageError
+from pgcli.images import ImageDecoder
 from pgcli.pipeline import model as running
 from tests.support import pretend
 from tests.support.terminal import on_terminal
@@ -146,6 +148,27 @@ def test_summary_json_has_the_times_of_stages(cli):
     vision = sum(row["vision_ms"] or 0 for row in rows) / 1000
     assert seconds["vision"] == pytest.approx(vision, abs=0.001)
     assert seconds["total"] >= seconds["answering"] > 0
+
+
+def test_a_run_says_while_it_lasts_that_its_model_waits_for_images(cli, monkeypatch):
+    decode = ImageDecoder.__call__
+
+    def slowly(decoder, item):
+        time.sleep(0.5)
+        return decode(decoder, item)
+
+    monkeypatch.setattr(ImageDecoder, "__call__", slowly)
+    monkeypatch.setattr("pgcli.pipeline.progress.summary.MIN_IMAGES", 2)
+    monkeypatch.setattr("pgcli.pipeline.progress.run_progress.UPDATE_SECONDS", 0)
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0)
+    hint = "the model waited [0-9]+% of the time for images: --fast-decode or more --workers or"
+    code, _, err = cli(f"{RUN} -o rows.jsonl --log-format json")
+    assert code == 3
+    details = [event.get("details") or "" for event in of_kind("progress", err)]
+    assert not details[0]
+    assert any(re.match(hint, text) for text in details)
+    assert re.match(hint, json.loads(Path("rows.jsonl.pgcli/owner.json").read_text())["hint"])
+    assert re.search(f"pgcli: hint: {hint}", cli(f"{RUN} -o rows.jsonl --overwrite")[2])
 
 
 def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):

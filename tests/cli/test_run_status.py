@@ -62,7 +62,7 @@ def rows(tmp_path) -> Path:
 def test_owner_on_another_host_runs_while_it_gives_heartbeats(
     cli, rows, silent, state, owner, line
 ):
-    write_owner(rows, silent=silent, rows_per_second=3.5)
+    write_owner(rows, silent=silent, rows_per_second=3.5, hint="more cores")
     report = status(cli, rows)
     assert (report["state"], report["owner"]["state"]) == (state, owner)
     assert (report["rows"], report["total"], report["exit_code"]) == (5, 12, None)
@@ -70,7 +70,7 @@ def test_owner_on_another_host_runs_while_it_gives_heartbeats(
     assert report["seconds_left"] == (2.0 if state == "running" else None)
     out = cli("status", rows)[1]
     assert line in out
-    assert ("3.5 rows/s, 2.00 s left\n" in out) == (state == "running")
+    assert ("3.5 rows/s, 2.00 s left\nhint: more cores\n" in out) == (state == "running")
     assert ("to resume: run the same command again\n" in out) == (state == "stopped")
 
 

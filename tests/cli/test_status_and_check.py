@@ -174,17 +174,9 @@ def test_first_of_two_schedulers_decides(first, second):
     [
         ("auto", {}, "no variables of a scheduler"),
         ("auto", {"SLURM_ARRAY_TASK_ID": "3"}, "SLURM_ARRAY_TASK_COUNT is not set"),
-        (
-            "auto",
-            ARRAY | {"SLURM_ARRAY_TASK_ID": "4"},
-            "_ID must be from 0 to 3, .*, not 4",
-        ),
+        ("auto", ARRAY | {"SLURM_ARRAY_TASK_ID": "4"}, "_ID must be from 0 to 3, .*, not 4"),
         ("auto", ARRAY | {"SLURM_ARRAY_TASK_MIN": "5"}, "must be from 5 to 8, .*, not 3"),
-        (
-            "auto",
-            ARRAY | {"SLURM_ARRAY_TASK_STEP": "2"},
-            "_STEP must be 1, not '2'",
-        ),
+        ("auto", ARRAY | {"SLURM_ARRAY_TASK_STEP": "2"}, "_STEP must be 1, not '2'"),
         ("auto", ARRAY | STEP | {"SLURM_PROCID": "2"}, "SLURM_PROCID must be"),
         ("auto", {"RANK": "0"}, "RANK is '0', but WORLD_SIZE is not set"),
         (
@@ -196,11 +188,7 @@ def test_first_of_two_schedulers_decides(first, second):
         ("auto", {"RANK": "0", "WORLD_SIZE": "9" * 5000}, "WORLD_SIZE must be"),
         ("auto", {"RANK": "0", "WORLD_SIZE": "\u0664"}, "WORLD_SIZE must be"),
         ("auto", BATCH_SCRIPT, "SLURM_STEP_NUM_TASKS is not set"),
-        (
-            "auto",
-            AWS_BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": ""},
-            "ARRAY_SIZE must .* not ''",
-        ),
+        ("auto", AWS_BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": ""}, "ARRAY_SIZE must .* not ''"),
         ("auto", GOOGLE_BATCH | {"BATCH_TASK_INDEX": "8"}, "BATCH_TASK_COUNT is 8"),
         ("auto", CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "-1"}, "CLOUD_RUN_TASK_INDEX must .* '-1'"),
         ("auto", {"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS is not set"),

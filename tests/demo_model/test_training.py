@@ -13,13 +13,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from examples.demo_model.model import (
-    COLUMNS,
-    PATCH_HEAD,
-    DemoLearner,
-    new_model,
-    patch_targets,
-)
+from examples.demo_model.model import COLUMNS, PATCH_HEAD, DemoLearner, new_model, patch_targets
 from examples.demo_model.muon import Muon
 from examples.demo_model.questions import mask_codes
 from examples.demo_model.scenes import (

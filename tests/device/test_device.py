@@ -288,16 +288,19 @@ def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(tmp_p
     ("device", "cores", "gpus", "processes"),
     [
         ("cpu", 16, 1, None),
-        ("cuda", 16, 0, 14),
-        ("cuda:1", 192, 8, 22),
+        ("cuda", 16, 0, 15),
+        ("cuda:1", 192, 8, 24),
+        ("cuda:7", 192, 8, 23),
         ("cuda", 192, 1, 32),
         ("cuda", 2.5, 1, 1),
+        ("cuda", 1, 1, 1),
     ],
 )
-def test_all_cores_but_two_decode_for_a_gpu(tmp_path, monkeypatch, device, cores, gpus, processes):
+def test_all_cores_but_one_decode_for_gpus(tmp_path, monkeypatch, device, cores, gpus, processes):
     """Where there are several GPUs, those of one share."""
     for gpu in range(gpus):
         (tmp_path / "gpus" / str(gpu)).mkdir(parents=True)
     monkeypatch.setattr(decoding, "NVIDIA_GPUS", tmp_path / "gpus")
     monkeypatch.setattr(decoding, "processors", lambda: cores)
     assert decoding.decoding_processes(device) == processes
+    assert decoding.decoding_processes(device, engines=gpus or 1) == processes

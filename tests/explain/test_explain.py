@@ -11,14 +11,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.errors import UsageError
-from pgcli.explain.explain import (
-    DECODER,
-    MAX_LAYERS,
-    VISION,
-    Explanation,
-    choose_layers,
-    explain,
-)
+from pgcli.explain.explain import DECODER, MAX_LAYERS, VISION, Explanation, choose_layers, explain
 from pgcli.images import ImageLimits, decode
 from pgcli.records import DecodedImage, Item
 

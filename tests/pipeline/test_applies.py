@@ -284,13 +284,7 @@ def test_python_has_what_the_environment_and_the_file_set(monkeypatch):
     monkeypatch.setenv("PGCLI_LIMIT", "7")
     monkeypatch.setenv("PGCLI_ROWS_PER_FILE", "3")
     values = outside_values("caption", records_of("caption"), "c.toml")
-    assert values == {
-        "limit": 7,
-        "lang": "de",
-        "no_timing": True,
-        "workers": 0,
-        "rows_per_file": 3,
-    }
+    assert values == {"limit": 7, "lang": "de", "no_timing": True, "workers": 0, "rows_per_file": 3}
     report = pgcli.run("caption", "photos", output="rows.jsonl", model="demo", config="c.toml")
     (row,) = report.read()
     assert (row.prompt, row.vision_ms) == ("caption de", None)

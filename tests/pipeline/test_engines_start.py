@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pgcli.device import decoding
 from pgcli.inputs import Inventory
 from pgcli.pipeline import task
 from pgcli.pipeline.checks import read_options
@@ -56,9 +57,15 @@ def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
 def test_engines_decode_on_their_share_of_the_cores(monkeypatch, cores, count, workers):
     monkeypatch.setattr(engines, "processors", lambda: float(cores))
     request = make_request("caption", ("photos",), {"model": "demo"})
-    slots = [EngineSlot(1)] * count
-    assert engines.with_own_decoding(request, slots).input.workers == workers
+    assert engines.with_own_decoding(request, EngineSlot(1), count).input.workers == workers
     named = make_request("caption", ("photos",), {"model": "demo", "workers": 3})
-    assert engines.with_own_decoding(named, slots).input.workers == 3
-    on_gpus = [EngineSlot(1, "cuda:0")] * count
-    assert engines.with_own_decoding(request, on_gpus).input.workers is None
+    for slot in (EngineSlot(1), EngineSlot(1, "cuda:0")):
+        assert engines.with_own_decoding(named, slot, count).input.workers == 3
+
+
+def test_engines_on_eight_gpus_share_all_cores_but_one(monkeypatch):
+    monkeypatch.setattr(decoding, "processors", lambda: 16.0)
+    request = make_request("caption", ("photos",), {"model": "demo"})
+    slots = [EngineSlot(1, f"cuda:{index}") for index in range(8)]
+    shares = [engines.with_own_decoding(request, slot, 8).input.workers for slot in slots]
+    assert shares == [2] * 7 + [1]

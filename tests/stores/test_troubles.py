@@ -16,12 +16,7 @@ from pgcli.stores import Reader, RemoteError, calls, objects
 from pgcli.stores.errors import DENIED, EXPIRED, NO_CREDENTIALS
 from pgcli.stores.objects import ObjectStore
 from tests.support.time_limits import ends_soon
-from tests.support.writable_stores import (
-    Trouble,
-    Unreliable,
-    environment,
-    unreliable_store,
-)
+from tests.support.writable_stores import Trouble, Unreliable, environment, unreliable_store
 
 SLOW_DOWN = (
     b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

@@ -10,13 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pgcli.model.cuda.kernels import (
-    activations,
-    attention,
-    greedy,
-    norms,
-    rotation,
-)
+from pgcli.model.cuda.kernels import activations, attention, greedy, norms, rotation
 
 INTEGERS = (
     "width inner rows columns count stride size excluded start_location stop_location near".split()

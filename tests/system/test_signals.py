@@ -13,15 +13,7 @@ import pytest
 
 from pgcli.output.reader import indexed_rows
 from tests.support import forkserver
-from tests.support.runs import (
-    EXAMPLES,
-    MANY,
-    ROWS,
-    finished,
-    saved,
-    started,
-    wait_until,
-)
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 
 def test_closed_pipe_stops_the_model_soon(tmp_path):

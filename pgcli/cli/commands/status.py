@@ -80,6 +80,9 @@ def lines(status: RunStatus) -> Iterator[str]:
         seconds = status.seconds_left
         remaining = "" if seconds is None else f", {duration(seconds)} left"
         yield f"{status.rows_per_second:,.1f} rows/s{remaining}"
+        owners = [status.owner, *(shard.owner for shard in status.shards)]
+        running = [owner for owner in owners if owner is not None and owner.state == "running"]
+        yield from [f"hint: {owner.hint}" for owner in running if owner.hint][:1]
     if status.state == "stopped":
         yield f"to resume: {how_to_resume(status)}"
 

@@ -10,7 +10,6 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.pipeline import checks
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.task import model_name
-from pgcli.wording import duration
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
@@ -62,9 +61,3 @@ def why_no_estimate(request: RunRequest) -> str:
     if total_bytes(checkpoint.folder) > LARGE_MODEL:
         return "not estimated, as the model is large: --limit 16 measures it"
     return ""
-
-
-def estimated_time(loading: float, seconds: float, sampled: int, total: int) -> str:
-    """The time for all rows, after `sampled` rows took some seconds."""
-    rate = sampled / seconds
-    return f"about {duration(loading + total / rate)}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} images"

@@ -144,8 +144,8 @@ class RunProgress:
             self.note_counts()
             self.state.owner.check()
         self.show_limits(self.limits())
-        rows = self.tally.rows_before + self.tally.rows
-        self.show(events.Progress(rows, self.tally.errors.total(), is_asked=is_asked))
+        rows, errors = self.tally.rows_before + self.tally.rows, self.tally.errors.total()
+        self.show(events.Progress(rows, errors, details=self.summary.waiting, is_asked=is_asked))
 
     def show_limits(self, limits: str) -> None:
         """Show once that batches became smaller because memory ran out."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.workers.messages import EngineInfo
 
+#: A run of as many images says for what share of the time the model waited for them, if it is more.
+MIN_IMAGES, WAITED_SHARE = 100, 0.2
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
 STAGES = ("vision", "prefill", "decode")
 
@@ -77,7 +79,7 @@ class Summary:
             "ended": None if self.exit_code is None else utc_now(),
             "exit_code": self.exit_code,
             "error": self.error and without_credentials(self.error),
-            "hint": self.hint and without_credentials(self.hint),
+            "hint": without_credentials((self.hint if self.error else self.waiting) or "") or None,
             "input_rows": self.input_rows,
             "rows_before": tally.rows_before,
             "errors_before": dict(tally.errors_before),
@@ -100,9 +102,28 @@ class Summary:
         done, speed, time = (text for _, text in islice(self.facts(), 3))
         return done, f"{speed}; {time}" if self.tally.images > 1 else time
 
+    @property
+    def waiting(self) -> str:
+        """What helps a model that waits for images; empty if it computes most of the time.
+
+        Empty, too, where images come over a network or from another program, which may be slow.
+        """
+        tally, options, seconds = self.tally, self.request.input, self.tally.seconds * self.engines
+        busy = sum(getattr(tally, f"{stage}_ms") for stage in STAGES) / 1000
+        waited = min(tally.waited_seconds, seconds - busy)  # a GPU computes while images are taken
+        is_fed = self.input_rows is None or options.allow_urls
+        if is_fed or tally.images < MIN_IMAGES or waited <= WAITED_SHARE * seconds:
+            return ""
+        helps = ["more cores"] if options.fast_decode else ["--fast-decode", "more cores"]
+        if options.workers is not None or (self.engine and self.engine.device == "cpu"):
+            helps.insert(-1, "more --workers")
+        share = f"{waited / seconds:.0%} of the time"
+        return f"the model waited {share} for images: {' or '.join(helps)}"
+
     def notes(self) -> list[tuple[str, str]]:
-        """What the rows are, and what was made beside them, as far as it was asked for."""
-        return [*(self.engine.facts if self.engine else ()), *self.hook_facts]
+        """What the rows are, what was made beside them, and what would have been faster."""
+        hints = [("hint", self.waiting)] if self.waiting else []
+        return [*(self.engine.facts if self.engine else ()), *self.hook_facts, *hints]
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """All of it: rows, speed, model, times by stage and versions."""

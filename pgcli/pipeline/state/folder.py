@@ -20,13 +20,7 @@ from pgcli.output.reader import OPEN, OPEN_FILE
 from pgcli.pipeline.state.forms import Form, open_form
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
-from pgcli.pipeline.state.record import (
-    RUN,
-    RunRecord,
-    read_record,
-    state_folder,
-    why_no_record,
-)
+from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
 from pgcli.printable import printable
 from pgcli.stores import Entry, LocalStore, Store, open_folder
 from pgcli.stores.urls import is_in_object_store, without_credentials

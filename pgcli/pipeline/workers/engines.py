@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pgcli.device.cgroup import processors
+from pgcli.device.decoding import decoding_processes
 from pgcli.errors import NoUsableDevice, PgcliError
 from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.pipeline.request import RunRequest
@@ -176,8 +177,8 @@ class EngineProcesses(Workers):
         self, queue: WorkQueue, slots: Sequence[EngineSlot], state: str, progress: RunProgress
     ):
         super().__init__(queue, progress.should_stop)
-        self._free_slots, self._progress = list(slots), progress
-        self._request, self._state = with_own_decoding(progress.request, slots), state
+        self._free_slots, self._slot_count = list(slots), len(slots)
+        self._progress, self._state = progress, state
         self._context = start_method(slots)
         self._poll = select.poll()
         self._processes: dict[int, EngineProcess] = {}
@@ -185,7 +186,9 @@ class EngineProcesses(Workers):
 
     def start(self) -> None:
         while self._queue and self._free_slots:
-            task = EngineTask(self._request, self._free_slots.pop(0), self._state)
+            slot = self._free_slots.pop(0)
+            request = with_own_decoding(self._progress.request, slot, self._slot_count)
+            task = EngineTask(request, slot, self._state)
             process = EngineProcess(task, self._context)
             self._processes[process.connection.fileno()] = process
             self._poll.register(process.connection, select.POLLIN)
@@ -216,9 +219,10 @@ class EngineProcesses(Workers):
         return True
 
 
-def with_own_decoding(request: RunRequest, slots: Sequence[EngineSlot]) -> RunRequest:
-    """The request for each of these engines, which decodes images on its share of the cores."""
-    if request.input.workers is not None or slots[0].device != "cpu":
+def with_own_decoding(request: RunRequest, slot: EngineSlot, engines: int) -> RunRequest:
+    """The request for one of these engines, which decodes images on its share of the cores."""
+    if request.input.workers is not None:
         return request
-    workers = max(1, min(DEFAULT_WORKERS, int(processors()) // len(slots)))
+    workers = decoding_processes(slot.device, engines)
+    workers = workers or max(1, min(DEFAULT_WORKERS, int(processors()) // engines))
     return replace(request, input=replace(request.input, workers=workers))

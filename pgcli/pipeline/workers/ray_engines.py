@@ -29,13 +29,7 @@ from pgcli.pipeline.task import find_checkpoints
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
 from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
 from pgcli.pipeline.workers.engines import POLL_SECONDS, EngineHandle, RowsLost, Workers
-from pgcli.pipeline.workers.messages import (
-    EngineInfo,
-    Message,
-    PartWritten,
-    RowAnswered,
-    WorkDone,
-)
+from pgcli.pipeline.workers.messages import EngineInfo, Message, PartWritten, RowAnswered, WorkDone
 from pgcli.pipeline.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
 from pgcli.pipeline.workers.work import Work, WorkQueue
 from pgcli.printable import first_line
