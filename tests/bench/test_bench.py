@@ -458,7 +458,7 @@ def test_too_little_memory_for_both_programs_is_refused(tiny, monkeypatch):
     assert "--batch-size" in refused.value.hint
 
 
-def test_a_checkpoint_of_random_weights_chooses_among_the_tokens_of_the_hub(tmp_path):
+def test_random_checkpoints_have_as_many_tokens_as_the_hubs(tmp_path):
     values = json.loads((BUILTIN / "tokenizer.json").read_text())
     add_words(values["model"]["vocab"], 257_152)
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))

@@ -296,11 +296,19 @@ def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(tmp_p
         ("cuda", 1, 1, 1),
     ],
 )
-def test_all_cores_but_one_decode_for_gpus(tmp_path, monkeypatch, device, cores, gpus, processes):
+def test_all_cores_but_one_decode_for_gpus(monkeypatch, device, cores, gpus, processes):
     """Where there are several GPUs, those of one share."""
-    for gpu in range(gpus):
-        (tmp_path / "gpus" / str(gpu)).mkdir(parents=True)
-    monkeypatch.setattr(decoding, "NVIDIA_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(decoding, "installed_gpus", lambda: gpus)
     monkeypatch.setattr(decoding, "processors", lambda: cores)
+    monkeypatch.setattr(decoding.os, "cpu_count", lambda: cores)
     assert decoding.decoding_processes(device) == processes
     assert decoding.decoding_processes(device, engines=gpus or 1) == processes
+
+
+def test_a_scheduler_gives_cores_with_a_gpu(monkeypatch):
+    """The process sees all eight GPUs of its machine but may use one."""
+    monkeypatch.setattr(decoding, "installed_gpus", lambda: 8)
+    monkeypatch.setattr(decoding, "visible_gpus", lambda: 1)
+    monkeypatch.setattr(decoding, "processors", lambda: 16)
+    monkeypatch.setattr(decoding.os, "cpu_count", lambda: 128)
+    assert decoding.decoding_processes("cuda") == 15

@@ -84,7 +84,7 @@ def milliseconds(seconds: Stages, rows: int) -> tuple[str, ...]:
 def facts(report: BenchReport) -> Facts:
     """How and on what machine the tables were measured."""
     machine, peak = report.machine, report.machine.peak
-    rounds = " and ".join(str(len(part.speeds[0].seconds)) for part in (report.files, report.model))
+    files, model = (len(part.speeds[0].seconds) for part in (report.files, report.model))
     attention = ", ".join(f"{kind} in {tower}" for tower, kind in report.attention.items())
     facts = [
         ("answers", f"{report.answers}; batches of {report.batch_size}"),
@@ -95,7 +95,7 @@ def facts(report: BenchReport) -> Facts:
             "the highest that were measured",
         ),
         ("transformers", f"{report.transformers}; attention: {attention}"),
-        ("rounds", f"{rounds}, in turns; speeds are medians, ranges cover all rounds"),
+        ("rounds", f"{files} of files, {model} of the model, in turns: medians, and ranges of all"),
     ]
     for program in report.stages:
         if program.peak_bytes is not None:
