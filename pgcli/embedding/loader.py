@@ -148,5 +148,5 @@ def automatic_batch_size(
     vision: VisionConfig, dtype: torch.dtype, device: torch.device, free: int
 ) -> int:
     """How many images fit into `SHARE_OF_FREE` of the `free` memory, at most `MOST_ROWS`."""
-    fitting = int(SHARE_OF_FREE * free) // activation_bytes(vision, dtype, device)
+    fitting = int(SHARE_OF_FREE[device.type] * free) // activation_bytes(vision, dtype, device)
     return max(1, min(MOST_ROWS[device.type], fitting))

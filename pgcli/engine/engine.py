@@ -16,6 +16,7 @@ from pgcli.engine.memory import (
     LARGE_PARAMETERS,
     MemoryBudget,
     group_size,
+    has_several_prompts,
     new_slots,
     parameters,
 )
@@ -144,8 +145,11 @@ class InferenceEngine:
         question = replace(question, max_new_tokens=max_new_tokens)
         check_max_new_tokens(question, self.model.config.max_answer_tokens)
         if self._budget is not None and batch_size is None:
-            self._batch_size = self._budget.batch_size(new_slots(question))
-        rows = batch_size or self._batch_size
+            shares_images = has_several_prompts(question)
+            self._batch_size = self._budget.batch_size(
+                new_slots(question), shares_images=shares_images
+            )
+        rows = min(batch_size or self._batch_size, self.batch_limits.rows)
         settings = RunnerSettings(rows, self._vocabulary, params, question.strict)
         grammar = self._grammar(question) if question.strict else None
         with self._runner(settings, grammar) as runner:

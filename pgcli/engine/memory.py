@@ -14,7 +14,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.cpu.optimize import packed_bytes
-from pgcli.model.kv_cache import BUCKET
+from pgcli.model.kv_cache import BUCKET, FEW_ROWS
 from pgcli.tasks import Question
 
 NEW_TOKENS = 256  # assumed before the question is known
@@ -28,9 +28,9 @@ MOST_ROWS = {"cpu": 64, "mps": 64, "cuda": 256}
 LARGE_PARAMETERS = 10**9
 BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight versions
 ROWS_OF_LARGE_ON_CPU = 16  # more rows are not faster and delay the first
-SHARE_OF_FREE = 0.6  # the rest is for blocks of memory that fit nothing that is asked for
-#: Code of kernels, workspaces of cuBLAS for two streams, and features of images with more prompts.
-CUDA_BYTES = 2**28 + MAX_FEATURE_BYTES
+#: The rest is for fragments, and on a CPU for other programs: the system ends what takes too much.
+SHARE_OF_FREE = {"cpu": 0.6, "mps": 0.6, "cuda": 0.85}
+CUDA_BYTES = 2**28  # code of kernels, and workspaces of cuBLAS for two streams
 LARGEST_BATCH = 2**14
 SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` shows the memory it needs"
 
@@ -61,15 +61,23 @@ def new_slots(question: Question) -> int:
     return TOKENS_PER_PASS if question.has_choices else question.max_new_tokens
 
 
-def row_bytes(config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS) -> int:
+def has_several_prompts(question: Question) -> bool:
+    """Whether images have several prompts, for which their features are kept."""
+    return question.templates is not None and len(question.templates) > 1
+
+
+def row_bytes(
+    config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS, device: str = "cpu"
+) -> int:
     """The bytes of one more row of a batch: its slots in the KV cache and its logits.
 
-    When the cache grows, the old one is allocated beside it: half as many rows, as they double, or
-    all of them with fewer slots.
+    When the cache grows, the old one is allocated beside it. On CUDA that one is small; elsewhere
+    it has half as many rows, as they double, or all of them with fewer slots.
     """
     slots = ceil((config.image_tokens + LONG_PROMPT + new_tokens) / BUCKET) * BUCKET
+    old = slots // FEW_ROWS if device == "cuda" else max(slots // 2, slots - BUCKET)
     logits = 3 * 4 * config.decoder.vocab_size  # float32 and two copies
-    return cache_bytes(config, itemsize) * (slots + max(slots // 2, slots - BUCKET)) + logits
+    return cache_bytes(config, itemsize) * (slots + old) + logits
 
 
 def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str = "cpu") -> int:
@@ -102,7 +110,7 @@ def batch_bytes(
     group = group_size(config, rows, device) if rows else 0
     return (
         block
-        + rows * row_bytes(config, itemsize, new_tokens)
+        + rows * row_bytes(config, itemsize, new_tokens, device)
         + group_bytes(config, itemsize, group, device)
         + (cuda_bytes(config, itemsize, rows, group) if device == "cuda" else 0)
     )
@@ -133,7 +141,7 @@ def cache_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
 def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, free: int) -> int:
     """How many rows fit into free memory together with the weights; 0 if none does."""
     remaining = free - parameters(config) * itemsize
-    limit = min(LARGEST_BATCH, max(0, remaining) // row_bytes(config, itemsize))
+    limit = min(LARGEST_BATCH, max(0, remaining) // row_bytes(config, itemsize, device=device))
     fitting = (
         rows
         for rows in range(limit, 0, -1)
@@ -151,19 +159,23 @@ class MemoryBudget:
     device: str
     free: int
 
-    def batch_size(self, new_tokens: int = NEW_TOKENS) -> int:
-        """How many rows with answers of this length fit into `SHARE_OF_FREE` of the free memory."""
+    def batch_size(self, new_tokens: int = NEW_TOKENS, *, shares_images: bool = False) -> int:
+        """How many rows with answers of this length fit into `SHARE_OF_FREE` of the free memory.
+
+        If images have several prompts (`shares_images`), features are kept on a GPU for the next.
+        """
         limit = MOST_ROWS[self.device]
         if self.device == "cpu" and parameters(self.config) > LARGE_PARAMETERS:
             limit = ROWS_OF_LARGE_ON_CPU
-        fitting = (rows for rows in range(limit, 1, -1) if self._fits(rows, new_tokens))
+        free = SHARE_OF_FREE[self.device] * self.free
+        if shares_images and self.device == "cuda":
+            free -= MAX_FEATURE_BYTES
+        fitting = (rows for rows in range(limit, 1, -1) if self._needed(rows, new_tokens) <= free)
         return next(fitting, 1)
 
-    def _fits(self, rows: int, new_tokens: int) -> bool:
-        needed = batch_bytes(
-            self.config, self.itemsize, rows, device=self.device, new_tokens=new_tokens
-        )
-        return needed <= SHARE_OF_FREE * self.free
+    def _needed(self, rows: int, new_tokens: int) -> int:
+        sizes = (self.config, self.itemsize, rows)
+        return batch_bytes(*sizes, device=self.device, new_tokens=new_tokens)
 
 
 def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:

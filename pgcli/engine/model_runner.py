@@ -24,6 +24,7 @@ from pgcli.engine.choices import (
 )
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
+from pgcli.engine.memory import LONG_PROMPT
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
@@ -79,10 +80,12 @@ class ModelRunner:
         self._recorder = step_recorder(model)
         self._max_rows = max_rows
         self._in_flight: deque[InFlightStep] = deque()
+        self._ran_out = False
         self._reset()
 
     def _reset(self) -> None:
         self._cache = self._model.kv_cache(self._max_rows)
+        self._cache.allocates_all &= not self._ran_out  # all rows may be too many
         self._token_R = torch.zeros(self._max_rows, dtype=torch.long, device=self._device)
         self._sampler = Sampler(
             self._sampling, self._vocabulary, max_rows=self._max_rows, device=self._device
@@ -132,6 +135,8 @@ class ModelRunner:
         """
         start, first, end = self._watch.mark(), len(self.rows), len(self.rows) + len(group)
         new_slots = max(sequence.max_new_tokens for sequence in group) + self._depth
+        if self._cache.allocates_all:  # also for longer prompts: growing takes twice the memory
+            new_slots += max(0, LONG_PROMPT - max(len(sequence.prompt_ids) for sequence in group))
         originals, copies = split_copies(group)
         if copies:
             patch_BPD = patch_BPD[to_device(torch.tensor(originals), self._device)]
@@ -230,7 +235,7 @@ class ModelRunner:
         If no row is left, the KV cache is freed too; if a single sequence ran out of memory, the
         image-feature cache is also cleared.
         """
-        preempted = set(sequences)
+        self._ran_out, preempted = True, set(sequences)
         rows = [row for row, sequence in enumerate(self.rows) if sequence in preempted]
         held = {self.rows[row] for row in rows}
         lost = {sequence for sequence in sequences if sequence.status == "out_of_memory"}

@@ -27,6 +27,7 @@ BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of thi
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
 #: selected for each row count, and a few more rows take no longer.
 ROW_BUCKETS = ((2, 1), (4, 4), (64, 8), (10**9, 32))
+FEW_ROWS = 8  # a cache that allocates all rows has fewer up to this part of them
 
 
 class KVCache:
@@ -52,6 +53,8 @@ class KVCache:
     ):
         self.max_rows = max_rows
         self.fixed_shape = like.device.type == "cuda" if fixed_shape is None else fixed_shape
+        #: Allocate all rows at once: while a cache grows, the old one takes memory beside it.
+        self.allocates_all = self.fixed_shape
         #: The slots in use of each row, including padding; a host list needs no synchronization.
         self.lengths: list[int] = []
         self._has_padding: list[bool] = []
@@ -242,17 +245,17 @@ class KVCache:
     def reserve(self, rows: int, used: int, new_slots: int = 0) -> None:
         """Allocate `rows` rows of `used` + `new_slots` slots; stored keys and values are kept.
 
-        The number of rows grows by doubling, so that few rows take little memory at any `max_rows`.
-        Without `fixed_shape`, slots are zeroed as they come into use: on the CPU the others take
-        no memory. Raises ValueError for more than `max_rows` rows.
+        The number of rows grows by doubling, so that few rows take little memory at any `max_rows`;
+        with `allocates_all`, an eighth of them is followed by all. Without `fixed_shape`, slots are
+        zeroed as they come into use: on the CPU the others take no memory. Raises ValueError for
+        more than `max_rows` rows.
         """
         if rows > self.max_rows:
             raise ValueError(f"the cache holds {self.max_rows} rows; {rows} were asked for")
         if rows > self.allocated_rows or used + new_slots > self.slots:
-            doubled = min(self.max_rows, max(rows, 2 * self.allocated_rows))
             self._buffers = self._buffers.grown(
                 self._config,
-                self.allocated_rows if rows <= self.allocated_rows else doubled,
+                self._grown_rows(rows),
                 max(self.slots, _rounded(used + new_slots)),
                 cleared=self._cleared,
             )
@@ -261,6 +264,14 @@ class KVCache:
             # masked slots have weight 0, but 0 times NaN is NaN
             self._buffers.memory[..., self._cleared : cleared, :].zero_()
             self._cleared = cleared
+
+    def _grown_rows(self, rows: int) -> int:
+        """How many rows to allocate for so many."""
+        if rows <= self.allocated_rows:
+            return self.allocated_rows
+        if self.allocates_all and rows * FEW_ROWS > self.max_rows:
+            return self.max_rows
+        return min(self.max_rows, max(rows, 2 * self.allocated_rows))
 
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
         """The masks of the newest slot of each row; None if it attends to every slot read."""

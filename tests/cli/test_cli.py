@@ -154,7 +154,7 @@ def test_recorded_batch_size_is_that_of_the_question(
     cli, monkeypatch, tmp_path, options, new_tokens
 ):
     needed = batch_bytes(read_config(BUILTIN), 4, 9, new_tokens=new_tokens)
-    monkeypatch.setattr(loader, "free_bytes", lambda device: int(needed / SHARE_OF_FREE) + 9)
+    monkeypatch.setattr(loader, "free_bytes", lambda device: int(needed / SHARE_OF_FREE["cpu"]) + 9)
     summary = tmp_path / "summary.json"
     model = ["--model", "demo", "--device", "cpu", "--dtype", "float32"]
     model += ["--summary-json", summary]

@@ -3,6 +3,7 @@
 import weakref
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader, memory, model_runner
+from pgcli.engine.image_cache import MAX_BYTES as MAX_FEATURE_BYTES
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     CUDA_BYTES,
@@ -28,6 +30,7 @@ from pgcli.engine.memory import (
     cuda_bytes,
     group_bytes,
     group_size,
+    has_several_prompts,
     needed_bytes,
     parameters,
     row_bytes,
@@ -50,6 +53,25 @@ PUBLISHED = PaliGemmaConfig(
     DecoderConfig(2048, 18, 16384, 8, 1, 256, vocab_size=257216),
     image_token_id=257152,
 )
+
+
+def second(*sizes):
+    decoder = DecoderConfig(*sizes, post_norms=True, attn_softcap=50.0)
+    return replace(PUBLISHED, decoder=decoder)
+
+
+SECOND = second(2304, 26, 9216, 8, 4, 256, 257216)
+#: MiB that are free after CUDA's start, bytes of a number, and rows at once: 3b at 224 and 448,
+#: and of the second generation.
+CARDS = {
+    "RTX 4090, 24 GB": (23_600, 2, 256, 256, 223, 83),
+    "A10, 24 GB": (22_500, 2, 256, 256, 209, 70),
+    "L4, 24 GB": (22_500, 2, 256, 256, 209, 70),
+    "RTX 3060, 12 GB": (11_300, 2, 73, 23, 50, 16),
+    "RTX 4060, 8 GB": (7_200, 2, 18, 5, 8, 2),
+    "T4, 16 GB, float32": (14_900, 4, 24, 7, 14, 4),
+    "T4, 16 GB, float16": (14_900, 2, 205, 90, 87, 28),
+}
 SMALL = PaliGemmaConfig(
     VisionConfig(64, 2, 128, 4, patch_size=14, resolution=112),
     DecoderConfig(96, 4, 256, 4, 2, 16, vocab_size=1024),
@@ -73,16 +95,11 @@ def test_the_parameter_count_equals_the_models(tied, sizes, kv_heads, post_norms
     assert parameters(config) == sum(p.numel() for p in PaliGemma(config).parameters())
 
 
-def second(*sizes):
-    decoder = DecoderConfig(*sizes, post_norms=True, attn_softcap=50.0)
-    return replace(PUBLISHED, decoder=decoder)
-
-
 @pytest.mark.parametrize(
     ("config", "count", "cache_kib"),
     [
         (PUBLISHED, 2_924_220_144, 18),  # 18 layers, keys and values, one head of 256 in bfloat16
-        (second(2304, 26, 9216, 8, 4, 256, 257216), 3_032_979_696, 104),
+        (SECOND, 3_032_979_696, 104),
         (second(3584, 42, 14336, 16, 8, 256, 257216), 9_663_294_192, 336),
         (second(4608, 46, 36864, 32, 16, 128, 257216), None, 368),
     ],
@@ -106,8 +123,8 @@ def test_activations_are_counted_for_a_group_and_not_for_every_row():
     assert config.image_tokens == 4096
     free = 24 * 10**9 - 2 * parameters(config)
     rows = MemoryBudget(config, 2, "cuda", free).batch_size()
-    each = row_bytes(config, 2) + group_bytes(config, 2, 1, "cuda")
-    assert rows > 2.2 * (SHARE_OF_FREE * free // each)
+    each = row_bytes(config, 2, device="cuda") + group_bytes(config, 2, 1, "cuda")
+    assert rows > 2.2 * (SHARE_OF_FREE["cuda"] * free // each)
     group = group_size(config, rows, "cuda")
     assert group < rows / 2
     recorded = cuda_bytes(config, 2, rows, 0) - CUDA_BYTES
@@ -206,12 +223,12 @@ class TestBatchSize:
     @pytest.mark.parametrize("config", [PUBLISHED, SMALL], ids=["published", "small"])
     def test_it_stays_within_the_share_of_the_memory_that_is_free(self, device, config):
         for rows in (1, 2, 7, 13):
-            free = int(batch_bytes(config, 2, rows, device=device) / SHARE_OF_FREE) + 9
+            free = int(batch_bytes(config, 2, rows, device=device) / SHARE_OF_FREE[device]) + 9
             found = MemoryBudget(config, 2, device, free).batch_size()
             assert found >= rows
-            assert batch_bytes(config, 2, found, device=device) <= SHARE_OF_FREE * free
+            assert batch_bytes(config, 2, found, device=device) <= SHARE_OF_FREE[device] * free
             more = batch_bytes(config, 2, found + 1, device=device)
-            assert more > SHARE_OF_FREE * free
+            assert more > SHARE_OF_FREE[device] * free
 
     def test_it_is_a_useful_number(self):
         """At least a row, at most what a device gains from, and few of a large model on a CPU."""
@@ -223,9 +240,30 @@ class TestBatchSize:
             found = {name: MemoryBudget(config, 2, name, free).batch_size() for name in MOST_ROWS}
             assert found == sizes
 
+    @pytest.mark.parametrize("card", CARDS)
+    def test_small_cards_have_useful_ones(self, card):
+        """Of 3b models with answers of 64 tokens; a display takes half a gigabyte."""
+        mebibytes, itemsize, *expected = CARDS[card]
+        found = []
+        for config, resolution in product((PUBLISHED, SECOND), (224, 448)):
+            config = replace(config, vision=replace(config.vision, resolution=resolution))
+            free = mebibytes * 2**20 - itemsize * parameters(config)
+            found.append(MemoryBudget(config, itemsize, "cuda", free).batch_size(64))
+        assert found == expected
+
+    def test_features_take_memory_where_images_have_several_prompts(self):
+        budget = MemoryBudget(PUBLISHED, 2, "cuda", 3 * 10**9)
+        fewer = budget.batch_size(64, shares_images=True)
+        needed = batch_bytes(PUBLISHED, 2, fewer + 1, device="cuda", new_tokens=64)
+        assert needed <= 0.85 * 3e9 < needed + MAX_FEATURE_BYTES
+        several, one = Question("ask", ("a", "b"), 64), Question("ask", ("a",), 64)
+        assert [*map(has_several_prompts, (several, one, Question("ask", None, 64)))] == [
+            *(True, False, False)
+        ]
+
     def test_an_automatic_one_follows_the_question(self, tiny):
         engine = loader.load(Checkpoint("m", tiny), device="cpu", dtype="float32")
-        free = int(batch_bytes(engine.model.config, 4, 9, new_tokens=64) / SHARE_OF_FREE) + 9
+        free = int(batch_bytes(engine.model.config, 4, 9, new_tokens=64) / SHARE_OF_FREE["cpu"]) + 9
         engine._budget = MemoryBudget(engine.model.config, 4, "cpu", free)
         list(engine.ask([], Question("ask", None, 64)))
         assert engine.batch_size == 9

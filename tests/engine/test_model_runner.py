@@ -42,6 +42,7 @@ class Scripted:
     """
 
     projector = SimpleNamespace(weight=torch.zeros(0))
+    allocates_all = False
 
     def __init__(self, *script: list[int]):
         self.script = script

@@ -4,6 +4,7 @@ import json
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from pgcli.engine.oom import (
 )
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
+from pgcli.model import kv_buffers
 from pgcli.model.kv_cache import KVCache
 from pgcli.records import Answer
 from pgcli.tasks import Question
@@ -449,6 +451,27 @@ def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(loaded, monkey
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert len(made) > 2
     assert set(alive) == {1}
+
+
+def test_a_cache_whose_rows_do_not_all_fit_is_as_large_as_batches_are(
+    loaded, expected_answers, monkeypatch
+):
+    """As on a GPU, where all rows are allocated at once, and on which other programs run."""
+    engine, failures, allocate = fresh(loaded, 16), list[int](), kv_buffers.allocate
+
+    def limited(config: Any, rows: int, slots: int, *, like: Tensor) -> Any:
+        if rows > 9:
+            failures.append(rows)
+            raise torch.OutOfMemoryError
+        return allocate(config, rows, slots, like=like)
+
+    monkeypatch.setattr(kv_buffers, "allocate", limited)
+    monkeypatch.setattr(engine.model, "kv_cache", partial(engine.model.kv_cache, fixed_shape=True))
+    for _ in range(2):
+        expected = expected_answers["free", GREEDY]
+        assert_same_answers(engine.ask(stream(), QUESTIONS["free"]), expected)
+        assert (failures, engine.batch_limits.rows) == ([16], 8)
+    engine.batch_size = 16
 
 
 # --- times

@@ -125,6 +125,14 @@ def test_few_rows_take_little_memory_whatever_the_maximum(model):
     assert cache.rows == 6
 
 
+def test_a_cache_of_fixed_shape_allocates_all_rows_after_a_few():
+    cache, allocated = unit_cache(32, fixed_shape=True), []
+    for rows in (1, 2, 3, 5, 32):
+        cache.reserve(rows, 1)
+        allocated.append(cache.allocated_rows)
+    assert allocated == [1, 2, 4, 32, 32]
+
+
 def test_a_step_keeps_its_addresses_and_shapes_in_reserved_slots():
     cache = unit_cache(4, fixed_shape=True, window=8)
     cache.insert(4, 20, new_slots=200)
