@@ -189,8 +189,9 @@ def test_summary_shows_reused_images_and_smaller_batches():
     [
         (768, 71, 29, "cuda", {}, "--fast-decode or more cores"),
         (768, 71, 29, "cuda", {"fast_decode": True}, "more cores"),
-        (768, 71, 29, "cuda", {"workers": 2}, "--fast-decode or more --workers or more cores"),
-        (768, 71, 29, "cpu", {"fast_decode": True}, "more --workers or more cores"),
+        (768, 71, 29, "cuda", {"workers": 2}, "--fast-decode or more --workers"),
+        (768, 71, 29, "cuda", {"workers": 15}, "--fast-decode or more cores"),
+        (768, 71, 29, "cpu", {"fast_decode": True}, "more --workers"),
         (768, 19, 81, "cuda", {}, None),
         (768, 90, 95, "cuda", {}, None),  # the GPU computed meanwhile
         (5, 71, 29, "cuda", {}, None),
@@ -199,8 +200,9 @@ def test_summary_shows_reused_images_and_smaller_batches():
 )
 @pytest.mark.parametrize("engines", [1, 4])
 def test_summary_says_what_helps_a_model_that_waits(
-    images, waited, busy, device, options, helps, engines
+    images, waited, busy, device, options, helps, engines, monkeypatch
 ):
+    monkeypatch.setattr("pgcli.pipeline.progress.summary.processors", lambda: 16.0)
     times = {"waited_seconds": waited * engines, "prefill_ms": 1000 * busy * engines}
     tally = Tally(images=images, seconds=100.0, **times)
     request = make_request("caption", ["photos"], options)

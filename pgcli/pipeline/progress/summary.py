@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
+from pgcli.device.cgroup import processors
 from pgcli.inputs.paths import url_scheme
 from pgcli.output import FOLDER, load_format
 from pgcli.output.lines import LineFormat
@@ -114,11 +115,14 @@ class Summary:
         is_fed = self.input_rows is None or options.allow_urls
         if is_fed or tally.images < MIN_IMAGES or waited <= WAITED_SHARE * seconds:
             return ""
-        helps = ["more cores"] if options.fast_decode else ["--fast-decode", "more cores"]
-        if options.workers is not None or (self.engine and self.engine.device == "cpu"):
-            helps.insert(-1, "more --workers")
-        share = f"{waited / seconds:.0%} of the time"
-        return f"the model waited {share} for images: {' or '.join(helps)}"
+        from pgcli.images.pool import DEFAULT_WORKERS
+
+        cores = int(processors())
+        default = DEFAULT_WORKERS if self.engine and self.engine.device == "cpu" else cores
+        workers = default if options.workers is None else options.workers
+        helps = "more --workers" if workers < cores - 1 else "more cores"
+        helps = helps if options.fast_decode else f"--fast-decode or {helps}"
+        return f"the model waited {waited / seconds:.0%} of the time for images: {helps}"
 
     def notes(self) -> list[tuple[str, str]]:
         """What the rows are, what was made beside them, and what would have been faster."""

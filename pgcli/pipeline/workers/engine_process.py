@@ -82,8 +82,10 @@ class EngineProcess:
         except (EOFError, OSError) as problem:
             if self._process.pid is not None:
                 self._process.join(timeout=5)
-            code = self._process.exitcode
-            raise EngineDied(self._problem if code is None else how_it_ended(code)) from problem
+            code, how = self._process.exitcode, self._problem
+            if code is not None:
+                how = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
+            raise EngineDied(how) from problem
 
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""
@@ -104,10 +106,6 @@ class EngineFailed:
 
     error: BaseException
     traceback: str
-
-
-def how_it_ended(code: int) -> str:
-    return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
 
 
 def serve(connection: Connection, task: EngineTask) -> None:
