@@ -51,7 +51,7 @@ def load(
         mask_decoder: The file of weights that turn mask codes into pixels; by default the model's
             own `mask_decoder.safetensors`, if its folder has one.
         device: auto, cpu, cuda, cuda:N or mps.
-        dtype: auto, bfloat16 or float32.
+        dtype: auto, bfloat16, float32; or float16, for PaliGemma 1 on a GPU without bfloat16.
         batch_size: Rows in one batch; by default as many as fit into memory.
         quantize: "int8" on CPUs, "fp8" on new GPUs: rounds the decoder to 8 bits.
         fast_decode: Decode large JPEGs at reduced size, which changes pixels slightly.

@@ -12,7 +12,7 @@ from pgcli.device.cgroup import memory_left
 from pgcli.device.nvidia_driver import BFLOAT16_CAPABILITY, find_gpu_problem
 from pgcli.errors import NoUsableDevice, UsageError
 
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 DEVICE_NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
 SMALL_CHECKPOINT_BYTES = 10**9  # below this float32 costs little and is exact
 
@@ -55,19 +55,26 @@ def _check_cuda(device: torch.device) -> None:
         )
 
 
-def choose_dtype(name: str, device: torch.device, checkpoint_bytes: int) -> torch.dtype:
+def choose_dtype(
+    name: str,
+    device: torch.device,
+    checkpoint_bytes: int,
+    float16_problem: str = "float16 is only for answers of PaliGemma 1",
+) -> torch.dtype:
     """The named dtype; `auto` takes bfloat16 where it is fast and the checkpoint is large.
 
-    float16 is refused: Gemma's activations overflow it and become NaN.
+    float16 is for GPUs, and for models without a `float16_problem`.
     """
     if name == "float16":
-        raise UsageError(
-            "float16 cannot hold Gemma's activations, which overflow to NaN",
-            hint="--dtype bfloat16 is as small and as fast",
-        )
+        if not float16_problem and device.type != "cuda":
+            float16_problem = f"float16 is for NVIDIA GPUs, and the model would run on {device}"
+        if float16_problem:
+            raise UsageError(float16_problem, hint="--dtype bfloat16, which is as small, or auto")
     if name != "auto":
         if name not in DTYPES:
-            raise UsageError(f"no dtype is called {name!r}", hint="auto, bfloat16 or float32")
+            raise UsageError(
+                f"no dtype is called {name!r}", hint="auto, bfloat16, float16 or float32"
+            )
         return DTYPES[name]
     if device.type == "cuda":
         has_bfloat16 = torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY

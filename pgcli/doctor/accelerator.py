@@ -81,7 +81,7 @@ def gpu(torch: Any, index: int) -> Finding:
     if free < total / 2:
         return warn(GPU, f"{description}; other programs use the rest", "nvidia-smi shows which")
     if not has_bfloat16:
-        return warn(GPU, description, "pgcli info MODEL says whether a model fits")
+        return warn(GPU, description, "--dtype float16 halves it again, for PaliGemma 1")
     return ok(GPU, description)
 
 

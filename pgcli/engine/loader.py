@@ -25,6 +25,7 @@ from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.quantized.support import quantization_problem
 
@@ -52,8 +53,8 @@ def load(
     """
     folder = checkpoint.folder
     chosen_device = choose_device(device)
-    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     config = read_config(folder)
+    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     tokenizer = read_tokenizer(folder, config)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, chosen_device, chosen_dtype)

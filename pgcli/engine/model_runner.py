@@ -31,6 +31,7 @@ from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, Sampling
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence, split_copies
 from pgcli.engine.tokenizer import left_pad
+from pgcli.model.float16 import overflow_named
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.transfer import current, to_device
 
@@ -211,7 +212,8 @@ class ModelRunner:
             marks.append(self._watch.mark())
         self._cache.remove(range(len(self.rows), self._cache.rows))
         owners = [first_tokens(candidates)[1], *(branches.owners for branches in passes)]
-        sums = sum_logprobs(candidates, zip(owners, logprobs, strict=True))
+        with overflow_named(self._model):
+            sums = sum_logprobs(candidates, zip(owners, logprobs, strict=True))
         for number, owned in enumerate(owners):
             milliseconds = self._watch.between(marks[number], marks[number + 1])
             in_pass = [group[row] for row in sorted({row for row, _ in owned})]
@@ -291,15 +293,15 @@ class ModelRunner:
         logprobs = logprob_B.tolist()
         near_logprobs = logprobs if near_logprob_B is None else near_logprob_B.tolist()
         arrived = []
-        for (sequence, attempt), token, logprob, near in zip(
-            step.rows, token_B.tolist(), logprobs, near_logprobs, strict=True
-        ):
-            if sequence.has_ended or sequence.attempts != attempt:
-                continue  # it finished or was preempted while the step was in flight
-            arrived.append(sequence)
-            sequence.append(token, logprob, self._vocabulary.stop_tokens, self.grammar)
-            if near_logprob_B is not None:
-                sequence.near_logprobs.append(near)
+        tokens = zip(step.rows, token_B.tolist(), logprobs, near_logprobs, strict=True)
+        with overflow_named(self._model):
+            for (sequence, attempt), token, logprob, near in tokens:
+                if sequence.has_ended or sequence.attempts != attempt:
+                    continue  # it finished or was preempted while the step was in flight
+                arrived.append(sequence)
+                sequence.append(token, logprob, self._vocabulary.stop_tokens, self.grammar)
+                if near_logprob_B is not None:
+                    sequence.near_logprobs.append(near)
         self._in_flight.popleft()
         share_time(arrived, milliseconds, is_prefill=step.is_prefill)
         self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])

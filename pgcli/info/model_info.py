@@ -12,6 +12,7 @@ from pgcli.checkpoints.weight_files import total_bytes, weight_files
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import MemoryBudget, cache_bytes, largest_batch, needed_bytes, parameters
 from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.float16 import float16_problem
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -28,7 +29,7 @@ def model_info(
     folder = checkpoint.folder
     config = read_config(folder)
     chosen_device = choose_device(device)
-    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
+    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     size, free = chosen_dtype.itemsize, free_bytes(chosen_device)
     kind = chosen_device.type
     remaining = max(0, free - parameters(config) * size)

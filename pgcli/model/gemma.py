@@ -235,9 +235,13 @@ class Gemma(nn.Module):
     """The decoder: embedding, layers and LM head. `tied`: the head uses the embedding's weight.
 
     With `gradient_checkpointing`, a layer's activations are computed again in the backward pass.
+    `residual_scale` is the factor of all hidden states. `peak_L` is None, or has the largest
+    absolute value of the first hidden states and of each layer's output so far.
     """
 
     gradient_checkpointing = False
+    residual_scale = 1.0
+    peak_L: Tensor | None = None
 
     def __init__(self, config: DecoderConfig, *, tied: bool = True):
         super().__init__()
@@ -250,7 +254,14 @@ class Gemma(nn.Module):
     def embed(self, token_BT: Tensor) -> Tensor:
         """Token embeddings (B, T, D) times sqrt(D), a factor rounded to the weights' dtype."""
         weight = self.embed_tokens.weight
-        return F.embedding(token_BT, weight) * rounded(self.config.width**0.5, weight.dtype)
+        factor = rounded(self.config.width**0.5, weight.dtype) * self.residual_scale
+        return F.embedding(token_BT, weight) * factor
+
+    def watch(self, index: int, x: Tensor) -> None:
+        """Note the largest absolute value of hidden states, if they are watched."""
+        if self.peak_L is not None:
+            peak = self.peak_L[index]
+            peak.copy_(torch.maximum(peak, x.abs().amax()))
 
     def forward(
         self,
@@ -266,6 +277,7 @@ class Gemma(nn.Module):
         With `last_only`, the last layer computes the query and the MLP of the last slot only.
         """
         rotary = RotaryEmbedding.of(position_BL, self.config, x_BLD.dtype)
+        self.watch(0, x_BLD)
         for index, layer in enumerate(self.layers):
             mask = masks.sliding if self.config.is_sliding(index) else masks.full
             update = None if kv_cache is None else partial(kv_cache.write, index)
@@ -274,6 +286,7 @@ class Gemma(nn.Module):
                 x_BLD = checkpoint(layer, x_BLD, rotary, mask, update, use_reentrant=False)
             else:
                 x_BLD = layer(x_BLD, rotary, mask, update, last_only and is_last)
+            self.watch(index + 1, x_BLD)
         out: Tensor = self.norm(x_BLD[:, -1:] if last_only else x_BLD)
         return out
 

@@ -87,9 +87,11 @@ def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Compar
     """Both programs in one dtype. The first model is freed before the second is loaded.
 
     The outputs of `eager` attention, whose differences are rounding noise, are compared too in
-    bfloat16, and where float32 differs.
+    bfloat16, and where float32 differs. float16, which may overflow in the reference, is compared
+    with the reference in float32, and the noise is that of the reference in bfloat16.
     """
     name, exact = str(dtype).removeprefix("torch."), dtype == torch.float32
+    is_half = dtype == torch.float16
     start = perf_counter()
     with waiting(f"{name}: running this code"):
         ours = case.ours(dtype)
@@ -97,12 +99,16 @@ def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Compar
     middle = perf_counter()
     # cuDNN would compute the reference's patch convolution in tf32
     with waiting(f"{name}: running the reference"), torch.backends.cudnn.flags(allow_tf32=False):
-        model = case.load(dtype)
+        model = case.load(torch.float32 if is_half else dtype)
         expected = case.expected(model)
         stages = compare_stages(case, ours, expected, None, exact=exact)
         is_same = exact and all(stage.same for stage in stages)
-        if not is_same and (eager := case.eager(model)) is not None:
-            stages = compare_stages(case, ours, expected, eager, exact=exact)
+        if is_half:
+            del model
+            model = case.load(torch.bfloat16)
+        noisy = None if is_same else case.expected(model) if is_half else case.eager(model)
+        if noisy is not None:
+            stages = compare_stages(case, ours, expected, noisy, exact=exact)
         del model
     reference.free_memory()
     return Comparison(name, stages, middle - start, perf_counter() - middle)

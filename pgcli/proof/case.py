@@ -43,7 +43,8 @@ class Case:
     bytes need. `rows` are those of images and prompts, None where no text is generated; then
     `image_token` is never one of the answers. `texts` compares the tokens of texts, and with
     `has_processor` the pixels that the reference prepares are compared. `not_followed` are settings
-    of the checkpoint that change the answers of the reference only.
+    of the checkpoint that change the answers of the reference only. `float16_problem` says why
+    float16 is not for the model.
     """
 
     program: str
@@ -61,3 +62,4 @@ class Case:
     image_token: int = -1
     has_processor: bool = True
     not_followed: tuple[str, ...] = ()
+    float16_problem: str = "float16 is only for answers of PaliGemma 1"

@@ -16,11 +16,14 @@ def choose_dtypes(
     """The dtypes to compare in, and the reasons for those that are skipped."""
     free, chosen, skipped = free_bytes(device), list[torch.dtype](), list[str]()
     candidates = [torch.float32, torch.bfloat16]
-    if requested != "auto":
-        candidates = [choose_dtype(requested, device, stored_bytes)]
+    if requested == "float16" and not case.float16_problem:
+        candidates = [torch.float16]  # on any device: nothing is answered
+    elif requested != "auto":
+        candidates = [choose_dtype(requested, device, stored_bytes, case.float16_problem)]
     for dtype in candidates:
         name = str(dtype).removeprefix("torch.")
-        needed = case.memory(dtype.itemsize)
+        # float16 is compared with float32
+        needed = case.memory(4 if dtype == torch.float16 else dtype.itemsize)
         is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
         if needed > free:
             skipped.append(

@@ -29,6 +29,7 @@ from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
@@ -94,6 +95,7 @@ def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) 
         rows=len(inputs.ids),
         image_token=config.image_token_id,
         not_followed=settings_not_followed(folder, never_generated={config.image_token_id}),
+        float16_problem=float16_problem(config),
     )
 
 
@@ -145,7 +147,7 @@ def engine_outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
     ]
     rows = generate_here(model, patch_BPD, sequences, inputs.vocabulary)
     tensors = {
-        FEATURES: patch_BPD.float().cpu(),
+        FEATURES: (patch_BPD.float() / model.decoder.residual_scale).cpu(),
         LOGITS: logits_BV[:, : inputs.vocabulary.size].float().cpu(),
     }
     return Outputs(tensors, tuple(tuple(row.tokens) for row in rows))

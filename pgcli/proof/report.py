@@ -66,5 +66,9 @@ class Proof:
         *names, last = [stage.stage for stage in self.comparisons[0].stages]
         last = f"{tokens} {last}" if tokens else last
         names_text = f"{', '.join(names)} and {last}" if names else last
-        dtypes = " and ".join(c.dtype for c in self.comparisons)
+        # the reference is in float32 where this code is in float16
+        dtypes = " and ".join(
+            "float32, with float16 here" if c.dtype == "float16" else c.dtype
+            for c in self.comparisons
+        )
         return f"same: {names_text} are those of {self.program} in {dtypes}"

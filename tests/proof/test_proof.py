@@ -82,6 +82,16 @@ class TestSame:
         printed = json.loads(json.dumps(asdict(proof)))
         assert printed["comparisons"][0]["stages"][1]["same"] is True
 
+    def test_float16_is_compared_with_float32_on_any_device(self, tiny, tiny2):
+        proof = proof_of(tiny, dtype="float16")
+        assert proof.same, proof.verdict
+        assert proof.verdict.endswith("in float32, with float16 here")
+        (vision, logits, _) = proof.comparisons[0].stages
+        assert 0 < vision.largest < vision.floor.largest / 2, "less than bfloat16's noise"
+        assert 0 < logits.largest < logits.floor.largest / 2
+        with pytest.raises(UsageError, match="PaliGemma 2"):
+            proof_of(tiny2, dtype="float16")
+
     @pytest.mark.slow
     def test_up_to_eight_images_of_the_user_are_compared(self, tiny):
         files = sorted(EXAMPLES.glob("*.png"))

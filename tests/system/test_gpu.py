@@ -35,9 +35,10 @@ def test_float32_rows_are_those_of_the_cpu(tmp_path):
         assert row["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
 
 
-def test_auto_is_bfloat16_and_answers_nearly_alike(tmp_path):
+@pytest.mark.parametrize("dtype", ["auto", "float16"])
+def test_narrow_dtypes_answer_nearly_alike(tmp_path, dtype):
     expected = captions(tmp_path / "float32.jsonl", "--device", "cuda", "--dtype", "float32")
-    rows = captions(tmp_path / "auto.jsonl", "--device", "cuda")
+    rows = captions(tmp_path / "narrow.jsonl", "--device", "cuda", "--dtype", dtype)
     same = sum(row["answer"] == other["answer"] for row, other in zip(rows, expected, strict=True))
     assert same >= 0.8 * len(rows)
     assert all(row["decode_ms"] > 0 for row in rows)

@@ -31,7 +31,8 @@ class FusedGemma(Gemma):
 
     def __init__(self, decoder: Gemma):
         nn.Module.__init__(self)
-        self.config = decoder.config
+        self.config, self.residual_scale = decoder.config, decoder.residual_scale
+        self.peak_L = decoder.peak_L
         for name, module in decoder.named_children():
             self.add_module(name, module)
         layers = list(cast(Iterable[GemmaDecoderLayer], self.layers))
@@ -53,6 +54,7 @@ class FusedGemma(Gemma):
         is_step = kv_cache is not None and kv_cache.newest_slot_B is not None
         rotary = None if is_step else RotaryEmbedding.of(position_BL, self.config, x_BLD.dtype)
         x, normed = x_BLD, kernels.rms_norm(x_BLD, self._first, eps)
+        self.watch(0, x)
         for index, layer in enumerate(cast(Iterable[GemmaDecoderLayer], self.layers)):
             post_attention, before_mlp, post_mlp, following = self._scales[index]
             mask = masks.sliding if self.config.is_sliding(index) else masks.full
@@ -73,6 +75,7 @@ class FusedGemma(Gemma):
                 x, normed = kernels.residual_norm(*norm)
                 mlp = layer.mlp.down_proj(kernels.geglu(layer.mlp.gate_up_proj(normed)))
             x, normed = kernels.residual_norm(x, mlp, post_mlp, following, eps)
+            self.watch(index + 1, x)
         out: Tensor = normed
         return out
 

@@ -1,0 +1,72 @@
+"""PaliGemma of the first generation in float16, for GPUs that multiply no bfloat16.
+
+The largest value of float16 is 65,504, which Gemma's hidden states and the products inside its MLPs
+may exceed. Both are computed 64 times smaller: a power of two changes no digits, and the norm of a
+layer's input does not depend on the scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.gemma import GemmaDecoderLayer, RMSNorm
+from pgcli.model.paligemma import PaliGemma
+
+SCALE = 2.0**-6
+
+
+def float16_problem(config: PaliGemmaConfig) -> str:
+    """Why a model cannot run in float16; empty if it can."""
+    if config.decoder.post_norms:
+        return "float16 is not tested for PaliGemma 2, whose activations may overflow it"
+    return ""
+
+
+@torch.no_grad()
+def scale_for_float16(model: PaliGemma) -> None:
+    """Scale the decoder's weights in place, so that its activations are far from 65,504.
+
+    Image features, embeddings and the outputs of `o_proj` and `down_proj` are the terms of the
+    residual stream: each is `SCALE` times as large. `down_proj` is left as it is, because `up`, and
+    with it the product that `down_proj` reads, is scaled. The layers' outputs are watched from now
+    on, so that `overflow_named` can name the layer in which a value overflows.
+    """
+    decoder = model.decoder
+    eps = decoder.config.norm_eps * SCALE**2  # of the mean square
+    decoder.config = replace(decoder.config, norm_eps=eps)
+    decoder.residual_scale = SCALE
+    model.projector.weight.mul_(SCALE)
+    model.projector.bias.mul_(SCALE)
+    for layer in cast(Iterable[GemmaDecoderLayer], decoder.layers):
+        layer.self_attn.o_proj.weight.mul_(SCALE)
+        _, up_HD = layer.mlp.gate_up_proj.weight.chunk(2)
+        up_HD.mul_(SCALE)
+    for module in decoder.modules():
+        if isinstance(module, RMSNorm):
+            module.eps = eps
+    weight = model.projector.weight
+    decoder.peak_L = torch.zeros(1 + decoder.config.depth, device=weight.device)
+
+
+@contextmanager
+def overflow_named(model: PaliGemma) -> Iterator[None]:
+    """A block in which NaN of a watched model is reported with the layer where it begins."""
+    try:
+        yield
+    except InvalidCheckpoint as problem:
+        peak_L = model.decoder.peak_L
+        if peak_L is None or bool(peak_L.isfinite().all()):
+            raise
+        first = int(peak_L.isfinite().int().argmin())
+        place = f"layer {first} of the decoder" if first else "image features or embeddings"
+        raise InvalidCheckpoint(
+            f"float16 is too narrow for this model: values overflow in {place}",
+            hint="--dtype float32",
+        ) from problem
