@@ -71,7 +71,7 @@ class ImageFeatureCache:
             return
         if key in self._features or key in self._staged:
             return
-        self._staged[key] = self._staging.add(torch.as_tensor(image.pixels))
+        self._staged[key] = self._staging.add(image.pixels)
 
     def get(self, batch: list[Sequence]) -> Tensor:
         """The images of a batch (B, P, D), whose time is added to the batch's sequences.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,10 +18,6 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.printable import first_line
 
 Output = TypeVar("Output")
-#: A step of at most so many rows is recorded when it runs for the second time: its kernels take
-#: less time than their launches. A recording of more rows pays after some dozens of steps.
-FEW_ROWS = 32
-STEPS_BEFORE_RECORDING = 50
 #: The device's part of a decode step: reads and writes tensors at fixed addresses only.
 Step = Callable[[], Any]
 
@@ -37,18 +32,17 @@ class Recording(NamedTuple):
 class StepRecorder:
     """Runs decode steps, and records one for each number of rows.
 
-    A step of a new number of rows runs as it is, which loads kernels and workspaces; the second,
-    or one of many rows after STEPS_BEFORE_RECORDING, is recorded, and it and all later ones are
-    replayed. The recordings hold addresses: they are dropped when any tensor of `memory` is another
-    one than before. Where recording fails, steps run as they are, with one warning that gives the
-    reason; where memory runs out for it, only those of this number of rows, until `drop`.
+    A step of a new number of rows runs as it is, which loads kernels and workspaces; the second
+    is recorded, and it and all later ones are replayed. The recordings hold addresses: they are
+    dropped when any tensor of `memory` is another one than before. Where recording fails, steps run
+    as they are, with one warning that gives the reason; where memory runs out for it, only those
+    of this number of rows, until `drop`.
     """
 
     def __init__(self, record: Callable[[Step], Recording]):
         self._record = record
         self._has_failed = False
-        self._recordings: dict[int, Recording] = {}
-        self._runs: Counter[int] = Counter()  # of steps that were not recorded
+        self._recordings: dict[int, Recording | None] = {}  # None: it has run, or does not fit
         self._too_large: set[int] = set()
         self._memory: tuple[tuple[int, torch.Size], ...] = ()
 
@@ -58,33 +52,25 @@ class StepRecorder:
         if addresses != self._memory:
             self.drop()
             self._memory = addresses
-        recording = self._recordings.get(rows)
-        if recording is None and self._pays(rows):
-            recording = self._recorded(step, rows)
-        if recording is None:
-            self._runs[rows] += 1
+        if recording := self._recordings.get(rows):
+            recording.replay()
+            return cast(Output, recording.output)
+        is_first = rows not in self._recordings
+        self._recordings[rows] = None
+        if is_first or self._has_failed or rows in self._too_large:
             return step()
-        recording.replay()
-        return cast(Output, recording.output)
-
-    def _pays(self, rows: int) -> bool:
-        """Whether a step of so many rows is recorded now."""
-        enough = 1 if rows <= FEW_ROWS else STEPS_BEFORE_RECORDING
-        return self._runs[rows] >= enough and not (self._has_failed or rows in self._too_large)
-
-    def _recorded(self, step: Step, rows: int) -> Recording | None:
-        """The recording of a step, without running it; None where it fails."""
         try:
             recording = self._recordings[rows] = self._record(step)
         except (RuntimeError, MemoryError) as error:
             self._failed(rows, error)
-            return None
-        return recording
+        if recording is None:  # after the `except` block, whose traceback holds tensors
+            return step()
+        recording.replay()
+        return cast(Output, recording.output)
 
     def drop(self) -> None:
         """Free the recordings and their memory; they are made again when steps follow."""
         self._recordings.clear()
-        self._runs.clear()
         self._too_large.clear()
         self._memory = ()
 

@@ -1,5 +1,6 @@
 """Images that are staged for a GPU: equal features, few copies, and none that is read too early."""
 
+import numpy as np
 import torch
 
 from pgcli.engine.staging import SLAB_BYTES, Staging, neighbours
@@ -7,8 +8,8 @@ from pgcli.engine.staging import SLAB_BYTES, Staging, neighbours
 CPU = torch.device("cpu")
 
 
-def image(value: int, side: int = 4) -> torch.Tensor:
-    return torch.full((side, side, 3), value, dtype=torch.uint8)
+def image(value: int, side: int = 4) -> np.ndarray:
+    return np.full((side, side, 3), value, np.uint8)
 
 
 def staging_of(images: int, monkeypatch) -> Staging:

@@ -16,7 +16,13 @@ INTEGERS = (
     "width inner rows columns count stride size excluded start_location stop_location near".split()
 )
 INTEGERS += "length qkv_stride row_stride head_stride mask_stride".split()
-SPECIAL = {"token_ptr": "*i64", "position_ptr": "*i64", "slot_ptr": "*i64", "mask_ptr": "*i1"}
+SPECIAL = {
+    "token_ptr": "*i64",
+    "part_token_ptr": "*i64",
+    "position_ptr": "*i64",
+    "slot_ptr": "*i64",
+    "mask_ptr": "*i1",
+}
 FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
 FLOAT8 = "fp8e4nv"  # of Triton
 ATTENTION = {"H": 256, "BLOCK_G": 16, "HAS_CAP": True, "DOT_FLOAT32": False}
@@ -63,8 +69,11 @@ def main() -> None:
         found[f"softcap {dtype}"] = compiled(
             activations._softcap, dtype, 4, ["out_ptr"], BLOCK=1024
         )
-        found[f"select_greedy {dtype}"] = compiled(
-            greedy._select_greedy, dtype, 8, BLOCK=greedy.COLUMNS_AT_ONCE, BLOCK_NEAR=64
+        found[f"select in parts {dtype}"] = compiled(
+            *(greedy._select_in_parts, dtype, 8), BLOCK=greedy.COLUMNS_AT_ONCE
+        )
+        found[f"select part {dtype}"] = compiled(
+            *(greedy._select_part, dtype, 1), PARTS=64, BLOCK_NEAR=64
         )
         found[f"rotate {dtype}"] = compiled(
             *(rotation._rotate, dtype, 4, []),
@@ -85,9 +94,9 @@ def main() -> None:
             *(norms._norm, "bf16", 8, norm_floats, FLOAT8),
             **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MAX_QUANTIZED": 448.0},
         )
-        for held, columns, warps in ((True, 16384, 16), (False, 4096, 8)):
+        for held, columns in ((True, 16384), (False, 4096)):
             found[f"geglu float8 {held}"] = compiled(
-                *(activations._geglu_quantized, "bf16", warps, ["scale_ptr"], FLOAT8),
+                *(activations._geglu_quantized, "bf16", 8, ["scale_ptr"], FLOAT8),
                 **{"BLOCK": columns, "IS_HELD": held},
             )
     json.dump(found, sys.stdout)

@@ -15,10 +15,15 @@ import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
 from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, SiglipVisionModel, activate
 
 kernels = torch.ops.pgcli
+#: For fewer images the host needs longer to launch the fused kernels than the GPU to compute.
+MIN_IMAGES = 64
 
 
 class FusedSiglip(SiglipVisionModel):
-    """A `SiglipVisionModel` whose residuals and norms are fused; without dropout and gradients."""
+    """A `SiglipVisionModel` whose residuals and norms are fused for many images at once.
+
+    It has neither dropout nor gradients.
+    """
 
     def __init__(self, tower: SiglipVisionModel):
         nn.Module.__init__(self)
@@ -28,6 +33,8 @@ class FusedSiglip(SiglipVisionModel):
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
         """As `SiglipVisionModel.forward`."""
+        if len(pixels_BCRR) < MIN_IMAGES:
+            return super().forward(pixels_BCRR)
         x: Tensor = self.embeddings(pixels_BCRR)
         if self.pre_layernorm is not None:
             x = self.pre_layernorm(x)

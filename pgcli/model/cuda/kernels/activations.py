@@ -70,7 +70,7 @@ def geglu_quantized(gate_up: Tensor) -> tuple[Tensor, Tensor]:
     _geglu_quantized[(scale.numel(),)](
         *(gate_up, quantized, scale, inner, MAX_VALUE[FLOAT8]),
         *(columns if is_held else COLUMNS_AT_ONCE, is_held),
-        num_warps=max(4, min(16, columns // 512)) if is_held else 8,
+        num_warps=8,
     )
     return quantized, scale
 

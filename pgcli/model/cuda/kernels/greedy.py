@@ -14,93 +14,99 @@ import triton.language as tl
 from torch import Tensor
 
 COLUMNS_AT_ONCE = 4096
+#: A vocabulary is divided into so many parts that all processors of a GPU read it.
+PROGRAMS = 512
+MAX_PARTS = 64
 
 
 def select_greedy(
     logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = len(logits_BV)
-    token_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
-    logprob_B, near_logprob_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
-    _select_greedy[(rows,)](
-        *(logits_BV, token_B, logprob_B, near_logprob_B, logits_BV.stride(0), size, excluded),
-        *(first_location, first_location + locations, near, COLUMNS_AT_ONCE),
-        triton.next_power_of_2(2 * near + 1),
+    rows, device = len(logits_BV), logits_BV.device
+    parts = triton.next_power_of_2(max(1, min(PROGRAMS // rows, MAX_PARTS)))
+    columns = triton.cdiv(triton.cdiv(size, parts), COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE
+    token_BP = torch.empty(rows, parts, dtype=torch.long, device=device)
+    peak_BP, total_BP = torch.empty(2, rows, parts, dtype=torch.float32, device=device)
+    _select_in_parts[(rows, parts)](
+        *(logits_BV, token_BP, peak_BP, total_BP, logits_BV.stride(0), size, excluded, columns),
+        COLUMNS_AT_ONCE,
         num_warps=8,
+    )
+    token_B = torch.empty(rows, dtype=torch.long, device=device)
+    logprob_B, near_logprob_B = torch.empty(2, rows, dtype=torch.float32, device=device)
+    _select_part[(rows,)](
+        *(logits_BV, token_BP, peak_BP, total_BP, token_B, logprob_B, near_logprob_B),
+        *(logits_BV.stride(0), excluded, first_location, first_location + locations, near),
+        *(parts, triton.next_power_of_2(2 * near + 1)),
+        num_warps=1,
     )
     return token_B, logprob_B, near_logprob_B
 
 
 @triton.jit
-def _select_greedy(
+def _select_in_parts(
     logits_ptr,
-    token_ptr,
-    logprob_ptr,
-    near_ptr,
+    part_token_ptr,
+    peak_ptr,
+    total_ptr,
     stride,
     size,
     excluded,
-    start_location,
-    stop_location,
-    near,
+    columns,
     BLOCK: tl.constexpr,
-    BLOCK_NEAR: tl.constexpr,
 ):
-    """One row in one pass: the first largest logit, and the logarithm of the sum of all."""
-    row = tl.program_id(0).to(tl.int64)
+    """A part of a row: its first largest logit, and the sum of all, relative to the largest."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits = logits_ptr + row * stride
-    token, peak, total = likeliest(logits, size, excluded, BLOCK)
-    store_choice(
-        *(logits, row, token, peak, total, token_ptr, logprob_ptr, near_ptr, excluded),
-        *(start_location, stop_location, near, BLOCK_NEAR),
-    )
-
-
-@triton.jit
-def store_choice(
-    logits,
-    row,
-    token,
-    peak,
-    total,
-    token_ptr,
-    logprob_ptr,
-    near_ptr,
-    excluded,
-    start_location,
-    stop_location,
-    near,
-    BLOCK_NEAR: tl.constexpr,
-):
-    """Store a row's token with its log-probability, and that of all locations near it."""
-    tl.store(token_ptr + row, token)
-    chosen = tl.load(logits + token).to(tl.float32)
-    tl.store(logprob_ptr + row, chosen - peak - total)
-    place = token - near + tl.arange(0, BLOCK_NEAR)
-    inside = (place >= start_location) & (place < stop_location) & (place <= token + near)
-    inside &= place != excluded
-    x = tl.load(logits + place, mask=inside, other=float("-inf")).to(tl.float32)
-    tl.store(near_ptr + row, tl.log(tl.sum(tl.exp(x - peak), axis=0)) - total)
-
-
-@triton.jit
-def likeliest(logits, size, excluded, BLOCK: tl.constexpr):
-    """The first largest logit's token; it, and the logarithm of the sum of all relative to it."""
     peak, total, token = float("-inf"), 0.0, 0
-    for start in range(0, size, BLOCK):
-        x = columns(logits, start, size, excluded, BLOCK)
+    stop = tl.minimum((part + 1) * columns, size)
+    for start in range(part * columns, stop, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = (column < stop) & (column != excluded)
+        x = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
         largest = tl.max(x, axis=0)
         token = tl.where(largest > peak, start + tl.argmax(x, axis=0), token)
         higher = tl.maximum(peak, largest)
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(peak - base) + tl.sum(tl.exp(x - base), axis=0)
         peak = higher
-    return token, peak, tl.log(total)  # NaN if any logit is
+    place = row * tl.num_programs(1) + part
+    tl.store(part_token_ptr + place, token)
+    tl.store(peak_ptr + place, peak)
+    tl.store(total_ptr + place, total)  # NaN if any logit is
 
 
 @triton.jit
-def columns(logits, start, size, excluded, BLOCK: tl.constexpr):
-    """A block of a row's logits, -inf for columns that are not tokens."""
-    column = start + tl.arange(0, BLOCK)
-    inside = (column < size) & (column != excluded)
-    return tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
+def _select_part(
+    logits_ptr,
+    part_token_ptr,
+    peak_ptr,
+    total_ptr,
+    token_ptr,
+    logprob_ptr,
+    near_ptr,
+    stride,
+    excluded,
+    start_location,
+    stop_location,
+    near,
+    PARTS: tl.constexpr,
+    BLOCK_NEAR: tl.constexpr,
+):
+    """The token of a row's first part with the largest logit, with its log-probability, and that
+    of all locations near it."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, PARTS)
+    peaks = tl.load(peak_ptr + row * PARTS + part)
+    totals = tl.load(total_ptr + row * PARTS + part)
+    peak = tl.max(peaks, axis=0)
+    total = tl.log(tl.sum(totals * tl.exp(peaks - peak), axis=0))
+    token = tl.load(part_token_ptr + row * PARTS + tl.argmax(peaks, axis=0))
+    tl.store(token_ptr + row, token)
+    logits = logits_ptr + row * stride
+    tl.store(logprob_ptr + row, tl.load(logits + token).to(tl.float32) - peak - total)
+    place = token - near + tl.arange(0, BLOCK_NEAR)
+    inside = (place >= start_location) & (place < stop_location) & (place <= token + near)
+    inside &= place != excluded
+    x = tl.load(logits + place, mask=inside, other=float("-inf")).to(tl.float32)
+    tl.store(near_ptr + row, tl.log(tl.sum(tl.exp(x - peak), axis=0)) - total)
