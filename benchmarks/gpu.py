@@ -8,10 +8,10 @@ Each stage is a process of its own, which is ended after its share of `--seconds
 that fails or hangs costs only itself. What a stage has measured is in the JSON file at once, which
 is printed at the end. Programs are compared in turns, A B B A, after a batch each to warm up.
 
-The stages: `versions`; `waits`: synchronizations, kernels and the busy share of one batch; `turns`
-of recorded, eager and plain steps and transformers, and `turns2` of the second generation. `pgcli
-bench` measures the rest: the limits of the machine, files to rows, and `--quantize fp8`. `pytest -m
-gpu` tests the kernels.
+The stages: `versions`; `files`: whole commands from photographs to rows; `parts`: products, kernels
+and the vision tower, each alone; `waits`: synchronizations, kernels and the busy share of one
+batch; `turns` of recorded, eager and plain steps and transformers, and `turns2` of the second
+generation. `pgcli bench` compares one model with transformers; `pytest -m gpu` tests the kernels.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from benchmarks.measure import ROOT, options
 
 #: The stages in their order, with their shares of the time.
 SHARES = {
-    "versions": 0.05,
-    "waits": 0.2,
-    "turns": 0.45,
-    "turns2": 0.3,
+    "versions": 0.02,
+    "files": 0.36,
+    "parts": 0.12,
+    "waits": 0.06,
+    "turns": 0.26,
+    "turns2": 0.18,
 }
 
 

@@ -23,6 +23,8 @@ from unittest import mock
 import numpy as np
 import torch
 
+from benchmarks.gpu_files import files
+from benchmarks.gpu_parts import parts
 from benchmarks.measure import hub_config
 from pgcli import tasks
 from pgcli.bench.engine_runner import EngineRunner
@@ -293,6 +295,8 @@ def counting(places: Counter[str]) -> Callable[..., None]:
 
 STAGES: dict[str, Callable[[Setup], Values]] = {
     "versions": versions,
+    "files": lambda setup: files(setup.device, tiny=setup.tiny),
+    "parts": lambda setup: parts(setup.device, tiny=setup.tiny),
     "waits": waits,
     "turns": turns,
     "turns2": partial(turns, generation=2),
