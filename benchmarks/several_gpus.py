@@ -5,10 +5,12 @@
 
 Scheduling, the order of rows, the queue and the feeding of workers are the program's own code. The
 model, decoding and the owner's work only take time, that of one H200 (PaliGemma 3b at 224 pixels,
-bfloat16, JPEGs of half a megapixel, 14 decoding processes a GPU): alone it answers 467 images/s
-here. At b0eee833, where images were not staged, it answered 446 here and 438 there. Each engine is a thread with a clock of its own; one runs at a time,
-until it waits for the owner. Printed is a JSON object: images/s of one GPU and of several, as a
-share of so many times one, and the pauses, in which an engine drains because it has no rows.
+bfloat16, JPEGs of half a megapixel, 14 decoding processes a GPU). Alone it answers 467 images/s
+here. At b0eee833, where images were not staged, it answered 446 here and 438 there; threads that
+hold Python's lock, which made that 349 on another machine, are not simulated. Each engine is a
+thread with a clock of its own; one runs at a time, until it waits for the owner. Printed is a JSON
+object: images/s of one GPU and of several, as a share of so many times one, and the pauses, in
+which an engine drains because it has no rows.
 
 At 10509f5b engines took chunks of 64 rows and answered each as a batch of its own: eight GPUs had
 0.78 of eight times one with 16 tokens, and 0.59 with 4 to 64, by this clock.
