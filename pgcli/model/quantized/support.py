@@ -26,8 +26,10 @@ def quantization_problem(
     """
     if name == "int8":
         if device.type != "cpu":
-            fp8 = "--quantize fp8, or leave it out" if device.type == "cuda" else "leave it out"
-            return f"--quantize int8 is for CPUs, and the model would run on {device}", fp8
+            is_cuda = device.type == "cuda"
+            has_float8 = is_cuda and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+            remedy = "--quantize fp8, or leave it out" if has_float8 else "leave it out"
+            return f"--quantize int8 is for CPUs, and the model would run on {device}", remedy
         if supports_int8(dtype):
             return None
         problem = "this build of PyTorch does not support int8 matrix multiplication on this CPU"
