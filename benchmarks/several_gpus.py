@@ -133,7 +133,8 @@ class Runner(ModelRunner):
     """A runner whose passes take time on a device that runs ahead of the clock of its engine."""
 
     def __init__(self, engine: Engine, rows: int):
-        self.rows, self.grammar = [], None
+        self.rows, self._grammar, self._grammar_rows = [], None, None
+        self._model: Any = None
         self._engine, self._times, self._workload = engine, engine.times, engine.workload
         self._vocabulary: Any = SimpleNamespace(stop_tokens=(STOP,))
         self._sampling, self._max_rows = GREEDY, rows
@@ -154,7 +155,7 @@ class Runner(ModelRunner):
         self._enqueue(group, tokens, start, is_prefill=True)
         self._read_steps(self._depth)
 
-    def _run_step(self, step: object) -> Any:
+    def _run_step(self) -> Any:
         self._engine.now += self._times.launch
         self._engine.launch(self._times.step(len(self.rows)))
         return Tokens(self.rows, self._workload)

@@ -42,7 +42,6 @@ class RunnerSettings(NamedTuple):
     rows: int
     vocabulary: OutputVocabulary
     sampling: SamplingParams
-    has_grammar: bool
 
 
 class RunParts(NamedTuple):
@@ -150,7 +149,7 @@ class InferenceEngine:
                 new_slots(question), shares_images=shares_images
             )
         rows = min(batch_size or self._batch_size, self.batch_limits.rows)
-        settings = RunnerSettings(rows, self._vocabulary, params, question.strict)
+        settings = RunnerSettings(rows, self._vocabulary, params)
         grammar = self._grammar(question) if question.strict else None
         with self._runner(settings, grammar) as runner:
             inputs = self._inputs(question, sampling, grammar)
@@ -204,7 +203,7 @@ class InferenceEngine:
         idle, self._idle_runner = self._idle_runner, None
         if idle is not None and idle[0] == settings:
             runner = idle[1]
-            runner.grammar = grammar
+            runner.set_grammar(grammar)
         else:
             del idle  # its memory is free before more is allocated
             runner = ModelRunner(
@@ -277,7 +276,7 @@ class InferenceEngine:
     def _grammar(self, question: Question) -> Grammar:
         stop_tokens = self.model.config.stop_tokens
         prompts = list(question.objects_of_prompts.values())
-        return Grammar(self.tokenizer, prompts, stop_tokens, device=self._device)
+        return Grammar(self.tokenizer, prompts, stop_tokens)
 
 
 def _common_params(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:

@@ -6,9 +6,8 @@ B rows · R rows allocated · P patches · T prompt tokens · D width · V vocab
 from __future__ import annotations
 
 from collections import abc, deque
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from pgcli.engine.choices import (
     sum_logprobs,
 )
 from pgcli.engine.grammar import Grammar
+from pgcli.engine.grammar_rows import GrammarRows
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.memory import LONG_PROMPT
 from pgcli.engine.oom import run_or_free
@@ -35,7 +35,6 @@ from pgcli.model.float16 import overflow_named
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.transfer import current, to_device
 
-Output = TypeVar("Output")
 #: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
 ASYNC_DEPTH = {"cuda": 1}
 
@@ -57,8 +56,7 @@ class ModelRunner:
     cache's indices, which are updated in-place; on CUDA the step is recorded once and replayed.
     Tokens are copied to the host without waiting for them and read ASYNC_DEPTH steps later; a
     sequence that a stop token ends takes part in that many more steps, whose tokens are dropped.
-    With a grammar, whose mask depends on the previous token, each step is read at once, and what is
-    recorded ends with the logits.
+    The states of a grammar stay on the device, too.
     """
 
     def __init__(
@@ -73,11 +71,12 @@ class ModelRunner:
     ):
         self.rows: list[Sequence] = []
         self._model, self._vocabulary = model, vocabulary
-        self._sampling, self.grammar = sampling, grammar
+        self._sampling = sampling
+        self._grammar = grammar
         self._images = images or ImageFeatureCache(model, Preprocessing(), ImageCacheStats())
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
-        self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
+        self._depth = ASYNC_DEPTH.get(self._device.type, 0)
         self._recorder = step_recorder(model)
         self._max_rows = max_rows
         self._in_flight: deque[InFlightStep] = deque()
@@ -91,8 +90,21 @@ class ModelRunner:
         self._sampler = Sampler(
             self._sampling, self._vocabulary, max_rows=self._max_rows, device=self._device
         )
+        self._make_grammar_rows()
         self._in_flight.clear()
         self._drop_recordings()
+
+    def _make_grammar_rows(self) -> None:
+        self._grammar_rows: GrammarRows | None = None
+        if self._grammar is not None:
+            self._grammar_rows = GrammarRows(
+                self._grammar, max_rows=self._max_rows, device=self._device
+            )
+
+    def set_grammar(self, grammar: Grammar | None) -> None:
+        """Take another grammar for the rows that follow; there are none now."""
+        self._grammar = grammar
+        self._make_grammar_rows()
 
     def _drop_recordings(self) -> None:
         if self._recorder is not None:
@@ -149,7 +161,10 @@ class ModelRunner:
             logits_BV = logits_BV[to_device(rows, self._device)]
         if self._sampling.temperature > 0:
             self._sampler.insert(slice(first, end), [sequence.draws() for sequence in group])
-        tokens = self._select(logits_BV, slice(first, end), group)
+        if self._grammar_rows is not None:
+            states = [(sequence.state, sequence.tokens_left) for sequence in group]
+            self._grammar_rows.insert(slice(first, end), states)
+        tokens = self._select(logits_BV, slice(first, end))
         self._token_R[first:end] = tokens.token_B
         self.rows = [*self.rows, *group]
         self._images.release(group)
@@ -168,31 +183,24 @@ class ModelRunner:
             return
         start = self._watch.mark()
         self._cache.begin_step()
-        if self.grammar is None:
-            tokens = self._run_step(self._step)
-        else:  # its mask depends on the tokens before, which the host has read
-            tokens = self._choose(self._run_step(self._logits)[: len(self.rows)])
+        tokens = self._run_step()
         self._enqueue(self.rows, tokens, start, is_prefill=False)
         self._read_steps(self._depth)
 
-    def _run_step(self, step: Callable[[int], Output]) -> Output:
+    def _run_step(self) -> NextTokens:
         """The device's part of a step; it is recorded for padded rows, with those not in use."""
         if self._recorder is None:
-            return step(len(self.rows))
+            return self._step(len(self.rows))
         rows = self._cache.padded_rows
-        memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
-        return self._recorder.run(partial(step, rows), rows, memory)
+        memory = [self._token_R, *self._cache.tensors, *self._sampler.tensors]
+        if self._grammar_rows is not None:
+            memory += self._grammar_rows.tensors
+        return self._recorder.run(partial(self._step, rows), rows, memory)
 
     def _step(self, rows: int) -> NextTokens:
-        return self._choose(self._logits(rows))
-
-    def _logits(self, rows: int) -> Tensor:
-        return self._model.step_logits(self._token_R, self._cache)[:rows]
-
-    def _choose(self, logits_BV: Tensor) -> NextTokens:
-        """The next tokens, from which the next step goes on."""
-        rows = len(logits_BV)
-        tokens = self._select(logits_BV, slice(rows), self.rows)
+        """The next tokens of so many rows, from which the next step goes on."""
+        logits_BV = self._model.step_logits(self._token_R, self._cache)[:rows]
+        tokens = self._select(logits_BV, slice(rows))
         self._token_R[:rows] = tokens.token_B
         return tokens
 
@@ -259,13 +267,13 @@ class ModelRunner:
             patch_BPD, token_BT, is_real_BT, self._cache, new_slots=new_slots
         )
 
-    def _select(self, logits_BV: Tensor, rows: slice, sequences: list[Sequence]) -> NextTokens:
+    def _select(self, logits_BV: Tensor, rows: slice) -> NextTokens:
         """The next token of each row and its log-probability."""
-        mask = None
-        if self.grammar is not None:
-            states = ((sequence.state, sequence.tokens_left) for sequence in sequences)
-            mask = self.grammar.mask(states)
-        return self._sampler.select(logits_BV, rows, mask)
+        if self._grammar_rows is None:
+            return self._sampler.select(logits_BV, rows, None)
+        tokens = self._sampler.select(logits_BV, rows, self._grammar_rows.mask(rows))
+        self._grammar_rows.advance(rows, tokens.token_B)
+        return tokens
 
     def _enqueue(
         self, sequences: list[Sequence], tokens: NextTokens, start: Mark, *, is_prefill: bool
@@ -299,7 +307,7 @@ class ModelRunner:
                 if sequence.has_ended or sequence.attempts != attempt:
                     continue  # it finished or was preempted while the step was in flight
                 arrived.append(sequence)
-                sequence.append(token, logprob, self._vocabulary.stop_tokens, self.grammar)
+                sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
                 if near_logprob_B is not None:
                     sequence.near_logprobs.append(near)
         self._in_flight.popleft()
@@ -310,7 +318,10 @@ class ModelRunner:
         """Free rows of the cache; the last rows fill the holes."""
         if not rows:
             return
-        order = self._cache.remove(rows, (self._token_R, *self._sampler.tensors))
+        others = [self._token_R, *self._sampler.tensors]
+        if self._grammar_rows is not None:
+            others.append(self._grammar_rows.state_RF)
+        order = self._cache.remove(rows, others)
         self.rows = [self.rows[row] for row in order]
         if not self.rows:
             self._in_flight.clear()

@@ -13,11 +13,13 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine import image_cache
 from pgcli.engine import model_runner as module
+from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from tests.support.fake_device import FakeDevice, FakeStopwatch
@@ -75,6 +77,25 @@ def test_joins_steps_and_departures_wait_for_nothing(make_runner, model, samplin
         while runner.rows:
             runner.decode()
     assert [len(one.tokens) for one in sequences] == [9, 2, 5, 4, 3]
+    assert device.copies_to_host > 9
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@torch.inference_mode()
+def test_steps_of_a_grammar_wait_for_nothing(make_runner, model, tiny, sampling):
+    """Nor do its joins, and departures of rows that the grammar ends."""
+    runner, patch_BPD = make_runner(sampling), images(model, 4)
+    tokenizer = Tokenizer.from_folder(tiny)
+    runner.set_grammar(Grammar(tokenizer, [["cat", "red circle"]], {1}))
+    sequences = of_lengths(sampling, [9, 30, 12, 24])
+    with FakeDevice() as device:
+        runner.prefill(patch_BPD[:2], sequences[:2])
+        runner.decode()
+        runner.prefill(patch_BPD[2:], sequences[2:])
+        while runner.rows:
+            runner.decode()
+    assert all(one.tokens[-1] == 1 for one in sequences)
+    assert max(len(one.tokens) for one in sequences) > 6
     assert device.copies_to_host > 9
 
 

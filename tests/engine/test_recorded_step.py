@@ -173,7 +173,7 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, mo
 
 
 def test_answers_of_a_grammar_are_those_of_eager_steps(loaded, monkeypatch):
-    """What is recorded ends with the logits: the mask of the next token is the host's."""
+    """The states of the grammar are among what steps read and write."""
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
     question = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24)
     images = stream(6, question.templates)
@@ -188,6 +188,26 @@ def test_answers_of_a_grammar_are_those_of_eager_steps(loaded, monkeypatch):
     assert ask() == expected
     assert any(text for _, text, _ in expected)
     assert recorders[0].replayed > recorders[0].recorded > 0
+
+
+def test_a_runner_takes_another_grammar(loaded, monkeypatch):
+    """And goes on without one; steps that were recorded for the other are not repeated."""
+    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    questions = [
+        tasks.detect((name,), strict=strict, max_new_tokens=24)
+        for name, strict in (("a", True), ("is it red?", True), ("a", False))
+    ]
+
+    def ask(engine: InferenceEngine, question: Question) -> list[tuple[int, str | None]]:
+        rows = engine.ask(stream(4, question.templates), question)
+        return sorted((row, answer.answer) for row, answer in rows)
+
+    expected = [ask(fresh(loaded, 4), question) for question in questions]
+    recorders = recorders_from_now_on(monkeypatch)
+    engine = fresh(loaded, 4)
+    assert [ask(engine, question) for question in questions] == expected
+    assert len(recorders) == 1, "one runner"
+    assert recorders[0].recorded > 2
 
 
 # --- the recorder

@@ -6,11 +6,11 @@ from collections import abc
 import torch
 from torch import Tensor
 
-from pgcli.engine.grammar import Grammar
+from pgcli.engine.grammar import Grammar, GrammarState
+from pgcli.engine.grammar_rows import GrammarRows
 from pgcli.engine.model_runner import generate
 from pgcli.engine.sampler import (
     GREEDY,
-    GrammarMask,
     OutputVocabulary,
     SamplingParams,
     select_tokens,
@@ -58,6 +58,13 @@ def run_together(
     return generate(model, patch_BPD, made, vocabulary, grammar)
 
 
+def grammar_rows(grammar: Grammar, states: abc.Sequence[tuple[GrammarState, int]]) -> GrammarRows:
+    """Rows of these states, each with the number of tokens that are left."""
+    rows = GrammarRows(grammar, max_rows=len(states), device=torch.device("cpu"))
+    rows.insert(slice(None), states)
+    return rows
+
+
 def next_tokens(
     logits_BV: Tensor,
     sequences: abc.Sequence[Sequence],
@@ -68,8 +75,8 @@ def next_tokens(
     draw_B = torch.tensor([one.draws()[len(one.tokens)] for one in sequences])
     mask = None
     if grammar is not None:
-        allowed = [grammar.allowed(one.state, one.tokens_left) for one in sequences]
-        mask = GrammarMask(grammar.token_A, torch.stack(allowed))
+        states = [(one.state, one.tokens_left) for one in sequences]
+        mask = grammar_rows(grammar, states).mask(slice(None))
     return select_tokens(logits_BV, sequences[0].sampling, vocabulary, draw_B, mask)[:2]
 
 
