@@ -48,7 +48,7 @@ from pgcli.inputs.options import ReadOptions, named_columns
 from pgcli.inputs.paths import display_name, url_scheme
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.scan import Scan
-from pgcli.inputs.stamps import no_stamps
+from pgcli.inputs.stamps import no_stamps, sizes_and_times
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
 from pgcli.inputs.unique_ids import check_indices, check_unique
@@ -59,6 +59,8 @@ from pgcli.wording import count
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
+#: Rows of a table that are read at once.
+TABLE_BLOCK = 16_000
 SPLIT_NOTE = "in archives whose names agree up to the first dot"
 
 
@@ -317,7 +319,7 @@ class Inventory:
             tables = np.flatnonzero(self._kinds[number : number + BLOCK] == TABLE)
             count = max(1, int(tables[0])) if len(tables) else BLOCK
             end = int(self._ends[number : number + count][-1])
-            items = range(start, min(stop, end))
+            items = range(start, min(stop, end, start + TABLE_BLOCK))
             yield number, start - self._range(number).start, items
             start = items.stop
 
@@ -438,7 +440,7 @@ class Inventory:
 
         With `moved` a file of the same size is the same. A table of which no rows are saved is a
         change all the same, as it may have other numbers of rows. Images that have stamps are
-        compared by these: see `stamped_files`.
+        compared by these: see `other_files`.
         """
         for record, is_touched in sorted(self._changed.items()):
             items = self._range(record)
@@ -448,25 +450,34 @@ class Inventory:
             if not (moved and is_touched) and (not is_image or saved(items)):
                 yield Change(self._shown(record), items, is_touched, is_image)
 
-    def stamped_files(self, stamps: np.ndarray) -> Iterator[tuple[int, str, str]]:
+    def other_files(self, stamps: np.ndarray) -> Iterator[tuple[int, str, str]]:
         """The images with stamps that may be other files now: index, name and path of each.
 
-        Those that were listed have the size and the time of the list, others are looked at.
+        Those that were listed have the size and the time of the list, others are looked at: each
+        file that several rows of a table name once for all of them.
         """
-        has_stamp = stamps[:, 0] > 0
         for number, row, items in self._blocks(0, min(self.total or 0, len(stamps))):
-            if not has_stamp[items.start : items.stop].any() or self._kinds[number] == IMAGE:
+            known = stamps[items.start : items.stop]
+            end = int(np.searchsorted(self._ends, items[-1], side="right")) + 1
+            if not known[:, 0].any() or (self._kinds[number:end] == IMAGE).all():
                 continue
             if self._kinds[number] == TABLE:
                 table = self._table(number)
-                paths = table.image_paths(row, row + len(items))
-                for index, path in zip(items, paths, strict=False):
-                    if has_stamp[index] and path is not None:
-                        yield index, path, os.path.join(table.file.base, path)  # noqa: PTH118
+                names, numbers = table.image_paths(row, row + len(items))
+                files = [name and os.path.join(table.file.base, name) for name in names]  # noqa: PTH118
             else:
-                for item in self._items(items.start, items.stop):
-                    if has_stamp[item.index] and item.path is not None:
-                        yield item.index, item.image, item.path
+                images = [
+                    None if record.kind == IMAGE else self._item(record, index)
+                    for index, record in self._numbered(number, items)
+                ]
+                names = [image.image if image else None for image in images]
+                files = [image.path if image else None for image in images]
+                numbers = np.arange(len(items))
+            is_other = (known[:, :2] != sizes_and_times(files)[numbers]).any(axis=1)
+            for at in np.flatnonzero(is_other & (known[:, 0] > 0)).tolist():
+                name, file = names[numbers[at]], files[numbers[at]]
+                if name is not None and file is not None:
+                    yield items[at], name, file
         for number in self._listed_otherwise(stamps).tolist():
             item = self._item(self._record(number), int(self._ends[number]) - 1)
             if item.path is not None and url_scheme(item.path) is None:
@@ -505,9 +516,10 @@ class Inventory:
 
     def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids that are given, each with its position; of the first records alone in tables."""
-        for number, _, items in self._blocks():
+        for number, row, items in self._blocks():
             if self._kinds[number] == TABLE:
-                if number not in self._changed and (tables is None or number < tables):
+                is_read = row == 0 and (tables is None or number < tables)
+                if is_read and number not in self._changed:
                     yield from self._table(number).ids()
                 continue
             for _, record in self._numbered(number, items):

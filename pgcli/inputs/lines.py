@@ -12,9 +12,12 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import pyarrow as pa
+from pyarrow import csv as arrow_csv
+from pyarrow import json as arrow_json
 
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import decode_text, is_lfs_pointer, number_reason
+from pgcli.inputs import tables
 from pgcli.inputs.foreign_manifests import NO_TEXT, carriage_returns, foreign_manifest, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
@@ -23,6 +26,8 @@ from pgcli.printable import MAX_DEPTH, is_deep
 #: JSON takes up to fifty times its bytes in memory.
 MAX_LINE_BYTES = 16 * 2**20
 TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
+#: Of lines that Arrow reads at once.
+MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
 #: What a number has that may be beyond those of 64 bits, which Python takes for infinity.
 _LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
 MAX_SHOWN = 40  # characters of such a number
@@ -69,6 +74,27 @@ class LineTable(Table):
             except ValueError as problem:
                 raise self._invalid(position, line, str(problem)) from problem
 
+    def image_texts(self, start: int, stop: int) -> pa.Array | None:
+        """See `Table`. None for long lines as well."""
+        offsets, last = self.record.offsets or (), -(-stop // tables.EVERY)
+        mark, skip = self.mark_before(start)
+        end = offsets[last] if last < len(offsets) else self.file.size
+        if end - mark.offset > MAX_ARROW_BYTES:
+            return None
+        try:
+            with self.file.open() as file:
+                file.seek(mark.offset)
+                lines = file.read(end - mark.offset)
+            texts = pa.nulls(0) if codecs.BOM_UTF8 in lines else self.texts_in(lines)
+        except (pa.ArrowException, OSError):
+            return None
+        rows = min(last * tables.EVERY, self.record.rows or 0) - (start - skip)
+        return texts[skip : skip + stop - start] if len(texts) == rows else None
+
+    def texts_in(self, lines: bytes) -> pa.Array:
+        """The images of some lines if all are texts, else an empty array, or ArrowException."""
+        return pa.nulls(0)
+
     def _invalid(self, position: str, line: bytes, reason: str) -> ManifestError:
         """The error for a line, or for the form of the file if that is why."""
         if b"\r" in line.rstrip():
@@ -86,6 +112,16 @@ class JsonTable(LineTable):
 
     def values(self, line: bytes) -> dict[str, Any]:
         return parse_object(line)
+
+    def texts_in(self, lines: bytes) -> pa.Array:
+        """See `LineTable`."""
+        schema = pa.schema([(self.image_column, pa.string())])
+        table = arrow_json.read_json(
+            pa.BufferReader(lines),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(lines)),
+            arrow_json.ParseOptions(schema, unexpected_field_behavior="ignore"),
+        )
+        return table.column(0).combine_chunks()
 
 
 class CsvTable(LineTable):
@@ -110,6 +146,17 @@ class CsvTable(LineTable):
                 message = f"it has {len(cells)} columns, and the first line {len(header)}"
                 raise ManifestError(f"{position}: {message}")
             yield begin, ManifestRow(position, dict(zip(header, cells, strict=True)))
+
+    def texts_in(self, lines: bytes) -> pa.Array:
+        """See `LineTable`."""
+        name, names, size = self.image_column, self.schema().names, len(lines)
+        table = arrow_csv.read_csv(
+            pa.BufferReader(lines),
+            arrow_csv.ReadOptions(use_threads=False, block_size=size, column_names=names),
+            arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            arrow_csv.ConvertOptions(column_types={name: pa.string()}, include_columns=[name]),
+        )
+        return table.column(0).combine_chunks()
 
     def _cells(self, mark: Mark) -> Iterator[tuple[Mark, str, list[str]]]:
         """The rows that are not empty, with mark and position. Raises ManifestError."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from pgcli.arrow_types import cast_column
@@ -127,17 +128,7 @@ class ParquetTable(Table):
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
     ) -> Iterator[tuple[Mark, ManifestRow]]:
         """See `Table`. A row that cannot be read has a fault."""
-        number, image = mark.offset, self.image_column
-        schema = self._plain_schema(columns)
-        names = schema.names
-        if not images and image in names:
-            names.remove(image)
-            kind = schema.field(image).type
-            kind = kind.value_type if is_list(kind) else kind
-            if types.is_struct(kind) and kind.get_field_index("path") >= 0:
-                names.append(f"{image}.path")
-            elif not any(check(kind) for check in BINARY_TYPES):
-                names.append(image)
+        number, names = mark.offset, self._names(columns, images=images)
         for part in self._parts(names, number, self.stated_rows()):
             column_names: list[str] = []
             cells = iter([()] * part.rows)
@@ -149,6 +140,30 @@ class ParquetTable(Table):
                 row: dict[str, Any] = dict(zip(column_names, values, strict=True))
                 yield Mark(number, number), ManifestRow(position, row, part.fault)
                 number += 1
+
+    def _names(self, columns: Iterable[str], *, images: bool) -> list[str]:
+        """Those of the columns that the file has, without `images` not the bytes of these."""
+        image, schema = self.image_column, self._plain_schema(columns)
+        names: list[str] = schema.names
+        if not images and image in names:
+            names.remove(image)
+            kind = schema.field(image).type
+            kind = kind.value_type if is_list(kind) else kind
+            if types.is_struct(kind) and kind.get_field_index("path") >= 0:
+                names.append(f"{image}.path")
+            elif not any(check(kind) for check in BINARY_TYPES):
+                names.append(image)
+        return names
+
+    def image_texts(self, start: int, stop: int) -> pa.Array | None:
+        """See `Table`. Structs have them in their field `path`."""
+        parts = [*self._parts(self._names([self.image_column], images=False), start, stop)]
+        batches = [part.batch for part in parts if part.batch is not None and part.fault is None]
+        if len(batches) < len(parts) or any(batch.num_columns != 1 for batch in batches):
+            return None
+        texts = pa.chunked_array([batch.column(0) for batch in batches]).combine_chunks()
+        texts = pc.struct_field(texts, "path") if types.is_struct(texts.type) else texts
+        return texts if types.is_string(texts.type) or types.is_large_string(texts.type) else None
 
     def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
         """See `Table`. A row with a fault has nulls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from hashlib import sha256
 
 import numpy as np
@@ -22,6 +23,18 @@ def is_other(path: str, stamp: Stamp) -> bool:
     except (OSError, ValueError):
         return True
     return (status.st_size, status.st_mtime_ns) != stamp[:2]
+
+
+def sizes_and_times(paths: Iterable[str | None]) -> np.ndarray:
+    """The size and the time of each file, as its stamp has them; -1 where there is none."""
+    known: list[tuple[int, int]] = []
+    for path in paths:
+        try:
+            status = os.stat(path or "")  # noqa: PTH116
+            known.append((status.st_size, status.st_mtime_ns))
+        except (OSError, ValueError):
+            known.append((-1, -1))
+    return np.array(known, np.int64)
 
 
 def read_stamp(path: str, stamp: Stamp, *, reads: bool = True) -> Stamp | None:

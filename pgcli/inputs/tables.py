@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 
 from pgcli.arrow_types import NULL, can_cast, common_type, json_column
@@ -133,6 +134,10 @@ class Table:
         """The fault of a row that only its table knows of."""
         return None
 
+    def image_texts(self, start: int, stop: int) -> pa.Array | None:
+        """The column of images of some rows, if all are texts that are read without Python."""
+        return None
+
     def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
         """The kept columns of chosen rows, of a file whose columns are Arrow's; else None."""
         return None
@@ -250,19 +255,31 @@ class Table:
         rows = self._chosen_rows(row, row + 1, frozenset({self.image_column}), images=False)
         return next(rows).position
 
-    def image_paths(self, start: int, stop: int) -> Iterator[str | None]:
-        """The paths of the images of some chosen rows; None for bytes and addresses."""
+    def image_paths(self, start: int, stop: int) -> tuple[list[str | None], np.ndarray]:
+        """The paths of the images of some chosen rows, and the number of that of each row.
+
+        None stands for bytes and addresses.
+        """
         if self.is_gone:
-            return
-        columns, folder = frozenset({self.image_column}), os.path.join(self._folder, "")  # noqa: PTH118
-        for row in self._chosen_rows(start, stop, columns, images=False):
-            try:
-                path, _ = row_image(row, self._options)
-            except BadValue:
-                path = None
-            is_file = path is not None and row.span is None and paths.url_scheme(path) is None
-            path = paths.parse_path(path) if path and is_file else None
-            yield path if path is None or path.startswith("/") else folder + path
+            return [None], np.zeros(stop - start, np.int64)
+        column, texts = self.image_column, None
+        if self.record.chosen is None and column not in (SOURCE, *self.partitions):
+            texts = self.image_texts(start, stop)
+        if texts is None:
+            rows = self._chosen_rows(start, stop, frozenset({column}), images=False)
+            return [*map(self._image_path, rows)], np.arange(stop - start)
+        encoded = texts.dictionary_encode(null_encoding="encode")
+        distinct = (ManifestRow("", {column: text}) for text in encoded.dictionary.to_pylist())
+        return [*map(self._image_path, distinct)], encoded.indices.to_numpy()
+
+    def _image_path(self, row: ManifestRow) -> str | None:
+        try:
+            path, _ = row_image(row, self._options)
+        except BadValue:
+            return None
+        if path is None or row.span is not None or paths.url_scheme(path) is not None:
+            return None
+        return os.path.join(self._folder, paths.parse_path(path))  # noqa: PTH118
 
     # --- scanning
 

@@ -28,8 +28,7 @@ from pgcli.pipeline.state.compare import (
     check_saved_rows,
     compare_images,
     difference,
-    file_changed,
-    images_changed,
+    files_changed,
     input_changed,
     stamp_at,
 )
@@ -219,14 +218,14 @@ class RunOutput:
             listed = [*inventory.each_change(self._has_answers, stamps, moved=is_moved)]
             for change in listed:
                 if not change.is_image:
-                    raise file_changed(self.state.name, change)
+                    raise files_changed(self.state.name, [change], None, can_retry=False)
             images = ImageChanges()  # else `unsaved` compares them
             if self.rows.is_addressable:
                 images = compare_images(inventory, stamps, self._has_answers, is_moved=is_moved)
             self.changed = [*listed, *images.changed]
             can_retry = self.rows.is_addressable and not listed
             if self.changed and not (running.retry_changed and can_retry):
-                raise images_changed(
+                raise files_changed(
                     self.state.name, self.changed, inventory.total, can_retry=can_retry
                 )
             for index, stamp in images.touched.items():
@@ -297,7 +296,7 @@ class RunOutput:
         """Raise OutputExists for changed images of standard input."""
         if images.changed:
             can_retry = self.rows.per_item is not None
-            raise images_changed(self.state.name, images.changed, None, can_retry=can_retry)
+            raise files_changed(self.state.name, images.changed, None, can_retry=can_retry)
 
     def rows_of_changed(self) -> list[int]:
         """The rows of changed images that are answered."""

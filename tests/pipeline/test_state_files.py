@@ -4,14 +4,18 @@ import re
 import signal
 from collections.abc import Iterable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pgcli.output.lines import json_line
+from pgcli.pipeline.state import lines
 from pgcli.pipeline.state.folder import OWN
-from pgcli.pipeline.state.lines import errors_in
+from pgcli.pipeline.state.lines import errors_in, scan_lines
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused
 from tests.support.run_kinds import KINDS, fresh
@@ -124,5 +128,21 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
 
 def test_errors_are_those_of_rows_and_not_of_kept_values():
     schema, kept = RowSchema(keep=("note",)), {"note": {"error": "mine"}}
-    lines = [json_line(replace(one, kept=kept), schema) for one in (answer(), refused())]
-    assert errors_in(line.encode() for line in lines) == {refused().error: 1}
+    rows = [json_line(replace(row, kept=kept), schema).encode() for row in (answer(), refused())]
+    assert errors_in(rows) == {refused().error: 1}
+    assert scan_lines(BytesIO(b"".join(rows))).errors == {refused().error: 1}
+
+
+LINES = [json_line(row, RowSchema()).encode() for row in (answer(), refused())]
+LINES += [LINES[0][:-9] + b"\n", b"\0" * 9 + LINES[0], b'{"error":null}\n', LINES[1][:50]]
+
+
+@given(numbers=st.lists(st.integers(0, 2 * len(LINES)), max_size=30), size=st.integers(2, 4000))
+def test_lines_that_are_read_at_once_are_those_that_are_read_one_by_one(numbers, size):
+    data = b"".join(LINES[number if number < len(LINES) else 0] for number in numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "PROBE_EVERY", 3)
+        patch.setattr(lines, "BLOCK_BYTES", 1)
+        expected = scan_lines(BytesIO(data))
+        patch.setattr(lines, "BLOCK_BYTES", size)
+        assert scan_lines(BytesIO(data)) == expected

@@ -11,7 +11,7 @@ import numpy as np
 from pgcli.errors import OutputExists
 from pgcli.inputs.inventory import Change, Inventory
 from pgcli.inputs.paths import display_path
-from pgcli.inputs.stamps import Stamp, is_other, read_stamp
+from pgcli.inputs.stamps import Stamp, read_stamp
 from pgcli.pipeline.rows import RunRows
 from pgcli.printable import encodable
 from pgcli.records import Item
@@ -112,10 +112,9 @@ def compare_images(
 ) -> ImageChanges:
     """Compare the images on this machine with those that were answered, by their stamps."""
     changes = ImageChanges()
-    for index, name, path in inventory.stamped_files(stamps):
-        stamp = stamp_at(stamps, index)
-        if is_other(path, stamp) and is_answered(range(index, index + 1)):
-            changes.add(index, name, path, stamp, is_moved=is_moved)
+    for index, name, path in inventory.other_files(stamps):
+        if is_answered(range(index, index + 1)):
+            changes.add(index, name, path, stamp_at(stamps, index), is_moved=is_moved)
     return changes
 
 
@@ -126,10 +125,10 @@ def stamp_at(stamps: np.ndarray, index: int) -> Stamp:
     return stamps.item(index, 0), stamps.item(index, 1), stamps.item(index, 2)
 
 
-def images_changed(
+def files_changed(
     output: str, changes: Sequence[Change], total: int | None, *, can_retry: bool
 ) -> OutputExists:
-    """The error for images that are not those whose rows are saved."""
+    """The error for images, or for one table, that are not those whose rows are saved."""
     names = ", ".join(change.name for change in changes[:MAX_NAMES])
     more = f" and {len(changes) - MAX_NAMES:,} more" if len(changes) > MAX_NAMES else ""
     of_all = "" if total is None else f" of {total:,}"
@@ -139,14 +138,6 @@ def images_changed(
         f"the input is not the one that {output} was made from: "
         f"{described(changes[0]) if len(changes) == 1 else change}",
         hint=f"{retry}{WAYS_OUT}",
-    )
-
-
-def file_changed(output: str, change: Change) -> OutputExists:
-    """The error for a file that is not the one whose rows are saved."""
-    return OutputExists(
-        f"the input is not the one that {output} was made from: {described(change)}",
-        hint=WAYS_OUT,
     )
 
 

@@ -30,11 +30,10 @@ class ImageStamps:
     @staticmethod
     def merged(stores: Iterable[Store]) -> np.ndarray:
         """The stamps in several folders, which are of different items."""
-        merged = no_stamps()
-        for stamps in (ImageStamps(store).read() for store in stores):
-            longer, shorter = sorted((merged, stamps), key=len, reverse=True)
-            merged = longer.copy()
-            merged[: len(shorter)] = np.where(shorter[:, :1] != 0, shorter, longer[: len(shorter)])
+        parts = [ImageStamps(store).read() for store in stores]
+        merged = no_stamps(max(map(len, parts)))
+        for stamps in parts:
+            np.copyto(merged[: len(stamps)], stamps, where=stamps[:, :1] != 0)
         return merged
 
     def read(self) -> np.ndarray:
@@ -44,9 +43,7 @@ class ImageStamps:
         """
         data = self._store.read(self._name) if isinstance(self._store, LocalStore) else None
         count = len(data or b"") // STAMP_BYTES
-        if not data or not count:
-            return no_stamps()
-        stamps = np.frombuffer(data, np.int64, count * 3).reshape(count, 3)
+        stamps = np.frombuffer(data or b"", np.int64, count * 3).reshape(count, 3)
         return np.where(stamps[:, [0, 2]].all(axis=1, keepdims=True), stamps, 0)
 
     def note(self, index: int, stamp: Stamp | None) -> None:

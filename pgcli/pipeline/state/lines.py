@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
@@ -24,8 +24,10 @@ ALL_ROWS = 2**62
 SYNC_SECONDS = 5.0
 #: Seconds between two looks whether a file still has its name.
 LOOK_SECONDS = 0.2
-#: One of so many lines is compared with the input when a run resumes.
-PROBE_EVERY = 4096
+#: One of so many lines is compared with the input when a run resumes; tables have marks of these.
+PROBE_EVERY = 4000
+#: Lines that are read at once.
+BLOCK_BYTES = 2**18
 #: Every row of ours begins and ends so: compact JSON with the columns in one order.
 BEGINNING, ENDING = b'{"index":', b"}\n"
 ERROR = b'"error":'
@@ -101,9 +103,8 @@ class Coverage:
 
     def count(self, stop: int | None = None) -> int:
         """The number of saved rows, or of those before `stop`."""
-        return sum(
-            max(0, (end if stop is None else min(end, stop)) - first) for first, end in self._ranges
-        )
+        limit = ALL_ROWS if stop is None else stop
+        return sum(max(0, min(end, limit) - first) for first, end in self._ranges)
 
     def end_of(self, row: int) -> int:
         """The first row from this one on that is not saved."""
@@ -128,7 +129,7 @@ class Lines:
     is_foreign: bool = False
 
 
-def scan_lines(stream: Iterable[bytes]) -> Lines:
+def scan_lines(stream: BinaryIO) -> Lines:
     """The whole rows at the start of a file, of a process that may have been killed.
 
     A line that is not whole, or holds what a power loss left, ends them. Raises OSError.
@@ -138,23 +139,30 @@ def scan_lines(stream: Iterable[bytes]) -> Lines:
     errors: Counter[str] = Counter()
     probes: dict[int, bytes] = {}
     last = b""
-    for line in stream:
-        is_whole = is_row(line)
-        if is_cut or not is_whole:
-            cut_lines += is_cut and is_whole
-            if not (is_cut or rows):
-                start = line[: len(BEGINNING)]
+    while lines := stream.readlines(BLOCK_BYTES):
+        whole = [] if is_cut else whole_rows(lines)
+        for at in range(-rows % PROBE_EVERY, len(whole), PROBE_EVERY):
+            probes[rows + at] = whole[at]
+        if len(whole) < len(lines):
+            if not (is_cut or rows or whole):
+                start = lines[0][: len(BEGINNING)]
                 is_foreign = not BEGINNING.startswith(start) and b"\0" not in start
             is_cut = True
-            continue
-        if code := error_of(line):
-            errors[code] += 1
-        if rows % PROBE_EVERY == 0:
-            probes[rows] = line
-        rows, size, last = rows + 1, size + len(line), line
+            cut_lines += sum(map(is_row, lines[len(whole) :]))
+        if ERROR + b'"' in b"".join(whole):
+            errors += errors_in(whole)
+        rows, size, last = rows + len(whole), size + sum(map(len, whole)), (whole or [last])[-1]
     if rows:
         probes[rows - 1] = last
     return Lines(rows, size, errors, probes, cut_lines, is_foreign)
+
+
+def whole_rows(lines: list[bytes]) -> list[bytes]:
+    """The lines before the first that is not a whole row. Bytes are searched at once."""
+    data = b"".join(lines)
+    if is_row(data) and data.count(ENDING + BEGINNING) == len(lines) - 1:
+        return lines
+    return [*takewhile(is_row, lines)]
 
 
 def is_row(line: bytes) -> bool:
