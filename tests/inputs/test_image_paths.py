@@ -73,3 +73,19 @@ def test_images_are_compared_without_an_object_for_each_row(name, monkeypatch):
     Path("c").unlink()
     others = [index for index, _, _ in items.other_files(stamps)]
     assert others == [n for n in range(39) if n % 3 != 1 and n != 36]
+
+
+def test_lines_of_standard_input_beside_files_are_compared(set_stdin):
+    for image in ("photos/a.png", "b", "c"):
+        Path(image).parent.mkdir(exist_ok=True)
+        Path(image).write_bytes(b"x")
+    set_stdin(b"b\nc\n")
+    items = Inventory.scan(["photos", "-"], ReadOptions(spool=True))
+    status = [Path(item.path).stat() for item in items]
+    stamps = np.array([(s.st_size, s.st_mtime_ns, 1) for s in status])
+    assert not [*items.other_files(stamps)]
+    Path("c").write_bytes(b"other")
+    assert [*items.other_files(stamps)] == [(2, "c", "c")]
+    stamps[:, 1] += 1
+    others = sorted(items.other_files(stamps))
+    assert others == [(n, name, name) for n, name in enumerate(["photos/a.png", "b", "c"])]

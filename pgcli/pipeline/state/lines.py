@@ -140,18 +140,18 @@ def scan_lines(stream: BinaryIO) -> Lines:
     probes: dict[int, bytes] = {}
     last = b""
     while lines := stream.readlines(BLOCK_BYTES):
-        whole = [] if is_cut else whole_rows(lines)
-        for at in range(-rows % PROBE_EVERY, len(whole), PROBE_EVERY):
-            probes[rows + at] = whole[at]
-        if len(whole) < len(lines):
-            if not (is_cut or rows or whole):
+        valid = [] if is_cut else whole_rows(lines)
+        for at in range(-rows % PROBE_EVERY, len(valid), PROBE_EVERY):
+            probes[rows + at] = valid[at]
+        if len(valid) < len(lines):
+            if not (is_cut or rows or valid):
                 start = lines[0][: len(BEGINNING)]
                 is_foreign = not BEGINNING.startswith(start) and b"\0" not in start
             is_cut = True
-            cut_lines += sum(map(is_row, lines[len(whole) :]))
-        if ERROR + b'"' in b"".join(whole):
-            errors += errors_in(whole)
-        rows, size, last = rows + len(whole), size + sum(map(len, whole)), (whole or [last])[-1]
+            cut_lines += sum(map(is_row, lines[len(valid) :]))
+        if ERROR + b'"' in b"".join(valid):
+            errors += errors_in(valid)
+        rows, size, last = rows + len(valid), size + sum(map(len, valid)), (valid or [last])[-1]
     if rows:
         probes[rows - 1] = last
     return Lines(rows, size, errors, probes, cut_lines, is_foreign)
