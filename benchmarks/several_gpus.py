@@ -142,6 +142,7 @@ class Runner(ModelRunner):
         self._in_flight = deque()
         self._watch: Any = engine
         self._images: Any = engine
+        self._model: Any = None
         self._cache: Any = SimpleNamespace(begin_step=int)
 
     def run(self, batch: Batch) -> None:

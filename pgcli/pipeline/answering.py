@@ -141,7 +141,7 @@ class Answering:
                     number, row, stamp = message
                     note_stamp(row.index, stamp)
                     self._save(save, number, row)
-                elif isinstance(message, EngineInfo):
+                elif isinstance(message, EngineInfo) and self.model.info is None:
                     self._note_engine(message)
                 elif isinstance(message, RowsLost):
                     for number, row in self._error_rows(message.rows):
@@ -202,12 +202,10 @@ class Answering:
         self.progress.update(row)
 
     def _note_engine(self, info: EngineInfo) -> None:
-        """Note what is known of an engine. Raises what `RunModel.note` raises."""
-        is_first = self.model.info is None
+        """Note what is known of the first engine. Raises what `RunModel.note` raises."""
         self.model.note(info, None if self.output is None else self.output.record)
-        if is_first:
-            self.progress.begin_rows()
-        if is_first and self.output is not None:
+        self.progress.begin_rows()
+        if self.output is not None:
             self.output.note_model(info)
 
     def _count_work(self, done: WorkDone, note_stamp: NoteStamp) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.errors import NoUsableDevice
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.settings import loaded_model
-from pgcli.pipeline.state.record import RunRecord, differences
+from pgcli.pipeline.state.record import RunRecord
 from pgcli.pipeline.task import embedding_dim, find_checkpoints, load_engine, model_facts, notices
 from pgcli.pipeline.workers.messages import EngineInfo
 from pgcli.pipeline.workers.slots import EngineSlot, engine_slots
@@ -83,11 +82,9 @@ class RunModel:
     def note(self, info: EngineInfo, record: RunRecord | None) -> None:
         """Note what is known of a loaded model, here or in another process.
 
-        Raises OutputExists for another model than that of the record, and NoUsableDevice for one
-        that is not that of the engines before.
+        Raises OutputExists for another model than that of the record.
         """
         if self.info is not None:
-            self._check_equal(self.info, info)
             return
         self.info = self._progress.summary.engine = info
         self._progress.summary.loading_seconds = perf_counter() - self._progress.began
@@ -97,15 +94,6 @@ class RunModel:
             compared = {**info.model}
             del compared["dtype_option"]  # the dtype that it means is compared
             record.check_model(compared, state.name)
-
-    def _check_equal(self, first: EngineInfo, info: EngineInfo) -> None:
-        names = ("model", "dtype", "checkpoint")
-        known = [name for name in names if first.model.get(name) and info.model.get(name)]
-        if changes := differences(first.model, {name: info.model[name] for name in known}):
-            raise NoUsableDevice(
-                f"an engine is not as the first one: {'; '.join(changes)}",
-                hint="--dtype and --revision make all engines equal",
-            )
 
     def _warn_unused_gpu(self) -> None:
         """Say why the CPU is used on a machine with a GPU, unless the user has hidden the GPU."""

@@ -187,6 +187,14 @@ def test_a_gpu_that_fails_to_load_costs_its_engine_only(gpus, machine, number, e
     assert len(machine.loaded) == number - 1, "and it is not started again"
 
 
+def test_a_gpu_with_another_dtype_is_not_used(gpus, machine):
+    """Rows are of one dtype; which one is chosen by the engine that is loaded first."""
+    gpus(((8, 6), 20), ((7, 5), 14))
+    assert machine.run().engines == 1
+    (said,) = [text for text in machine.said if "is not used" in text]
+    assert "dtype: " in said
+
+
 def test_gpus_that_all_fail_end_the_run(gpus, machine):
     gpus(*[((9, 0), 70)] * 8)
     machine.errors = {f"cuda:{index}": RuntimeError("off the bus") for index in range(8)}

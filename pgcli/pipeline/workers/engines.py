@@ -12,6 +12,7 @@ from pgcli.device.decoding import decoding_processes
 from pgcli.errors import NoUsableDevice, PgcliError
 from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.pipeline.request import RunRequest
+from pgcli.pipeline.state.record import differences
 from pgcli.pipeline.workers.engine import EngineTask
 from pgcli.pipeline.workers.engine_process import (
     EngineDied,
@@ -67,6 +68,7 @@ class Workers:
         self._loaded: set[EngineHandle] = set()
         self._ending: set[EngineHandle] = set()  # those that get no more rows
         self._deaths = 0  # since a row was answered
+        self._first: EngineInfo | None = None
         self.is_stopping = False
 
     def start(self) -> None:
@@ -118,6 +120,8 @@ class Workers:
         except EngineDied as problem:
             yield from self._replace(worker, str(problem))
             return
+        if isinstance(message, EngineInfo):
+            message = self._of_the_first(message)
         has_failed = isinstance(message, EngineFailed)
         if has_failed and not self.leave_out(worker, message.error):
             message.error.add_note(message.traceback)
@@ -142,6 +146,16 @@ class Workers:
             self._deaths = 0
             self._queue.done(worker, message.rows)
             self._feed_all()
+
+    def _of_the_first(self, info: EngineInfo) -> EngineInfo | EngineFailed:
+        """What is known of a loaded engine, or that its rows would not be as those of the first."""
+        first = self._first = self._first or info
+        names = ("model", "dtype", "checkpoint")
+        known = [name for name in names if first.model.get(name) and info.model.get(name)]
+        if not (changes := differences(first.model, {name: info.model[name] for name in known})):
+            return info
+        text = f"its engine differs from the first one: {'; '.join(changes)}"
+        return EngineFailed(NoUsableDevice(text, hint="name the --dtype and the --revision"), "")
 
     def _feed_all(self) -> None:
         for worker in self.ahead:
