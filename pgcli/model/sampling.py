@@ -1,18 +1,20 @@
 """Sampling from logits with temperature, top-k and top-p.
 
-B rows · V vocabulary · K tokens that may be drawn
+B rows · V vocabulary · K tokens that may be drawn · G groups of N neighbours
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
 ARGMAX = -1.0  # in place of a random number: the most likely token is taken
 #: The tokens that may be drawn unless top-k says how many. Of 257,000 the others have almost no
 #: mass together, and to sort all of them takes longer than the model's own step.
 MOST_DRAWN = 1024
+NEIGHBOURS = 64  # tokens, of which the largest is compared first
 #: Beyond these, logits divided by the temperature are not float32 numbers; the distribution stays
 #: the same, as one token has all of its mass, or every token an equal part.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30
@@ -45,13 +47,32 @@ def sample(
 def first_tokens(logits_BV: Tensor, count: int) -> Tensor:
     """The `count` tokens (B, K) with the largest logits, in descending order, equal ones by id.
 
-    A logit's bits, as an integer of the same order, and its token are one key, as `topk` has no
+    They are in the `count` groups of neighbours with the largest maxima, the first of equal ones:
+    each of these has a token that comes before all of another group.
+    """
+    rows, size = logits_BV.shape
+    groups = -(-size // NEIGHBOURS)
+    if groups <= count:
+        return _first(logits_BV, count)
+    padded_BV = F.pad(logits_BV, (0, groups * NEIGHBOURS - size), value=-torch.inf)
+    grouped_BGN = padded_BV.unflatten(1, (groups, NEIGHBOURS))
+    # in ascending order, so that candidates are in the order of their ids
+    group_BK = _first(grouped_BGN.amax(2), count).sort(1).values
+    index_BKN = group_BK[:, :, None].expand(-1, -1, NEIGHBOURS)
+    place_BK = _first(grouped_BGN.gather(1, index_BKN).flatten(1), count)
+    return group_BK.gather(1, place_BK // NEIGHBOURS) * NEIGHBOURS + place_BK % NEIGHBOURS
+
+
+def _first(x_BV: Tensor, count: int) -> Tensor:
+    """The indices (B, K) of the largest values, in descending order, equal ones by index.
+
+    A value's bits, as an integer of the same order, and its index are one key, as `topk` has no
     order among equal values.
     """
-    last = logits_BV.shape[1] - 1
-    order_BV = (logits_BV.float() + 0.0).view(torch.int32)  # -0 is 0
+    last = x_BV.shape[1] - 1
+    order_BV = (x_BV.float() + 0.0).view(torch.int32)  # -0 is 0
     order_BV ^= (order_BV >> 31) & 0x7FFFFFFF
     key_BV = order_BV.long()
     key_BV <<= 32
-    key_BV += last - torch.arange(last + 1, device=logits_BV.device)
+    key_BV += last - torch.arange(last + 1, device=x_BV.device)
     return last - (key_BV.topk(count).values & 0xFFFFFFFF)

@@ -12,7 +12,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.engine import sampler
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams, logsumexp, mask_invalid
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.sampling import sample
+from pgcli.model.sampling import NEIGHBOURS, first_tokens, sample
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, next_tokens, run_together, vocabulary_of
 from tests.support.tiny import PATCHES
@@ -114,6 +114,19 @@ def test_without_a_temperature_or_with_hardly_any_it_is_greedy(sampling):
 )
 def test_top_p_keeps_tokens_until_their_mass_reaches_p(top_p, expected):
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=top_p)) == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+@pytest.mark.parametrize("size", [40, 40 * NEIGHBOURS, 40 * NEIGHBOURS + 1, 9000])
+def test_the_first_tokens_are_those_of_a_stable_sort(size, count):
+    """Of equal logits too, also where many are equal or none is finite."""
+    logits_BV = (normal(5, size) * 2).bfloat16()  # many are equal
+    logits_BV[0] = 0
+    logits_BV[1, ::2] = -torch.inf
+    logits_BV[2] = -torch.inf
+    logits_BV[3, size - 30 :] = 9
+    order_BV = logits_BV.float().sort(dim=1, descending=True, stable=True).indices
+    assert torch.equal(first_tokens(logits_BV, count), order_BV[:, :count])
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
