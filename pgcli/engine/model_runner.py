@@ -15,6 +15,7 @@ from torch import Tensor
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Mark, Stopwatch
 from pgcli.engine.choices import (
+    Owner,
     branch_logprobs,
     branch_passes,
     first_logprobs,
@@ -33,7 +34,7 @@ from pgcli.engine.sequence import Sequence, split_copies
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.float16 import overflow_named
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.transfer import current, to_device
+from pgcli.model.transfer import current, to_device, to_host
 
 #: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
 ASYNC_DEPTH = {"cuda": 1}
@@ -47,6 +48,17 @@ class InFlightStep(NamedTuple):
     start: Mark
     end: Mark
     is_prefill: bool
+
+
+class InFlightScore(NamedTuple):
+    """Candidates whose scoring was launched, pass by pass: their owners, their log-probabilities on
+    the way to the host, and the marks before and after each pass.
+    """
+
+    rows: list[tuple[Sequence, int]]
+    owners: list[list[Owner]]
+    logprobs: list[Tensor]
+    marks: list[Mark]
 
 
 class ModelRunner:
@@ -79,7 +91,7 @@ class ModelRunner:
         self._depth = ASYNC_DEPTH.get(self._device.type, 0)
         self._recorder = step_recorder(model)
         self._max_rows = max_rows
-        self._in_flight: deque[InFlightStep] = deque()
+        self._in_flight: deque[InFlightStep | InFlightScore] = deque()
         self._ran_out = False
         self._reset()
 
@@ -180,6 +192,7 @@ class ModelRunner:
         if any(sequence.tokens_left <= len(self._in_flight) for sequence in self.rows):
             self._read_steps(0)
         if not self.rows:
+            self._read_steps(0)
             return
         start = self._watch.mark()
         self._cache.begin_step()
@@ -213,23 +226,18 @@ class ModelRunner:
         logits_BV = self._prefill_prompts(
             patch_BPD, group, new_slots=max(branches.token_BL.shape[1] for branches in passes)
         )
-        logprobs = [first_logprobs(logits_BV, candidates, self._vocabulary)]
+        logprobs = [to_host(first_logprobs(logits_BV, candidates, self._vocabulary))]
         marks.append(self._watch.mark())
         for branches in passes:
-            logprobs.append(branch_logprobs(self._model, branches, self._cache, self._vocabulary))
+            found_M = branch_logprobs(self._model, branches, self._cache, self._vocabulary)
+            logprobs.append(to_host(found_M))
             marks.append(self._watch.mark())
         self._cache.remove(range(len(self.rows), self._cache.rows))
         owners = [first_tokens(candidates)[1], *(branches.owners for branches in passes)]
-        with overflow_named(self._model):
-            sums = sum_logprobs(candidates, zip(owners, logprobs, strict=True))
-        for number, owned in enumerate(owners):
-            milliseconds = self._watch.between(marks[number], marks[number + 1])
-            in_pass = [group[row] for row in sorted({row for row, _ in owned})]
-            share_time(in_pass, milliseconds, is_prefill=number == 0)
-        for sequence, logprobs_of_row in zip(group, sums, strict=True):
-            sequence.candidate_logprobs = logprobs_of_row
-            sequence.status = "finished"
+        rows = [(sequence, sequence.attempts) for sequence in group]
+        self._in_flight.append(InFlightScore(rows, owners, logprobs, marks))
         self._images.release(group)
+        self._read_steps(self._depth)
 
     @torch.inference_mode()
     def clear(self) -> None:
@@ -253,6 +261,7 @@ class ModelRunner:
         self._images.release(sequence for sequence in sequences if sequence in lost - held)
         self._free([*rows, *range(len(self.rows), self._cache.rows)])
         if not self.rows:
+            self._read_steps(0)  # candidates of other sequences
             self._reset()
             if len(sequences) == 1:
                 self._images.clear()
@@ -285,17 +294,23 @@ class ModelRunner:
         self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
 
     def _read_steps(self, remaining: int) -> None:
-        """Read the oldest steps until `remaining` are in flight."""
-        while len(self._in_flight) > remaining:
-            self._fetch_tokens()
+        """Read the oldest steps until `remaining` are in flight.
 
-    def _fetch_tokens(self) -> None:
-        """Append the tokens of the oldest step in flight, and free the rows of what finishes.
-
-        Memory may run out before the tokens are there and when rows are freed: the step is removed
-        in between, so that its tokens are neither lost nor appended twice.
+        Memory may run out before the tokens are there and when rows are freed: a step is removed in
+        between, so that its tokens are neither lost nor appended twice.
         """
-        step = self._in_flight[0]
+        while len(self._in_flight) > remaining:
+            oldest = self._in_flight[0]
+            if isinstance(oldest, InFlightScore):
+                self._read_score(oldest)
+                self._in_flight.popleft()
+                continue
+            self._read_tokens(oldest)
+            self._in_flight.popleft()
+            self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])
+
+    def _read_tokens(self, step: InFlightStep) -> None:
+        """Append the tokens of a step."""
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
         token_B, logprob_B, near_logprob_B = step.tokens
         logprobs = logprob_B.tolist()
@@ -310,9 +325,22 @@ class ModelRunner:
                 sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
                 if near_logprob_B is not None:
                     sequence.near_logprobs.append(near)
-        self._in_flight.popleft()
         share_time(arrived, milliseconds, is_prefill=step.is_prefill)
-        self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])
+
+    def _read_score(self, score: InFlightScore) -> None:
+        """Finish sequences with the log-likelihoods of their candidates."""
+        group = [sequence for sequence, _ in score.rows]
+        between = map(self._watch.between, score.marks, score.marks[1:])  # waits for the passes
+        for number, (owned, milliseconds) in enumerate(zip(score.owners, between, strict=True)):
+            in_pass = [group[row] for row in sorted({row for row, _ in owned})]
+            share_time(in_pass, milliseconds, is_prefill=number == 0)
+        pairs = zip(score.owners, score.logprobs, strict=True)
+        with overflow_named(self._model):
+            sums = sum_logprobs([sequence.candidates for sequence in group], pairs)
+        for (sequence, attempt), logprobs in zip(score.rows, sums, strict=True):
+            if sequence.attempts == attempt:
+                sequence.candidate_logprobs = logprobs
+                sequence.status = "finished"
 
     def _free(self, rows: list[int]) -> None:
         """Free rows of the cache; the last rows fill the holes."""
@@ -323,8 +351,9 @@ class ModelRunner:
             others.append(self._grammar_rows.state_RF)
         order = self._cache.remove(rows, others)
         self.rows = [self.rows[row] for row in order]
-        if not self.rows:
-            self._in_flight.clear()
+        if not self.rows:  # what is left of their steps is not needed
+            scores = (one for one in self._in_flight if isinstance(one, InFlightScore))
+            self._in_flight = deque(scores)
 
 
 def generate(
@@ -339,6 +368,7 @@ def generate(
     runner = ModelRunner(model, vocabulary, group[0].sampling, max_rows=len(group), grammar=grammar)
     if group[0].candidates:
         runner.score(patch_BPD, group)
+        runner.decode()  # there is no row: the scores are read
         return group
     runner.prefill(patch_BPD, group)
     while runner.rows:

@@ -50,12 +50,12 @@ def first_tokens(logits_BV: Tensor, count: int) -> Tensor:
     They are in the `count` groups of neighbours with the largest maxima, the first of equal ones:
     each of these has a token that comes before all of another group.
     """
-    rows, size = logits_BV.shape
+    size = logits_BV.shape[1]
     groups = -(-size // NEIGHBOURS)
     if groups <= count:
         return _first(logits_BV, count)
     padded_BV = F.pad(logits_BV, (0, groups * NEIGHBOURS - size), value=-torch.inf)
-    grouped_BGN = padded_BV.unflatten(1, (groups, NEIGHBOURS))
+    grouped_BGN = padded_BV.view(-1, groups, NEIGHBOURS)
     # in ascending order, so that candidates are in the order of their ids
     group_BK = _first(grouped_BGN.amax(2), count).sort(1).values
     index_BKN = group_BK[:, :, None].expand(-1, -1, NEIGHBOURS)

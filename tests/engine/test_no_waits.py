@@ -18,7 +18,7 @@ from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.scheduler import Batch
-from pgcli.engine.sequence import Sequence
+from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
@@ -97,6 +97,27 @@ def test_steps_of_a_grammar_wait_for_nothing(make_runner, model, tiny, sampling)
     assert all(one.tokens[-1] == 1 for one in sequences)
     assert max(len(one.tokens) for one in sequences) > 6
     assert device.copies_to_host > 9
+
+
+@torch.inference_mode()
+def test_candidates_are_read_once_the_next_group_is_launched(make_runner, model):
+    """Beside rows that are generated, too."""
+    runner, patch_BPD = make_runner(GREEDY), images(model, 5)
+    generated, *scored = of_lengths(GREEDY, [9, 1, 1, 1, 1])
+    for number, one in enumerate(scored):
+        one.candidates = (Candidate("a", (300, 301 + number)), Candidate("b", (302,)))
+    with FakeDevice() as device:
+        runner.prefill(patch_BPD[:1], [generated])
+        runner.score(patch_BPD[1:3], scored[:2])
+        assert device.reached < device.marks - 2
+        assert not any(one.has_ended for one in scored)
+        runner.score(patch_BPD[3:], scored[2:])
+        assert [one.has_ended for one in scored] == [True, True, False, False]
+        while runner.rows:
+            runner.decode()
+        runner.decode()
+    assert all(one.has_ended and len(one.candidate_logprobs) == 2 for one in scored)
+    assert len(generated.tokens) == 9
 
 
 @torch.inference_mode()
