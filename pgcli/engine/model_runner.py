@@ -294,20 +294,23 @@ class ModelRunner:
         self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
 
     def _read_steps(self, remaining: int) -> None:
-        """Read the oldest steps until `remaining` are in flight.
-
-        Memory may run out before the tokens are there and when rows are freed: a step is removed in
-        between, so that its tokens are neither lost nor appended twice.
-        """
+        """Read the oldest steps until `remaining` are in flight."""
         while len(self._in_flight) > remaining:
-            oldest = self._in_flight[0]
-            if isinstance(oldest, InFlightScore):
-                self._read_score(oldest)
-                self._in_flight.popleft()
-                continue
+            self._read_oldest()
+
+    def _read_oldest(self) -> None:
+        """Read the oldest step in flight, and free the rows of what finishes.
+
+        Memory may run out before the tokens are there and when rows are freed: the step is removed
+        in between, so that its tokens are neither lost nor appended twice.
+        """
+        oldest = self._in_flight[0]
+        if isinstance(oldest, InFlightScore):
+            self._read_score(oldest)
+        else:
             self._read_tokens(oldest)
-            self._in_flight.popleft()
-            self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])
+        self._in_flight.popleft()
+        self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])
 
     def _read_tokens(self, step: InFlightStep) -> None:
         """Append the tokens of a step."""

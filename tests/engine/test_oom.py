@@ -115,7 +115,7 @@ AMID_A_PASS: dict[str, tuple[Any, Callable[..., int]]] = {
     "write": (KVCache, lambda cache, layer, key, value: len(key)),
     "select_tokens": (sampler, lambda logits_BV, *_: len(logits_BV)),
     "sample": (sampler, lambda logits_BV, *_: len(logits_BV)),
-    "_fetch_tokens": (ModelRunner, lambda runner: len(runner.rows)),
+    "_read_oldest": (ModelRunner, lambda runner: len(runner.rows)),
 }
 
 
