@@ -13,6 +13,7 @@ from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
 from pgcli.engine.memory import (
+    GROUP_TOKENS,
     LARGE_PARAMETERS,
     MemoryBudget,
     group_size,
@@ -256,7 +257,11 @@ class InferenceEngine:
 
     def _group_rows(self, question: Question, rows: int) -> int:
         """The most rows that are prefilled together, of a batch of `rows`."""
-        group = group_size(self.model.config, rows, self._device.type)
+        tokens = GROUP_TOKENS[self._device.type][0]
+        if self._budget is not None:
+            shares_images = has_several_prompts(question)
+            _, tokens = self._budget.batch(new_slots(question), shares_images=shares_images)
+        group = group_size(self.model.config, rows, tokens)
         group = min(rows, group * (1 + question.alternatives))  # copies share a prefill
         if question.has_choices:  # candidates take several times the memory of one answer
             group = min(group, max(1, rows // 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 import torch
@@ -22,8 +23,10 @@ TOKENS_PER_PASS = 256  # of a row's candidates: a prefill of the smallest images
 LONG_PROMPT = 64  # tokens; the maximum expected of a row
 USUAL_PROMPT = 16
 #: Tokens of a group that is prefilled together: enough for full throughput; a larger pass takes
-#: more memory and is not faster per token.
-GROUP_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 32_768}
+#: more memory and is not faster per token. GPUs with little memory, which reach their full
+#: throughput with fewer tokens, have smaller groups, so that `ENOUGH_ROWS` share a decode step.
+GROUP_TOKENS = {"cpu": (2048,), "mps": (4096,), "cuda": (32_768, 8192, 2048)}
+ENOUGH_ROWS = 64
 MOST_ROWS = {"cpu": 64, "mps": 64, "cuda": 256}
 LARGE_PARAMETERS = 10**9
 BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight versions
@@ -43,12 +46,11 @@ def parameters(config: PaliGemmaConfig) -> int:
     return _vision_parameters(vision) + projector + _decoder_parameters(decoder) + head
 
 
-def group_size(config: PaliGemmaConfig, rows: int, device: str) -> int:
-    """How many rows are prefilled together: enough for full throughput, and no more.
+def group_size(config: PaliGemmaConfig, rows: int, tokens: int) -> int:
+    """How many rows are prefilled together, in groups of about so many tokens.
 
     A batch of `rows` is a whole number of groups of about equal size.
     """
-    tokens = GROUP_TOKENS.get(device, GROUP_TOKENS["cuda"])
     slots = config.image_tokens + USUAL_PROMPT
     return ceil(rows / max(1, round(rows * slots / tokens)))
 
@@ -104,10 +106,14 @@ def batch_bytes(
     *,
     device: str = "cpu",
     new_tokens: int = NEW_TOKENS,
+    group_tokens: int | None = None,
 ) -> int:
-    """The bytes of a batch: KV cache, logits and activations, without the weights."""
+    """The bytes of a batch: KV cache, logits and activations, without the weights.
+
+    Its groups are the smallest of the device if `group_tokens` is None.
+    """
     block = 0 if config.decoder.attn_softcap is None else BLOCK_BYTES
-    group = group_size(config, rows, device) if rows else 0
+    group = group_size(config, rows, group_tokens or GROUP_TOKENS[device][-1]) if rows else 0
     return (
         block
         + rows * row_bytes(config, itemsize, new_tokens, device)
@@ -164,18 +170,26 @@ class MemoryBudget:
 
         If images have several prompts (`shares_images`), features are kept on a GPU for the next.
         """
+        return self.batch(new_tokens, shares_images=shares_images)[0]
+
+    def batch(self, new_tokens: int, *, shares_images: bool = False) -> tuple[int, int]:
+        """As `batch_size`, and the tokens of the groups that are prefilled."""
         limit = MOST_ROWS[self.device]
         if self.device == "cpu" and parameters(self.config) > LARGE_PARAMETERS:
             limit = ROWS_OF_LARGE_ON_CPU
         free = SHARE_OF_FREE[self.device] * self.free
         if shares_images and self.device == "cuda":
             free -= MAX_FEATURE_BYTES
-        fitting = (rows for rows in range(limit, 1, -1) if self._needed(rows, new_tokens) <= free)
-        return next(fitting, 1)
-
-    def _needed(self, rows: int, new_tokens: int) -> int:
-        sizes = (self.config, self.itemsize, rows)
-        return batch_bytes(*sizes, device=self.device, new_tokens=new_tokens)
+        needed = partial(
+            batch_bytes, self.config, self.itemsize, device=self.device, new_tokens=new_tokens
+        )
+        rows, tokens = 1, 0
+        for tokens in GROUP_TOKENS[self.device]:
+            counts = range(limit, 1, -1)
+            rows = next((rows for rows in counts if needed(rows, group_tokens=tokens) <= free), 1)
+            if rows >= ENOUGH_ROWS:
+                break
+        return rows, tokens
 
 
 def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:

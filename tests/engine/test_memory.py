@@ -19,6 +19,8 @@ from pgcli.engine.image_cache import MAX_BYTES as MAX_FEATURE_BYTES
 from pgcli.engine.memory import (
     BLOCK_BYTES,
     CUDA_BYTES,
+    ENOUGH_ROWS,
+    GROUP_TOKENS,
     LONG_PROMPT,
     MOST_ROWS,
     NEW_TOKENS,
@@ -67,10 +69,10 @@ CARDS = {
     "RTX 4090, 24 GB": (23_600, 2, 256, 256, 223, 83),
     "A10, 24 GB": (22_500, 2, 256, 256, 209, 70),
     "L4, 24 GB": (22_500, 2, 256, 256, 209, 70),
-    "RTX 3060, 12 GB": (11_300, 2, 73, 23, 50, 16),
-    "RTX 4060, 8 GB": (7_200, 2, 18, 5, 8, 2),
-    "T4, 16 GB, float32": (14_900, 4, 24, 7, 14, 4),
-    "T4, 16 GB, float16": (14_900, 2, 205, 90, 87, 28),
+    "RTX 3060, 12 GB": (11_300, 2, 73, 118, 80, 28),
+    "RTX 4060, 8 GB": (7_200, 2, 59, 28, 8, 3),
+    "T4, 16 GB, float32": (14_900, 4, 106, 44, 19, 6),
+    "T4, 16 GB, float16": (14_900, 2, 205, 90, 87, 51),
 }
 SMALL = PaliGemmaConfig(
     VisionConfig(64, 2, 128, 4, patch_size=14, resolution=112),
@@ -125,7 +127,7 @@ def test_activations_are_counted_for_a_group_and_not_for_every_row():
     rows = MemoryBudget(config, 2, "cuda", free).batch_size()
     each = row_bytes(config, 2, device="cuda") + group_bytes(config, 2, 1, "cuda")
     assert rows > 2.2 * (SHARE_OF_FREE["cuda"] * free // each)
-    group = group_size(config, rows, "cuda")
+    group = group_size(config, rows, GROUP_TOKENS["cuda"][0])
     assert group < rows / 2
     recorded = cuda_bytes(config, 2, rows, 0) - CUDA_BYTES
     assert recorded > rows * 6 * config.decoder.vocab_size  # the logits of a recorded step
@@ -250,6 +252,17 @@ class TestBatchSize:
             free = mebibytes * 2**20 - itemsize * parameters(config)
             found.append(MemoryBudget(config, itemsize, "cuda", free).batch_size(64))
         assert found == expected
+
+    def test_groups_are_smaller_where_few_rows_would_fit(self, tiny, monkeypatch):
+        monkeypatch.setitem(GROUP_TOKENS, "cpu", (2048, 128))
+        engine = loader.load(Checkpoint("m", tiny), device="cpu", dtype="float32")
+        config, question = engine.model.config, Question("ask", None, 64)
+        for rows, tokens in ((ENOUGH_ROWS, 2048), (ENOUGH_ROWS // 2, 128)):
+            needed = batch_bytes(config, 4, rows, new_tokens=64, group_tokens=tokens)
+            engine._budget = MemoryBudget(config, 4, "cpu", int(needed / SHARE_OF_FREE["cpu"]) + 9)
+            list(engine.ask([], question))
+            assert engine.batch_size >= rows
+            assert engine._group_rows(question, rows) == group_size(config, rows, tokens)
 
     def test_features_take_memory_where_images_have_several_prompts(self):
         budget = MemoryBudget(PUBLISHED, 2, "cuda", 3 * 10**9)

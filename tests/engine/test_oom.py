@@ -124,7 +124,7 @@ AMID_A_PASS: dict[str, tuple[Any, Callable[..., int]]] = {
 def test_oom_amid_a_pass_changes_no_row(loaded, expected_answers, monkeypatch, name, depth):
     """In groups that join running rows, also where tokens are read a step late."""
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", depth)
-    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", (3 * (16 + memory_module.USUAL_PROMPT),))
     owner, count_rows = AMID_A_PASS[name]
     real, calls = getattr(owner, name), []
 
@@ -149,7 +149,7 @@ def test_oom_while_rows_are_freed_doubles_no_token(loaded, monkeypatch):
     images, sampling = stream(14), SamplingParams(temperature=1.5, top_k=20, seed=2)
     expected = list(fresh(loaded).ask(images, QUESTIONS["free"], sampling))
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
-    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
+    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", (3 * (16 + memory_module.USUAL_PROMPT),))
     run, remove = ModelRunner._run, KVCache.remove
     batches: list[Any] = []
     failures: list[int] = []

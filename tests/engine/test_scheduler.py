@@ -173,7 +173,7 @@ def test_sequences_of_one_length_are_prefilled_together(loaded, monkeypatch):
 )
 def test_groups_fill_a_batch_evenly(loaded, monkeypatch, batch_size, fitting, groups):
     tokens = fitting * (loaded.model.config.image_tokens + memory.USUAL_PROMPT)
-    monkeypatch.setitem(memory.GROUP_TOKENS, "cpu", tokens)
+    monkeypatch.setitem(memory.GROUP_TOKENS, "cpu", (tokens,))
     passes = Passes(monkeypatch)
     answered(fresh(loaded, batch_size), [9] * batch_size)
     assert [rows for rows, _ in passes.joined] == groups

@@ -155,7 +155,7 @@ def test_each_gpu_answers_with_its_own_dtype_and_memory(gpus, machine, number):
     assert set(placed) == {f"cuda:{index}" for index in range(number)}
     assert {engine.dtype for engine in machine.loaded} == {"bfloat16"}
     batches = [placed[f"cuda:{index}"].batch_size for index in range(number)]
-    assert batches == sorted({*batches}), "each has its own memory"
+    assert len({*batches}) == number, "each has its own memory"
 
 
 @pytest.mark.parametrize("number", [2, 8])
