@@ -1,9 +1,10 @@
 """Measures load time, caption time and memory of a 3b model with random weights.
 
-    python benchmarks/full_size.py --generation 2 --folder runs/3b-second
+    python benchmarks/full_size.py --generation 2 --folder runs/3b-second --quantize int8
 
 Writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it exists. Prints as JSON the times
-of loading and of a caption, and the peak resident memory relative to the size of the weights.
+of loading and of a caption, and the peak resident memory of both; loading's also relative to the
+size of the weights once they are loaded.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ def main() -> None:
         generation=(1, 2),
         resolution=(224, 448, 896),
         rows=2,
+        quantize=("none", "int8"),
         measure=False,  # in the process that is measured
     )
     if args.measure:
-        json.dump(measured(args.folder, args.rows), sys.stdout)
+        json.dump(measured(args.folder, args.rows, args.quantize), sys.stdout)
         return
     if not (args.folder / "config.json").exists():
         make(args.folder, args.generation, args.resolution)
     command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", args.rows]
-    command += ["--folder", args.folder.absolute()]
+    command += ["--folder", args.folder.absolute(), "--quantize", args.quantize]
     process = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, check=True, cwd=ROOT)
     sys.stdout.write(json.dumps(json.loads(process.stdout), indent=2) + "\n")
 
@@ -80,9 +82,9 @@ def _close(folder: Path, shard: dict, shards: dict[str, str]) -> None:
     shard.clear()
 
 
-def measured(folder: Path, rows: int) -> dict[str, object]:
+def measured(folder: Path, rows: int, quantize: str) -> dict[str, object]:
     """Seconds and bytes of loading the checkpoint and of answering `rows` rows, in this process."""
-    from time import perf_counter
+    from time import perf_counter, process_time
 
     import numpy as np
     import torch
@@ -90,13 +92,17 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
     from pgcli import tasks
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.engine.loader import load
+    from pgcli.engine.memory import weight_bytes
     from pgcli.records import DecodedImage, Item
 
     imported = peak()
-    began = perf_counter()
-    engine = load(Checkpoint("full size", folder), dtype="bfloat16", batch_size=rows)
-    loaded, after_load = perf_counter(), peak()
-    weights = sum(parameter.nbytes for parameter in engine.model.parameters())
+    began, cpu_began = perf_counter(), process_time()
+    checkpoint = Checkpoint("full size", folder)
+    engine = load(checkpoint, dtype="bfloat16", batch_size=rows, quantize=quantize)
+    loaded, cpu_loaded, after_load = perf_counter(), process_time(), peak()
+    weights = weight_bytes(
+        engine.model.config, torch.bfloat16, device=engine.device, quantize=quantize
+    )
     side = engine.spec.resolution
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     question = tasks.caption(max_new_tokens=8)
@@ -110,6 +116,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "weights_gb": weights / 1e9,
         "load_seconds": round(loaded - began, 1),
+        "load_processor_seconds": round(cpu_loaded - cpu_began, 1),
         "load_peak_over_weights": round((after_load - imported) / weights, 3),
         "rows": rows,
         "answer_seconds": round(answered - loaded, 1),

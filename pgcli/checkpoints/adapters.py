@@ -14,13 +14,13 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.files import read_json
@@ -119,22 +119,66 @@ class AdapterTensors:
     full_weights: dict[str, TensorInfo] = field(default_factory=dict)
 
 
-@torch.no_grad()
-def merge(model: PaliGemma, folder: Path) -> None:
-    """Merge the adapter in `folder` into the model's weights, in place.
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter that fits a model, as `WeightChanges`: it merges itself into the weights.
 
-    Names, shapes and settings are checked before a weight is changed. Raises InvalidCheckpoint with
-    the name of the tensor or setting that is unknown, missing or of another shape; values that are
-    not finite are found later and leave the model partly changed.
+    `unties` says whether the LM head, tied until now, gets a weight of its own.
+    """
+
+    folder: Path
+    config: AdapterConfig
+    tensors: AdapterTensors
+    unties: bool
+
+    def changes(self, name: str) -> bool:
+        """Whether a weight is adapted, or stored whole."""
+        return name in self.tensors.loras or self._full_weight(name) is not None
+
+    @torch.no_grad()
+    def apply(self, name: str, weight: Tensor) -> None:
+        """Merge what the adapter has for this weight into it, in place.
+
+        Raises InvalidCheckpoint for values that are not finite.
+        """
+        with _adapter_named(self.folder):
+            if full := self._full_weight(name):
+                weight.copy_(_read_finite(full))
+            if lora := self.tensors.loras.get(name):
+                _add_lora(weight.flatten(1), lora, self.config)
+
+    def _full_weight(self, name: str) -> TensorInfo | None:
+        full = self.tensors.full_weights
+        if name == HEAD and self.unties and HEAD not in full and EMBEDDING in full:
+            # the base's embedding is that of the head too, if the adapter does not train it
+            return None if self.config.saves(full[EMBEDDING].name) else full[EMBEDDING]
+        return full.get(name)
+
+
+def open_adapter(folder: Path, model: PaliGemma) -> Adapter:
+    """The adapter in a folder, for a model whose weights may be on the meta device.
+
+    Raises InvalidCheckpoint with the name of the tensor or setting that is unknown, missing or of
+    another shape.
     """
     slices = param_slices(model)
     slices.setdefault(HEAD, ParamSlice(HEAD, 0, slices[EMBEDDING].shape))
     with _adapter_named(folder):
         required_files(str(folder), "adapter", file_names(folder), folder.joinpath)
         config = read_adapter_config(folder)
-        adapter = read_adapter(folder / ADAPTER_WEIGHTS, slices)
-        check_adapter(adapter, config, slices)
-        _merge_all(model, adapter, config)
+        tensors = read_adapter(folder / ADAPTER_WEIGHTS, slices)
+        check_adapter(tensors, config, slices)
+        full, loras = tensors.full_weights, tensors.loras
+        own = {name for name, tensor in full.items() if config.saves(tensor.name)}
+        is_copy = model.config.tied and HEAD not in own and {HEAD, EMBEDDING} <= full.keys()
+        if is_copy and tensors_equal(full[HEAD], full[EMBEDDING]):  # PEFT saves both of tied ones
+            del full[HEAD]
+        changes_head = HEAD in full or HEAD in loras
+        changes_embedding = EMBEDDING in own or EMBEDDING in loras
+        unties = model.config.tied and (
+            changes_head or (changes_embedding and not config.ensure_weight_tying)
+        )
+        return Adapter(folder, config, tensors, unties)
 
 
 @contextmanager
@@ -324,39 +368,6 @@ def check_adapter(adapter: AdapterTensors, config: AdapterConfig, slices: Slices
 
 def _without_index(name: str) -> str:
     return re.sub(r"\.\d+\.", ".#.", name)
-
-
-def _merge_all(model: PaliGemma, adapter: AdapterTensors, config: AdapterConfig) -> None:
-    full = adapter.full_weights
-    own = {name for name, tensor in full.items() if config.saves(tensor.name)}
-    is_copy = model.config.tied and HEAD not in own and {HEAD, EMBEDDING} <= full.keys()
-    if is_copy and tensors_equal(full[HEAD], full[EMBEDDING]):  # PEFT saves both of tied weights
-        del full[HEAD]
-    weights = _stored_weights(model)
-    for name in full.keys() - own - {HEAD}:
-        weights[name].copy_(_read_finite(full[name]))
-    changes_head = HEAD in full or HEAD in adapter.loras
-    changes_embedding = EMBEDDING in own or EMBEDDING in adapter.loras
-    if model.config.tied and (
-        changes_head or (changes_embedding and not config.ensure_weight_tying)
-    ):
-        head = model.decoder.embed_tokens.weight.detach().clone()
-        model.decoder.lm_head.weight = nn.Parameter(head, requires_grad=False)
-        model.config = replace(model.config, tied=False)
-        weights = _stored_weights(model)
-    for name in full.keys() & (own | {HEAD}):
-        weights[name].copy_(_read_finite(full[name]))
-    for name, lora in adapter.loras.items():
-        _add_lora(weights[name].flatten(1), lora, config)
-
-
-def _stored_weights(model: PaliGemma) -> dict[str, Tensor]:
-    """The weight of each stored tensor: a parameter, or its rows of a fused parameter."""
-    parameters = dict(model.named_parameters())
-    return {
-        name: parameters[rows.parameter].narrow(0, rows.start, rows.shape[0])
-        for name, rows in param_slices(model).items()
-    }
 
 
 def _read_finite(tensor: TensorInfo) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,26 @@ def read_into(out: Tensor, tensor: TensorInfo) -> None:
             chunk = buffer[: len(target)]
             _fill(chunk, file, tensor)
             target.copy_(chunk)
+
+
+def map_tensor(tensor: TensorInfo) -> Tensor:
+    """The tensor in its stored dtype as the file's pages, which the system reads when needed.
+
+    Changes to the tensor do not change the file.
+    """
+    start = tensor.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    skipped = tensor.offset - start
+    try:
+        with open_model_file(tensor.file) as file:
+            length = skipped + tensor.nbytes
+            pages = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
+    except (OSError, ValueError) as error:  # the file has become shorter
+        raise InvalidCheckpoint(
+            f"{tensor.file} cannot be mapped: {error}", hint=damage_hint(tensor.file)
+        ) from error
+    dtype = TORCH_DTYPES[tensor.dtype]
+    count = tensor.nbytes // dtype.itemsize
+    return torch.frombuffer(pages, dtype=dtype, count=count, offset=skipped).view(tensor.shape)
 
 
 def tensors_equal(first: TensorInfo, second: TensorInfo) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pgcli.checkpoints import adapters, weights
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families import family_of_model
 from pgcli.checkpoints.families.paligemma import PALIGEMMA
@@ -66,10 +68,10 @@ def merge_adapter(base: Path, adapter: Path, folder: Path) -> None:
     """Write the checkpoint `base` with a PEFT adapter merged into its weights.
 
     Sums are computed in float32 and rounded once to the dtype in which `base` is stored. Raises
-    InvalidCheckpoint as `weights.load` and `adapters.merge` do.
+    InvalidCheckpoint as `weights.load` and `open_adapter` do.
     """
-    model = weights.load(base, read_config(base), dtype=stored_dtype(base))
-    adapters.merge(model, adapter)
+    merged = partial(open_adapter, adapter)
+    model = weights.load(base, read_config(base), dtype=stored_dtype(base), adapter=merged)
     save_checkpoint(model, folder, source=base)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
@@ -18,6 +19,7 @@ from pgcli.checkpoints.names import QKV, TensorNames, without_wrappers
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
+    map_tensor,
     read_headers,
     read_into,
     read_tensor,
@@ -27,6 +29,7 @@ from pgcli.checkpoints.weight_files import INDEX, SINGLE, weight_files, weight_m
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
+from pgcli.model.cpu.packed_modules import MappedEmbedding
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.two_towers import TwoTowers
 
@@ -79,10 +82,39 @@ def skip_init() -> Iterator[None]:
         yield
 
 
+class WeightChanges(Protocol):
+    """Changes to stored weights, such as an adapter's."""
+
+    @property
+    def unties(self) -> bool:
+        """Whether the LM head gets a weight of its own, which starts as a copy of the embedding."""
+
+    def changes(self, name: str) -> bool:
+        """Whether the weight of this name is changed."""
+
+    def apply(self, name: str, weight: Tensor) -> None:
+        """Change a weight, or the rows of a fused one, in place."""
+
+
+#: Does something to one of the model's `parts`, whose weights are loaded.
+FinishPart = Callable[[PaliGemma, nn.Module], None]
+
+
 def load(
-    folder: Path, config: PaliGemmaConfig, *, dtype: torch.dtype, device: torch.device | str = "cpu"
+    folder: Path,
+    config: PaliGemmaConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    adapter: Callable[[PaliGemma], WeightChanges] | None = None,
+    finish: FinishPart | None = None,
 ) -> PaliGemma:
     """The model with a checkpoint's weights, in evaluation mode; never holds a second copy.
+
+    `adapter` returns the changes to the weights of a model of these shapes. `finish` is called with
+    each of the model's `parts`, while the next one is read; weights that it replaces are freed, so
+    that a quantized model is never in memory as it is stored. An embedding that the LM head does
+    not need any more is mapped.
 
     Raises InvalidCheckpoint with the tensor's name before memory is allocated: for a missing or
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
@@ -94,7 +126,22 @@ def load(
     if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[EMBEDDING]):
         del stored[HEAD]
         model = meta_model(config)
-    return _read_weights(model, stored, PALIGEMMA, dtype, device)
+    changes = None if adapter is None else adapter(model)
+    if changes is not None and changes.unties:
+        stored[HEAD] = stored[EMBEDDING]
+        model = meta_model(replace(model.config, tied=False))
+    if finish is None:
+        return _read_parts(model, [model], stored, PALIGEMMA, dtype, device, changes)
+
+    def finish_and_map(part: nn.Module) -> None:
+        is_head = part is model.decoder.lm_head
+        finish(model, part)
+        is_changed = changes is not None and changes.changes(EMBEDDING)
+        if is_head and model.decoder.lm_head is not part and not is_changed:
+            _map_embedding(model, stored[EMBEDDING], dtype)
+
+    parts = [*model.parts()]
+    return _read_parts(model, parts, stored, PALIGEMMA, dtype, device, changes, finish_and_map)
 
 
 def load_encoder(
@@ -111,7 +158,7 @@ def load_encoder(
     """
     stored, model = find_tensors(folder, names), meta_encoder(config)
     _check_tensors(stored, param_slices(model, names), names)
-    return _read_weights(model, stored, names, dtype, device)
+    return _read_parts(model, [model], stored, names, dtype, device)
 
 
 def count_parameters(config: TwoTowersConfig | ClassifierConfig) -> int:
@@ -127,27 +174,75 @@ def meta_encoder(config: TwoTowersConfig | ClassifierConfig) -> TwoTowers | Imag
         )
 
 
-def _read_weights(
+def _read_parts(
     model: Model,
+    parts: Sequence[nn.Module],
     stored: Mapping[str, TensorInfo],
     names: TensorNames,
     dtype: torch.dtype,
     device: torch.device | str,
+    changes: WeightChanges | None = None,
+    finish: Callable[[nn.Module], None] | None = None,
 ) -> Model:
-    """Allocate the parameters of a model on the meta device and fill them, in file order."""
-    model = model.eval()
-    _allocate(model, dtype, device)
-    slices = param_slices(model, names)
-    parameters = dict(model.named_parameters())
-    in_file_order = sorted(stored, key=lambda name: (stored[name].file, stored[name].offset))
-    for name in in_file_order:
-        part, parameter = slices[name], parameters[slices[name].parameter]
-        if part.transposed:
+    """Allocate and fill the parameters of each part, from the meta device; then `finish` the part.
+
+    Meanwhile a thread reads the next one.
+    """
+    slices = param_slices(model.eval(), names)
+    owned = _parameters_of_parts(model, parts)
+
+    def start(part: nn.Module) -> Future[None]:
+        parameters = _allocate(model, owned[part], dtype, device)
+        targets = {
+            name: (parameters[target.parameter], target)
+            for name, target in slices.items()
+            if target.parameter in parameters
+        }
+        return reader.submit(_fill, targets, stored, changes)
+
+    with ThreadPoolExecutor(1) as reader:
+        reading = start(parts[0])
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            reading.result()
+            if following is not None:
+                reading = start(following)
+            if finish is not None:
+                finish(part)
+    return model
+
+
+def _parameters_of_parts(
+    model: nn.Module, parts: Sequence[nn.Module]
+) -> dict[nn.Module, list[str]]:
+    """The names of each part's parameters; of several parts with a parameter, the first has it."""
+    owners = {id(parameter): part for part in reversed(parts) for parameter in part.parameters()}
+    if isinstance(model, PaliGemma):
+        owners[id(model.decoder.embed_tokens.weight)] = parts[0]  # with the head, which may use it
+    owned: dict[nn.Module, list[str]] = {part: [] for part in parts}
+    for name, parameter in model.named_parameters():
+        owned[owners[id(parameter)]].append(name)
+    return owned
+
+
+def _fill(
+    targets: Mapping[str, tuple[Tensor, ParamSlice]],
+    stored: Mapping[str, TensorInfo],
+    changes: WeightChanges | None,
+) -> None:
+    """Read the stored tensors of these names into parameters, in file order, and change them."""
+    for name in sorted(targets, key=lambda name: (stored[name].file, stored[name].offset)):
+        parameter, target = targets[name]
+        if target.transposed:
             parameter.copy_(read_tensor(stored[name]).T)
             continue
-        rows = parameter.narrow(0, part.start, part.shape[0]) if part.shape else parameter
+        rows = parameter.narrow(0, target.start, target.shape[0]) if target.shape else parameter
         read_into(rows, stored[name])
-    return model
+        if changes is not None:
+            changes.apply(name, rows)
+
+
+def _map_embedding(model: PaliGemma, stored: TensorInfo, dtype: torch.dtype) -> None:
+    model.decoder.add_module("embed_tokens", MappedEmbedding(map_tensor(stored), dtype))
 
 
 def meta_model(config: PaliGemmaConfig) -> PaliGemma:
@@ -156,12 +251,20 @@ def meta_model(config: PaliGemmaConfig) -> PaliGemma:
         return PaliGemma(config)
 
 
-def _allocate(model: nn.Module, dtype: torch.dtype, device: torch.device | str) -> None:
+def _allocate(
+    model: nn.Module, names: Iterable[str], dtype: torch.dtype, device: torch.device | str
+) -> dict[str, Tensor]:
+    """Replace parameters on the meta device by memory, and return them."""
     # as `to_empty`, which would import sympy first
-    for module in model.modules():
-        for name, parameter in [*module.named_parameters(recurse=False)]:
-            memory = torch.empty(parameter.shape, dtype=dtype, device=device)
-            setattr(module, name, nn.Parameter(memory, requires_grad=False))
+    parameters: dict[str, Tensor] = {}
+    for name in names:
+        shape = model.get_parameter(name).shape
+        with torch.inference_mode(False):  # another thread fills them
+            memory = torch.empty(shape, dtype=dtype, device=device)
+            parameters[name] = nn.Parameter(memory, requires_grad=False)
+        module, _, own_name = name.rpartition(".")
+        setattr(model.get_submodule(module), own_name, parameters[name])
+    return parameters
 
 
 def find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:

@@ -93,9 +93,10 @@ def rows_of_3b(itemsize: int, free: int) -> int:
     vision = VisionConfig(1152, 27, 4304, 16, patch_size=14, resolution=224)
     decoder = DecoderConfig(2048, 18, 16384, 8, 1, 256, vocab_size=257216)
     config = PaliGemmaConfig(vision, decoder, image_token_id=257152)
-    if not largest_batch(config, itemsize=itemsize, device="cuda", free=free):
+    remaining = free - itemsize * parameters(config)
+    if not largest_batch(config, itemsize=itemsize, device="cuda", remaining=remaining):
         return 0
-    return MemoryBudget(config, itemsize, "cuda", free - itemsize * parameters(config)).batch_size()
+    return MemoryBudget(config, itemsize, "cuda", remaining).batch_size()
 
 
 def no_gpu(torch: Any, driver: str | None) -> Finding:

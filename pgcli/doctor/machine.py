@@ -15,6 +15,7 @@ from pgcli.doctor.finding import Finding, bad, ok, warn
 
 GB = 10**9
 LARGE_MODEL_BYTES = 7 * GB  # 3b in bfloat16, and a few rows
+INT8_MODEL_BYTES = 4.5 * GB  # the same, quantized
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
@@ -57,7 +58,8 @@ def memory() -> Finding:
     if free < LARGE_MODEL_BYTES:
         return warn(
             "memory",
-            f"{description}; a 3b model takes {LARGE_MODEL_BYTES / GB:.0f} GB in bfloat16",
+            f"{description}; a 3b model takes {LARGE_MODEL_BYTES / GB:.0f} GB in bfloat16, "
+            f"{INT8_MODEL_BYTES / GB:.1f} GB with --quantize int8 on a CPU",
             "pgcli info MODEL says what a model needs; close other programs, or raise the limit",
         )
     return ok("memory", description)

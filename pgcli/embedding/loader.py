@@ -68,7 +68,7 @@ def load(
     # images are embedded without a tokenizer
     texts = text_processor(folder, description) if has_tokenizer(folder) else None
     parameters = weights.count_parameters(config)
-    check_fits(parameters, chosen_dtype, chosen_device, "none")
+    check_fits(lambda dtype, _: parameters * dtype.itemsize, chosen_dtype, chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,14 +20,14 @@ from pgcli.engine.memory import (
     SMALLER_MODEL,
     MemoryBudget,
     check_fits,
-    parameters,
+    weight_bytes,
 )
 from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
-from pgcli.model.optimize import optimize_for_device
+from pgcli.model.optimize import optimize_part
 from pgcli.model.quantized.support import quantization_problem
 
 QUANTIZATIONS = ("none", "int8", "fp8")
@@ -58,18 +59,29 @@ def load(
     tokenizer = read_tokenizer(folder, config)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, chosen_device, chosen_dtype)
-    check_fits(parameters(config), chosen_dtype, chosen_device, quantize)
+    kind = chosen_device.type
+    check_fits(
+        lambda dtype, quantize: weight_bytes(config, dtype, device=kind, quantize=quantize),
+        chosen_dtype,
+        chosen_device,
+        quantize,
+    )
     mask_decoder_file = mask_decoder_file or own_mask_decoder(folder)
     decoder = None
     if mask_decoder_file is not None:
         decoder = mask_decoder.load(mask_decoder_file, device=chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
-        model = weights.load(folder, config, dtype=chosen_dtype, device=chosen_device)
-        if adapter is not None:
-            adapters.merge(model, adapter.folder)
-            warn_of_another_base(adapter, checkpoint)
-        optimize_for_device(model, quantize)
+        model = weights.load(
+            folder,
+            config,
+            dtype=chosen_dtype,
+            device=chosen_device,
+            adapter=None if adapter is None else partial(adapters.open_adapter, adapter.folder),
+            finish=partial(optimize_part, quantize=quantize),
+        )
+    if adapter is not None:
+        warn_of_another_base(adapter, checkpoint)
     free = free_bytes(chosen_device)
     budget = MemoryBudget(config, chosen_dtype.itemsize, chosen_device.type, free)
     return InferenceEngine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -14,8 +14,9 @@ from pgcli.engine.image_cache import MAX_BYTES as MAX_FEATURE_BYTES
 from pgcli.errors import NoUsableDevice
 from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.model.cpu.optimize import packed_bytes
+from pgcli.model.cpu.optimize import prefills_in_bf16
 from pgcli.model.kv_cache import BUCKET, FEW_ROWS
+from pgcli.model.quantized.support import quantization_problem
 from pgcli.tasks import Question
 
 NEW_TOKENS = 256  # assumed before the question is known
@@ -44,6 +45,25 @@ def parameters(config: PaliGemmaConfig) -> int:
     projector = (vision.width + 1) * decoder.width
     head = 0 if config.tied else decoder.vocab_size * decoder.width
     return _vision_parameters(vision) + projector + _decoder_parameters(decoder) + head
+
+
+def weight_bytes(
+    config: PaliGemmaConfig, dtype: torch.dtype, *, device: str = "cpu", quantize: str = "none"
+) -> int:
+    """The bytes of loaded weights, which are quantized part by part while they are read."""
+    decoder, itemsize = config.decoder, dtype.itemsize
+    every = parameters(config) * itemsize
+    embedding = decoder.vocab_size * decoder.width
+    mlps = 3 * decoder.depth * decoder.width * decoder.mlp_dim
+    if quantize == "none":
+        return every
+    if device != "cpu":  # a byte for each weight of the MLPs
+        return every - mlps * (itemsize - 1)
+    heads = decoder.num_heads + decoder.num_kv_heads
+    layers = mlps + 2 * decoder.depth * heads * decoder.head_dim * decoder.width
+    kept = every if prefills_in_bf16(dtype) else every - layers * itemsize
+    # the head is quantized, and the embedding mapped
+    return kept + layers + embedding - embedding * itemsize * (1 if config.tied else 2)
 
 
 def group_size(config: PaliGemmaConfig, rows: int, tokens: int) -> int:
@@ -144,9 +164,8 @@ def cache_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
     return 2 * decoder.depth * decoder.num_kv_heads * decoder.head_dim * itemsize
 
 
-def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, free: int) -> int:
-    """How many rows fit into free memory together with the weights; 0 if none does."""
-    remaining = free - parameters(config) * itemsize
+def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, remaining: int) -> int:
+    """How many rows fit into the memory that remains beside the weights; 0 if none does."""
     limit = min(LARGEST_BATCH, max(0, remaining) // row_bytes(config, itemsize, device=device))
     fitting = (
         rows
@@ -192,9 +211,15 @@ class MemoryBudget:
         return rows, tokens
 
 
-def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:
+#: The bytes of a model's weights in a dtype and with a quantization.
+WeightBytes = Callable[[torch.dtype, str], int]
+
+
+def check_fits(
+    weights: WeightBytes, dtype: torch.dtype, device: torch.device, quantize: str = "none"
+) -> None:
     """Raise NoUsableDevice if the weights do not fit into free memory."""
-    needed = _loaded_bytes(parameters, dtype, device, quantize)
+    needed = weights(dtype, quantize)
     free = free_bytes(device)
     if needed <= free:
         return
@@ -202,27 +227,23 @@ def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quanti
     raise NoUsableDevice(
         f"the weights take {needed / 1e9:.1f} GB in {name}, and {device} has {free / 1e9:.1f} GB "
         "free",
-        hint="; ".join([*_alternatives(parameters, dtype, device, quantize), SMALLER_MODEL]),
+        hint="; ".join([*_alternatives(weights, dtype, device, quantize), SMALLER_MODEL]),
     )
 
 
 def _alternatives(
-    parameters: int, dtype: torch.dtype, device: torch.device, quantize: str
+    weights: WeightBytes, dtype: torch.dtype, device: torch.device, quantize: str
 ) -> Iterator[str]:
     """Hints: options that reduce the memory of the weights, and by how much."""
-    half = _loaded_bytes(parameters, torch.bfloat16, device, quantize)
+    half, needed = weights(torch.bfloat16, quantize), weights(dtype, quantize)
     if dtype == torch.float32:
         yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"
-    if _loaded_bytes(1000, dtype, device, quantize) > 1000 * dtype.itemsize:
-        yield "--quantize none takes a third less"
+    for other in (name for name in ("none", "int8", "fp8") if name != quantize):
+        taken = weights(dtype, other)
+        if taken < needed and quantization_problem(other, device, dtype) is None:
+            yield f"--quantize {other} takes {taken / 1e9:.1f} GB"
     if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
         yield "--device cpu has room"
-
-
-def _loaded_bytes(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> int:
-    """The bytes of the weights as they are loaded; a GPU quantizes them there, layer by layer."""
-    stored = parameters * dtype.itemsize
-    return packed_bytes(stored, dtype, quantize) if device.type == "cpu" else stored
 
 
 def _vision_parameters(config: VisionConfig) -> int:

@@ -10,7 +10,15 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import total_bytes, weight_files
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.engine.memory import MemoryBudget, cache_bytes, largest_batch, needed_bytes, parameters
+from pgcli.engine.loader import check_quantization
+from pgcli.engine.memory import (
+    MemoryBudget,
+    batch_bytes,
+    cache_bytes,
+    largest_batch,
+    parameters,
+    weight_bytes,
+)
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
 
@@ -19,12 +27,13 @@ DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def model_info(
-    checkpoint: Checkpoint, *, device: str = "auto", dtype: str = "auto"
+    checkpoint: Checkpoint, *, device: str = "auto", dtype: str = "auto", quantize: str = "none"
 ) -> dict[str, object]:
     """Sizes, resolution, tokens per image, device, dtype, memory in bytes per batch size, files.
 
     `largest_batch` fits into free memory, 0 if the weights alone do not; `batch_size` is the
-    automatic one. `stored_dtype` is null if the files contain several dtypes.
+    automatic one. `stored_dtype` is null if the files contain several dtypes. Raises as
+    `check_quantization`.
     """
     folder = checkpoint.folder
     config = read_config(folder)
@@ -32,7 +41,9 @@ def model_info(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     size, free = chosen_dtype.itemsize, free_bytes(chosen_device)
     kind = chosen_device.type
-    remaining = max(0, free - parameters(config) * size)
+    check_quantization(quantize, chosen_device, chosen_dtype)
+    weights = weight_bytes(config, chosen_dtype, device=kind, quantize=quantize)
+    remaining = max(0, free - weights)
     kinds = stored_dtypes(folder)
     return {
         "name": checkpoint.name,
@@ -49,10 +60,13 @@ def model_info(
         "device": str(chosen_device),
         "dtype": str(chosen_dtype).removeprefix("torch."),
         "cache_bytes_per_token": cache_bytes(config, size),
-        "weights_bytes": parameters(config) * size,
-        "memory": {str(n): needed_bytes(config, size, n, device=kind) for n in BATCH_SIZES},
+        "quantize": quantize,
+        "weights_bytes": weights,
+        "memory": {
+            str(n): weights + batch_bytes(config, size, n, device=kind) for n in BATCH_SIZES
+        },
         "free_memory": free,
-        "largest_batch": largest_batch(config, itemsize=size, device=kind, free=free),
+        "largest_batch": largest_batch(config, itemsize=size, device=kind, remaining=remaining),
         "batch_size": MemoryBudget(config, size, kind, remaining).batch_size(),
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
     }

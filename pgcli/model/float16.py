@@ -7,12 +7,12 @@ layer's input does not depend on the scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import cast
 
 import torch
+from torch import nn
 
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
@@ -29,7 +29,6 @@ def float16_problem(config: PaliGemmaConfig) -> str:
     return ""
 
 
-@torch.no_grad()
 def scale_for_float16(model: PaliGemma) -> None:
     """Scale the decoder's weights in place, so that its activations are far from 65,504.
 
@@ -38,20 +37,28 @@ def scale_for_float16(model: PaliGemma) -> None:
     with it the product that `down_proj` reads, is scaled. The layers' outputs are watched from now
     on, so that `overflow_named` can name the layer in which a value overflows.
     """
+    for part in model.parts():
+        scale_part_for_float16(model, part)
+
+
+@torch.no_grad()
+def scale_part_for_float16(model: PaliGemma, part: nn.Module) -> None:
+    """As `scale_for_float16`, for one of the model's `parts`; the last one is the model."""
     decoder = model.decoder
-    eps = decoder.config.norm_eps * SCALE**2  # of the mean square
-    decoder.config = replace(decoder.config, norm_eps=eps)
-    decoder.residual_scale = SCALE
-    model.projector.weight.mul_(SCALE)
-    model.projector.bias.mul_(SCALE)
-    for layer in cast(Iterable[GemmaDecoderLayer], decoder.layers):
-        layer.self_attn.o_proj.weight.mul_(SCALE)
-        _, up_HD = layer.mlp.gate_up_proj.weight.chunk(2)
+    if isinstance(part, GemmaDecoderLayer):
+        part.self_attn.o_proj.weight.mul_(SCALE)
+        _, up_HD = part.mlp.gate_up_proj.weight.chunk(2)
         up_HD.mul_(SCALE)
-    for module in decoder.modules():
+    for module in (decoder if part is model else part).children():
         if isinstance(module, RMSNorm):
-            module.eps = eps
+            module.eps *= SCALE**2  # of the mean square
+    if part is not model:
+        return
+    decoder.config = replace(decoder.config, norm_eps=decoder.config.norm_eps * SCALE**2)
+    decoder.residual_scale = SCALE
     weight = model.projector.weight
+    weight.mul_(SCALE)
+    model.projector.bias.mul_(SCALE)
     decoder.peak_L = torch.zeros(1 + decoder.config.depth, device=weight.device)
 
 

@@ -253,9 +253,8 @@ class Gemma(nn.Module):
 
     def embed(self, token_BT: Tensor) -> Tensor:
         """Token embeddings (B, T, D) times sqrt(D), a factor rounded to the weights' dtype."""
-        weight = self.embed_tokens.weight
-        factor = rounded(self.config.width**0.5, weight.dtype) * self.residual_scale
-        return F.embedding(token_BT, weight) * factor
+        x_BTD: Tensor = self.embed_tokens(token_BT)
+        return x_BTD * (rounded(self.config.width**0.5, x_BTD.dtype) * self.residual_scale)
 
     def watch(self, index: int, x: Tensor) -> None:
         """Note the largest absolute value of hidden states, if they are watched."""

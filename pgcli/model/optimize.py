@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from pgcli.model.cpu.optimize import optimize_for_cpu
-from pgcli.model.float16 import scale_for_float16
+from pgcli.model.cpu.optimize import optimize_part_for_cpu
+from pgcli.model.float16 import scale_part_for_float16
 from pgcli.model.paligemma import PaliGemma
 
 
 def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
-    """Replace the model's parts by the fastest that its device has, in place.
+    """Replace all parts of a loaded model, as `optimize_part` does."""
+    for part in model.parts():
+        optimize_part(model, part, quantize)
+
+
+def optimize_part(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
+    """Replace one of the model's `parts` by the fastest that its device has, in place.
 
     On the CPU weights are packed, and quantized if `quantize` is "int8"; on CUDA the tower and the
     decoder are fused, and the decoder's MLPs are quantized if it is "fp8". Elsewhere nothing
-    changes. In float16 the decoder is scaled first.
+    changes. In float16 the decoder is scaled first. The embedding must be loaded.
     """
-    if model.projector.weight.dtype == torch.float16:
-        scale_for_float16(model)
-    device = model.projector.weight.device.type
+    embedding_VD = model.decoder.embed_tokens.weight
+    if next(part.parameters(), embedding_VD).dtype == torch.float16:
+        scale_part_for_float16(model, part)
+    device = embedding_VD.device.type
     if device == "cpu":
-        optimize_for_cpu(model, quantize)
+        optimize_part_for_cpu(model, part, quantize)
     elif device == "cuda":
-        from pgcli.model.cuda.optimize import optimize_for_cuda
+        from pgcli.model.cuda.optimize import optimize_part_for_cuda
 
-        optimize_for_cuda(model, quantize)
+        optimize_part_for_cuda(model, part, quantize)

@@ -6,6 +6,8 @@ L new slots this pass · S slots so far · D width · V vocabulary
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,6 +37,17 @@ class PaliGemma(nn.Module):
         """Image features (B, P, D) for the decoder, without the scaling of text embeddings."""
         patch_BPD: Tensor = self.projector(self.vision(pixels_BCRR))
         return patch_BPD
+
+    def parts(self) -> Iterator[nn.Module]:
+        """The modules that are loaded and optimized one by one, and at last the model.
+
+        The LM head is first and has the embedding with it; the smallest layers are last, so that
+        the least memory is needed beside the others.
+        """
+        yield self.decoder.lm_head
+        yield from self.decoder.layers
+        yield from self.vision.layers
+        yield self
 
     def kv_cache(self, max_rows: int, *, fixed_shape: bool | None = None) -> KVCache:
         """An empty cache for this model, on its device and in its dtype."""

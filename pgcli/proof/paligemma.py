@@ -30,7 +30,7 @@ from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
-from pgcli.model.optimize import optimize_for_device
+from pgcli.model.optimize import optimize_part
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import reference
@@ -72,8 +72,7 @@ def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) 
     inputs = make_inputs(images, tokenizer, config, preprocessing)
 
     def ours(dtype: torch.dtype) -> Outputs:
-        model = weights.load(folder, config, dtype=dtype, device=device)
-        optimize_for_device(model)
+        model = weights.load(folder, config, dtype=dtype, device=device, finish=optimize_part)
         return engine_outputs(model, inputs)
 
     return Case(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.safetensors_files import read_into
 from pgcli.checkpoints.save import merge_adapter, save
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
@@ -34,11 +36,9 @@ QUERY = f"{PREFIX}model.language_model.layers.1.self_attn.q_proj"
 pytestmark = PEFT_WARNINGS
 
 
-def merged_model(base, folder, dtype=torch.float32):
-    model = weights.load(base, read_config(base), dtype=dtype)
-    if folder is not None:
-        adapters.merge(model, folder)
-    return model
+def merged_model(base, folder, dtype=torch.float32, device="cpu"):
+    adapter = None if folder is None else partial(adapters.open_adapter, folder)
+    return weights.load(base, read_config(base), dtype=dtype, device=device, adapter=adapter)
 
 
 def assert_same_logits(peft_model, model, base):
@@ -109,10 +109,9 @@ def test_a_large_weight_is_merged_in_chunks(tiny, tmp_path, monkeypatch):
     torch.testing.assert_close(pgcli_logits(merged_model(tiny, tmp_path)), whole, rtol=0, atol=1e-5)
 
 
-def test_weights_are_merged_in_place(tiny, tmp_path, device):
+def test_weights_are_merged_on_the_device(tiny, tmp_path, device):
     trained(tiny, tmp_path, target_modules=[*DECODER, "fc1", "embed_tokens"])
-    model = weights.load(tiny, read_config(tiny), dtype=torch.float32, device=device)
-    adapters.merge(model, tmp_path)
+    model = merged_model(tiny, tmp_path, device=device)
     assert {parameter.device.type for parameter in model.parameters()} == {device}
     torch.testing.assert_close(
         pgcli_logits(model.cpu()), pgcli_logits(merged_model(tiny, tmp_path)), **EXACT
@@ -202,12 +201,18 @@ def alter(folder, **changes):
 
 
 def refused(base, folder):
-    model = weights.load(base, read_config(base), dtype=torch.float32)
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    with pytest.raises(InvalidCheckpoint) as caught:
-        adapters.merge(model, folder)
-    changed = [name for name, now in model.named_parameters() if not torch.equal(before[name], now)]
-    return caught.value, changed
+    """The error of loading a model with an adapter, and the weights that were read before it."""
+    read = []
+
+    def record(out, tensor):
+        read.append(tensor.name)
+        read_into(out, tensor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "read_into", record)
+        with pytest.raises(InvalidCheckpoint) as caught:
+            merged_model(base, folder)
+    return caught.value, read
 
 
 @pytest.mark.parametrize(
@@ -242,9 +247,9 @@ def refused(base, folder):
 )
 def test_an_unsupported_setting_is_named(tiny, folder, changes, named):
     configure(folder, **changes)
-    error, changed = refused(tiny, folder)
+    error, read = refused(tiny, folder)
     assert named in str(error)
-    assert not changed
+    assert not read
 
 
 @pytest.mark.parametrize(
@@ -287,10 +292,10 @@ def test_settings_of_training_change_nothing(tiny, folder, changes):
 )
 def test_a_tensor_that_does_not_fit_is_named(tiny, folder, name, change):
     alter(folder, **{name: change})
-    error, changed = refused(tiny, folder)
+    error, read = refused(tiny, folder)
     module = name.removeprefix(PREFIX).split(".lora_")[0]
     assert module in str(error)
-    assert not changed
+    assert not read
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
@@ -302,19 +307,19 @@ def test_weights_that_are_not_finite_or_overflow_are_named(tiny, folder, value):
 
 def test_an_adapter_without_one_or_all_layers_is_refused(tiny, folder):
     alter(folder, **{f"{QUERY}.lora_{part}.weight": None for part in "AB"})
-    error, changed = refused(tiny, folder)
+    error, read = refused(tiny, folder)
     assert "layers.1.self_attn.q_proj" in str(error)
-    assert not changed
+    assert not read
     save_file({}, folder / WEIGHTS)
     assert "no LoRA matrices" in str(refused(tiny, folder)[0])
 
 
 def test_an_adapter_of_another_model_names_its_base(tiny2, folder):
     configure(folder, base_model_name_or_path="google/paligemma-3b-pt-224")
-    error, changed = refused(tiny2, folder)  # fewer key-value heads
+    error, read = refused(tiny2, folder)  # fewer key-value heads
     assert "v_proj" in str(error)
     assert "google/paligemma-3b-pt-224" in error.hint
-    assert not changed
+    assert not read
 
 
 def test_a_pickle_is_refused_with_a_hint_to_convert_it(tiny, folder):
@@ -341,9 +346,9 @@ def test_a_broken_file_is_named(tiny, folder, file, content):
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_bytes(content)
-    error, changed = refused(tiny, folder)
+    error, read = refused(tiny, folder)
     assert file in str(error)
-    assert not changed
+    assert not read
 
 
 def test_a_model_folder_is_refused_as_adapter(tiny):

@@ -11,7 +11,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.commands.info import facts as info_facts
-from pgcli.engine.memory import needed_bytes
+from pgcli.engine.memory import needed_bytes, weight_bytes
 from pgcli.info import model_info as facts_module
 from pgcli.info.model_info import BATCH_SIZES, model_info
 from pgcli.model.kv_cache import BUCKET
@@ -61,6 +61,21 @@ def test_memory_is_shown_for_batches_of_1_to_512_and_the_largest(tiny, monkeypat
     monkeypatch.setattr(facts_module, "free_bytes", lambda device: 1000)
     values = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
     assert (values["largest_batch"], values["batch_size"]) == (0, 1)
+
+
+def test_info_counts_with_quantized_weights(cli, tiny):
+    on_cpu = ("info", tiny, "--device", "cpu", "--json")
+    plain, quantized = (
+        json.loads(cli(*on_cpu, "--quantize", name)[1]) for name in ("none", "int8")
+    )
+    weights = weight_bytes(read_config(tiny), torch.float32, quantize="int8")
+    assert (quantized["quantize"], quantized["weights_bytes"]) == ("int8", weights)
+    saved = plain["weights_bytes"] - weights
+    assert saved > plain["weights_bytes"] / 3
+    assert quantized["memory"]["8"] == plain["memory"]["8"] - saved
+    assert cli(*on_cpu, "--quantize", "fp8")[0] == 17
+    code, _, message = cli("info", "demo-towers", "--quantize", "int8")
+    assert (code, "for models that answer with text" in message) == (2, True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

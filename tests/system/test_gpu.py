@@ -48,7 +48,7 @@ def test_narrow_dtypes_answer_nearly_alike(tmp_path, dtype):
 def test_fused_and_recorded_steps_answer_as_plain_ones(tmp_path, monkeypatch):
     options = ("--device", "cuda", "--dtype", "float32", "--batch-size", "16")
     rows = captions(tmp_path / "recorded.jsonl", *options)
-    monkeypatch.setattr("pgcli.engine.loader.optimize_for_device", lambda *given: None)
+    monkeypatch.setattr("pgcli.engine.loader.optimize_part", lambda *given, **named: None)
     expected = captions(tmp_path / "plain.jsonl", *options)
     for row, other in zip(rows, expected, strict=True):
         assert [row[name] for name in SHARED] == [other[name] for name in SHARED]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.filesize import decimal
@@ -11,7 +12,9 @@ from rich.filesize import decimal
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
-from pgcli.pipeline.request.options import models
+from pgcli.declare import same
+from pgcli.errors import UsageError
+from pgcli.pipeline.request.options import ModelOptions, models
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 
@@ -20,18 +23,26 @@ ModelArgument = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfoOptions(JsonOptions):
+    """The options of `info`."""
+
+    quantize: Literal["none", "int8", "fp8"] = same(ModelOptions, "quantize")
+
+
 @command(
     "info",
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default; "
     "PaliGemma, SigLIP, CLIP, or an image classifier.",
-    JsonOptions,
+    InfoOptions,
     LoadOptions,
-    examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
+    examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --quantize int8",
 )
 def info(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model, revision_of
 
-    options, model = call.build(LoadOptions), model or default_model()
+    shown, options = call.build(InfoOptions), call.build(LoadOptions)
+    model = model or default_model()
     checkpoint = find_model(model, revision_of(model, call.values, call.typed), Screen())
     from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import model_info
@@ -39,10 +50,16 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
 
     description = read_description(checkpoint.folder)
     if description.kind == "paligemma":
-        values = model_info(checkpoint, device=options.device, dtype=options.dtype)
+        values = model_info(
+            checkpoint, device=options.device, dtype=options.dtype, quantize=shown.quantize
+        )
+    elif shown.quantize != "none":
+        raise UsageError(
+            "--quantize is for models that answer with text", hint=f"{checkpoint.name} is none"
+        )
     else:
         values = tower_info(checkpoint, description, device=options.device, dtype=options.dtype)
-    if call.build(JsonOptions).json:
+    if shown.json:
         stdout.print_json(values)
     else:
         stdout.print_facts(facts(values))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import cast
+
 import torch
+from torch import nn
 
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.malloc import keep_freed_memory
 from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinearKernel, can_pack
-from pgcli.model.cpu.packed_modules import PackedLMHead, pack_encoder, pack_weights
+from pgcli.model.cpu.packed_modules import (
+    PackedLMHead,
+    pack_decoder_layer,
+    pack_encoder_layer,
+    pack_norms,
+)
+from pgcli.model.gemma import GemmaDecoderLayer, LMHead
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
+from pgcli.model.siglip import SiglipEncoderLayer
 from pgcli.model.two_towers import TwoTowers
 
 
@@ -19,20 +30,36 @@ def optimize_for_cpu(model: PaliGemma, quantize: str = "none") -> None:
     With `quantize` "int8" the decoder's layers and the LM head are quantized, the layers for decode
     steps only where prefill is faster in bfloat16.
     """
-    weight = model.projector.weight
-    if weight.device.type != "cpu":
+    for part in model.parts():
+        optimize_part_for_cpu(model, part, quantize)
+
+
+def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
+    """As `optimize_for_cpu`, for one of the model's `parts`, whose old weights are freed.
+
+    The embedding stays as it is, because its rows are looked up; an LM head that is tied to it and
+    not quantized uses it.
+    """
+    embedding_VD = model.decoder.embed_tokens.weight
+    if embedding_VD.device.type != "cpu":
         return
+    dtype = next(part.parameters(), embedding_VD).dtype
     keep_freed_memory()
-    if not can_pack(weight.dtype):
+    if not can_pack(dtype):
         return
-    if quantize != "int8":
-        pack_weights(model, PackedLinearKernel, PackedLinearKernel)
-        return
-    kernel: KernelFactory = (
-        Int8DecodeLinearKernel if prefills_in_bf16(weight.dtype) else Int8LinearKernel
-    )
-    pack_weights(model, PackedLinearKernel, kernel)
-    _quantize_lm_head(model)
+    if isinstance(part, SiglipEncoderLayer):
+        pack_encoder_layer(part, PackedLinearKernel)
+    elif isinstance(part, GemmaDecoderLayer):
+        kernel: KernelFactory = PackedLinearKernel
+        if quantize == "int8":
+            kernel = Int8DecodeLinearKernel if prefills_in_bf16(dtype) else Int8LinearKernel
+        pack_decoder_layer(part, kernel, is_last=part is model.decoder.layers[-1])
+    elif isinstance(part, LMHead) and quantize == "int8":
+        weight_VD = embedding_VD if part.weight is None else part.weight
+        head = PackedLMHead(Int8LinearKernel(weight_VD).forward_fp32)
+        model.decoder.add_module("lm_head", head)
+    elif part is model:
+        pack_norms(model.decoder)
 
 
 def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
@@ -43,27 +70,16 @@ def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
     keep_freed_memory()
     if not can_pack(weight.dtype):
         return
-    pack_encoder(model.vision.layers, PackedLinearKernel)
+    layers = list(model.vision.layers)
     if isinstance(model, TwoTowers) and model.text is not None:
-        pack_encoder(model.text.layers, PackedLinearKernel)
-
-
-def _quantize_lm_head(model: PaliGemma) -> None:
-    decoder = model.decoder
-    weight_VD = decoder.lm_head.weight
-    kernel = Int8LinearKernel(decoder.embed_tokens.weight if weight_VD is None else weight_VD)
-    decoder.add_module("lm_head", PackedLMHead(kernel.forward_fp32))
+        layers += model.text.layers
+    for layer in cast(Iterable[SiglipEncoderLayer], layers):
+        pack_encoder_layer(layer, PackedLinearKernel)
 
 
 def supports_int8(dtype: torch.dtype) -> bool:
     """Whether `optimize_for_cpu` can quantize a model of this dtype on this CPU."""
     return can_pack(dtype) and can_quantize(dtype)
-
-
-def packed_bytes(weight_bytes: int, dtype: torch.dtype, quantize: str) -> int:
-    """The memory that weights of `weight_bytes` take after `optimize_for_cpu`."""
-    keeps_both = quantize == "int8" and prefills_in_bf16(dtype)
-    return weight_bytes * 3 // 2 if keeps_both else weight_bytes
 
 
 def prefills_in_bf16(dtype: torch.dtype) -> bool:

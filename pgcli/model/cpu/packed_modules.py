@@ -5,11 +5,11 @@ B rows · L slots · M rows of any kind · D width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32
 from pgcli.model.cpu.packed_linear import KernelFactory, is_decode
@@ -20,7 +20,6 @@ from pgcli.model.gemma import (
     RMSNorm,
     rms_norm,
 )
-from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, activate
 
 #: The most bytes of an MLP's inner activations at once. This bounds memory only: blocks that fit
@@ -114,6 +113,21 @@ class PackedLMHead(nn.Module):
         return self._kernel(x)
 
 
+class MappedEmbedding(nn.Module):
+    """Replaces the embedding, where the LM head has a copy: looks rows up in a mapped file.
+
+    The rows are in the dtype of the file, and are converted to that of the model. Memory is taken
+    by those that are looked up, as long as the system has room for them.
+    """
+
+    def __init__(self, mapped_VD: Tensor, dtype: torch.dtype):
+        super().__init__()
+        self.weight, self._dtype = mapped_VD, dtype
+
+    def forward(self, token: Tensor) -> Tensor:
+        return F.embedding(token, self.weight).to(self._dtype)
+
+
 def run_in_blocks(mlp: Callable[[Tensor], Tensor], x: Tensor, inner_width: int) -> Tensor:
     """The output of `mlp` for (..., D), computed for one block of rows at a time.
 
@@ -126,31 +140,28 @@ def run_in_blocks(mlp: Callable[[Tensor], Tensor], x: Tensor, inner_width: int) 
     return torch.cat([mlp(block) for block in x_MD.tensor_split(blocks)]).view(*x.shape[:-1], -1)
 
 
-def pack_encoder(layers: nn.ModuleList, make_kernel: KernelFactory) -> None:
-    """Replace the parts of an encoder's layers by packed ones; the old weights are freed."""
-    for layer in cast(Iterable[SiglipEncoderLayer], layers):
-        attention = layer.self_attn
-        attention.add_module("qkv_proj", PackedProjection(attention.qkv_proj, make_kernel))
-        attention.add_module("out_proj", PackedProjection(attention.out_proj, make_kernel))
-        layer.add_module("mlp", PackedMLP(layer.mlp, make_kernel))
+def pack_encoder_layer(layer: SiglipEncoderLayer, make_kernel: KernelFactory) -> None:
+    """Replace the parts of an encoder's layer by packed ones; the old weights are freed."""
+    attention = layer.self_attn
+    attention.add_module("qkv_proj", PackedProjection(attention.qkv_proj, make_kernel))
+    attention.add_module("out_proj", PackedProjection(attention.out_proj, make_kernel))
+    layer.add_module("mlp", PackedMLP(layer.mlp, make_kernel))
 
 
-def pack_weights(
-    model: PaliGemma, vision_kernel: KernelFactory, decoder_kernel: KernelFactory
+def pack_decoder_layer(
+    layer: GemmaDecoderLayer, make_kernel: KernelFactory, *, is_last: bool
 ) -> None:
-    """Replace the layers of both towers by packed ones; the old weights are freed one by one.
+    """Replace the parts of a decoder's layer by packed ones; the old weights are freed."""
+    attention = layer.self_attn
+    qkv = PackedQKVProjection(attention.qkv_proj, make_kernel, split=is_last)
+    attention.add_module("qkv_proj", qkv)
+    attention.add_module("o_proj", PackedProjection(attention.o_proj, make_kernel))
+    layer.add_module("mlp", PackedGatedMLP(layer.mlp, make_kernel))
+    pack_norms(layer)
 
-    The embedding stays as it is, because its rows are looked up. A tied LM head uses it.
-    """
-    pack_encoder(model.vision.layers, vision_kernel)
-    last = model.config.decoder.depth - 1
-    for index, block in enumerate(cast(Iterable[GemmaDecoderLayer], model.decoder.layers)):
-        self_attn = block.self_attn
-        qkv = PackedQKVProjection(self_attn.qkv_proj, decoder_kernel, split=index == last)
-        self_attn.add_module("qkv_proj", qkv)
-        self_attn.add_module("o_proj", PackedProjection(self_attn.o_proj, decoder_kernel))
-        block.add_module("mlp", PackedGatedMLP(block.mlp, decoder_kernel))
-    for parent in (model.decoder, *model.decoder.layers):
-        for name, module in list(parent.named_children()):
-            if isinstance(module, RMSNorm):
-                parent.add_module(name, PackedRMSNorm(module))
+
+def pack_norms(parent: nn.Module) -> None:
+    """Replace the norms that are the module's own children."""
+    for name, module in list(parent.named_children()):
+        if isinstance(module, RMSNorm):
+            parent.add_module(name, PackedRMSNorm(module))

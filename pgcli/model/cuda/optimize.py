@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 
 import torch
+from torch import nn
 
 from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.cuda.fused_gemma import FusedGemma
 from pgcli.model.cuda.fused_siglip import FusedSiglip
+from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import quantize_mlps
+from pgcli.model.quantized.gated_mlp import quantize_mlp
 
 
 def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
@@ -18,8 +20,17 @@ def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
 
     The decoder's MLPs are quantized first if `quantize` is "fp8".
     """
+    for part in model.parts():
+        optimize_part_for_cuda(model, part, quantize)
+
+
+def optimize_part_for_cuda(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
+    """As `optimize_for_cuda`, for one of the model's `parts`; the last one is the model."""
+    if quantize != "none" and isinstance(part, GemmaDecoderLayer):
+        quantize_mlp(part)
+    if part is not model:
+        return
     if quantize != "none":
-        quantize_mlps(model)
         torch.cuda.empty_cache()  # the old weights' memory is free for batches
     weight = model.projector.weight
     if problem := kernel_problem(weight.device, weight.dtype, model.config):

@@ -66,4 +66,9 @@ def quantize_mlps(model: PaliGemma) -> None:
     as they are.
     """
     for layer in cast(Iterable[GemmaDecoderLayer], model.decoder.layers):
-        layer.add_module("mlp", QuantizedMLP(layer.mlp))
+        quantize_mlp(layer)
+
+
+def quantize_mlp(layer: GemmaDecoderLayer) -> None:
+    """Replace a decoder layer's MLP, in place; the old weights are freed."""
+    layer.add_module("mlp", QuantizedMLP(layer.mlp))

@@ -12,7 +12,7 @@ FLOAT8 = torch.float8_e4m3fn
 #: The largest quantized value of each dtype.
 MAX_VALUE = {torch.int8: 127.0, FLOAT8: 448.0}
 MIN_SCALE = 1e-12  # of a row of zeros
-CHANNELS_AT_ONCE = 8192  # converted to float32 at a time: an LM head of 257k would take 2 GB
+VALUES_AT_ONCE = 2**20  # converted to float32 at a time: more do not fit into a CPU's caches
 
 
 def quantize_per_row(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -32,8 +32,9 @@ def quantize_per_channel(
     """The quantized weight (N, D), and the scale (N,) of each output channel in float32."""
     quantized_ND = torch.empty(weight_ND.shape, dtype=dtype, device=weight_ND.device)
     scale_N = torch.empty(len(weight_ND), device=weight_ND.device)
-    for start in range(0, len(weight_ND), CHANNELS_AT_ONCE):
-        block = slice(start, start + CHANNELS_AT_ONCE)
+    channels = max(1, VALUES_AT_ONCE // weight_ND.shape[1])
+    for start in range(0, len(weight_ND), channels):
+        block = slice(start, start + channels)
         quantized_ND[block], scale_N1 = quantize_per_row(weight_ND[block].detach(), dtype)
         scale_N[block] = scale_N1[:, 0]
     return quantized_ND, scale_N

@@ -1,0 +1,237 @@
+"""Loading part by part: the same weights as in one piece, in less memory."""
+
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.adapters import open_adapter
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import loader, memory
+from pgcli.engine.loader import load
+from pgcli.engine.memory import parameters, weight_bytes
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice
+from pgcli.model.cpu.optimize import optimize_for_cpu
+from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
+from pgcli.model.cpu.packed_modules import MappedEmbedding
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.cpu_linear import Int8LinearKernel, can_quantize
+from pgcli.model.quantized.gated_mlp import quantize_mlps
+from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
+from tests.support.adapted_models import PROMPTS, pgcli_logits, pixels
+from tests.support.peft_adapters import DECODER, EMBEDDINGS, PEFT_WARNINGS, SOME, trained
+from tests.support.runs import run_python
+from tests.support.tiny import reference
+
+pytestmark = [
+    PEFT_WARNINGS,
+    pytest.mark.skipif(not can_quantize(torch.float32), reason="this CPU cannot quantize"),
+]
+EMBEDDING = "language_model.model.embed_tokens.weight"
+
+
+def outputs(model):
+    """Logits of a prefill and of a step, with all values that the model's layers have a part in."""
+    pixels_BCRR = pixels().to(model.projector.weight.dtype)
+    with torch.inference_mode():
+        cache = model.kv_cache(len(PROMPTS))
+        first_BV = model.prefill(model.encode(pixels_BCRR), PROMPTS, None, cache)
+        return first_BV, model.decode_step(first_BV.argmax(-1), cache)
+
+
+def in_one_piece(folder, dtype, quantize, adapter=None):
+    """All weights are loaded, then all are packed or quantized, with an embedding in memory."""
+    adapter = None if adapter is None else partial(open_adapter, adapter)
+    model = weights.load(folder, read_config(folder), dtype=dtype, adapter=adapter)
+    optimize_for_cpu(model, quantize)
+    return model
+
+
+def by_parts(folder, dtype, quantize, adapter=None):
+    return load(
+        Checkpoint("m", folder),
+        adapter=None if adapter is None else Checkpoint("a", adapter),
+        device="cpu",
+        dtype=str(dtype).removeprefix("torch."),
+        batch_size=1,
+        quantize=quantize,
+    ).model
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_parts_have_the_weights_of_one_piece(base, dtype, quantize):
+    expected, found = (f(base, dtype, quantize) for f in (in_one_piece, by_parts))
+    for whole, part in zip(outputs(expected), outputs(found), strict=True):
+        assert torch.equal(whole, part)
+    assert isinstance(found.decoder.embed_tokens, MappedEmbedding) == (quantize == "int8")
+    assert found.decoder.embed(PROMPTS).dtype == dtype
+
+
+@pytest.mark.parametrize("config", [{"target_modules": DECODER}, *EMBEDDINGS], ids=str)
+def test_adapters_are_merged_before_their_part_is_quantized(tiny, tmp_path, config):
+    """An embedding that the adapter changes is in memory; the head may have one of its own."""
+    trained(tiny, tmp_path, **(SOME | config))
+    expected, found = (f(tiny, torch.float32, "int8", tmp_path) for f in (in_one_piece, by_parts))
+    for whole, part in zip(outputs(expected), outputs(found), strict=True):
+        assert torch.equal(whole, part)
+    assert not torch.equal(pgcli_logits(found), pgcli_logits(by_parts(tiny, torch.float32, "int8")))
+    changed = "embed_tokens" in str(config)
+    assert isinstance(found.decoder.embed_tokens, MappedEmbedding) is not changed
+
+
+def test_an_adapter_with_a_bad_value_is_named(tiny, tmp_path):
+    trained(tiny, tmp_path, target_modules=DECODER)
+    file = tmp_path / "adapter_model.safetensors"
+    tensors = load_file(file)
+    next(iter(tensors.values()))[0] = torch.nan
+    save_file(tensors, file)
+    with pytest.raises(InvalidCheckpoint, match=f"the adapter {tmp_path.name}: .* not finite"):
+        by_parts(tiny, torch.float32, "int8", tmp_path)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_rows_of_a_mapped_embedding_are_converted(tiny, tmp_path, stored):
+    """As if the whole were; replacing or removing the file does not change them."""
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    tensors = {name: tensor.to(stored) for name, tensor in load_file(folder / FILE).items()}
+    save_file(tensors, folder / FILE)
+    model = by_parts(folder, torch.bfloat16, "int8")
+    assert model.decoder.embed_tokens.weight.dtype == stored
+    (folder / FILE).unlink()
+    wanted = tensors[EMBEDDING].to(torch.bfloat16)[PROMPTS] * torch.tensor(48**0.5).bfloat16()
+    assert torch.equal(model.decoder.embed(PROMPTS), wanted)
+
+
+FILE = "model.safetensors"
+
+
+def test_only_the_next_part_is_loaded_beside_the_one_in_work(base):
+    config = read_config(base)
+    seen = []
+
+    def finish(model, part):
+        parts = [*model.parts()]
+        has_memory = [
+            not any(p.is_meta for p in other.parameters())
+            for other in (*model.decoder.layers, *model.vision.layers)
+        ]
+        seen.append((parts.index(part), sum(has_memory)))
+        assert not any(p.is_meta for p in part.parameters())
+        assert not model.decoder.embed_tokens.weight.is_meta
+
+    model = weights.load(base, config, dtype=torch.float32, finish=finish)
+    layers = config.decoder.depth + config.vision.depth
+    assert seen == [(index, min(index + 1, layers)) for index in range(layers + 2)]
+    whole = weights.load(base, config, dtype=torch.float32)
+    for (name, found), (_, wanted) in zip(
+        model.named_parameters(), whole.named_parameters(), strict=True
+    ):
+        assert torch.equal(found, wanted), name
+
+
+def test_a_failure_in_a_part_ends_loading(tiny):
+    def finish(model, part):
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        weights.load(tiny, read_config(tiny), dtype=torch.float32, finish=finish)
+
+
+@pytest.mark.parametrize("width", [7, 1000, VALUES_AT_ONCE + 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_blocks_have_the_values_of_one_quantization(width, dtype):
+    channels = min(3000, 4 * VALUES_AT_ONCE // width + 2)
+    weight = torch.randn(channels, width, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found, scale = quantize_per_channel(weight)
+    wanted, wanted_scale = quantize_per_row(weight, torch.int8)
+    assert torch.equal(found, wanted)
+    assert torch.equal(scale, wanted_scale[:, 0])
+
+
+class TestWeightBytes:
+    """`info` and the check before loading count what the loaded model holds."""
+
+    @pytest.mark.parametrize("has_tiles", [True, False])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_of_int8_on_a_cpu(self, base, monkeypatch, dtype, has_tiles):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+        model = by_parts(base, dtype, "int8")
+        assert can_pack(dtype)
+        held = sum(tensor.nbytes for tensor in model.parameters())
+        for module in model.modules():
+            for value in vars(module).values():
+                for kernel in value if isinstance(value, list) else [value]:
+                    held += kernel_bytes(getattr(kernel, "__self__", kernel), dtype)
+        norms = sum("norm" in name for name, _ in PaliGemma(model.config).named_parameters())
+        counted = weight_bytes(model.config, dtype, quantize="int8")
+        assert 0 <= counted - held <= norms * 4 * model.config.decoder.width
+
+    def test_of_fp8_on_a_gpu(self, base):
+        model = weights.load(base, read_config(base), dtype=torch.bfloat16)
+        plain = sum(tensor.nbytes for tensor in model.parameters())
+        assert weight_bytes(model.config, torch.bfloat16, device="cuda") == plain
+        quantize_mlps(model)
+        scales = [tensor for name, tensor in model.named_buffers() if name.endswith("scale_N")]
+        held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+        counted = weight_bytes(model.config, torch.bfloat16, device="cuda", quantize="fp8")
+        assert counted == held - sum(tensor.nbytes for tensor in scales)
+
+    def test_weights_that_do_not_fit_are_refused_with_a_smaller_form(self, tiny, monkeypatch):
+        config = read_config(tiny)
+        int8 = weight_bytes(config, torch.float32, quantize="int8")
+        assert int8 < parameters(config) * 4
+        monkeypatch.setattr(memory, "free_bytes", lambda device: int8)
+        with pytest.raises(NoUsableDevice) as refused:
+            load(Checkpoint("m", tiny), device="cpu", dtype="float32", batch_size=1)
+        assert f"--quantize int8 takes {int8 / 1e9:.1f} GB" in refused.value.hint
+        monkeypatch.setattr(loader, "free_bytes", lambda device: 10**9)
+        load(Checkpoint("m", tiny), device="cpu", dtype="float32", quantize="int8", batch_size=1)
+
+
+def kernel_bytes(kernel, dtype):
+    """The bytes of a kernel's weight, and of the packed one that is for prefills."""
+    if isinstance(kernel, PackedLinearKernel):
+        bias = 0 if kernel._bias is None else kernel._bias.nbytes
+        return kernel._weight.numel() * dtype.itemsize + bias
+    if isinstance(kernel, Int8LinearKernel):
+        prefill = getattr(kernel, "_prefill", None)
+        return kernel._weight.numel() + (prefill is not None and kernel_bytes(prefill, dtype))
+    return 0
+
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+from functools import partial
+import torch
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
+from pgcli.model.cpu.optimize import supports_int8
+from pgcli.model.optimize import optimize_part
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+supports_int8(torch.float32)
+folder, before = Path(sys.argv[1]), peak()
+finish = partial(optimize_part, quantize=sys.argv[2])
+weights.load(folder, read_config(folder), dtype=torch.float32, finish=finish)
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_a_quantized_model_is_never_in_memory_as_it_is_stored(tmp_path):
+    """Of 400 MB, with a largest layer of 20 MB."""
+    reference(400, num_hidden_layers=20, intermediate_size=36_000).save_pretrained(tmp_path)
+    plain, quantized = (int(run_python(MEASURE, tmp_path, name)) for name in ("none", "int8"))
+    assert plain > 400e6
+    assert quantized < 0.5 * plain
