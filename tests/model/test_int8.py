@@ -13,11 +13,7 @@ from pgcli.cli.main import main
 from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
-from pgcli.model.quantized.cpu_linear import (
-    Int8DecodeLinearKernel,
-    Int8LinearKernel,
-    can_quantize,
-)
+from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE
 
 pytestmark = pytest.mark.skipif(
