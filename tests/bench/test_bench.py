@@ -312,10 +312,13 @@ class TestAgreement:
         assert measured(tiny).model.agreements[0].share == 1
         whole = weights.load
 
-        def load(*arguments, **options):
-            model = whole(*arguments, **options)
-            model.decoder.layers[1].mlp.down_proj.weight.mul_(-1)
-            return model
+        def load(*arguments, finish, **options):
+            def negate(model, part):
+                if part is model.decoder.layers[1]:
+                    part.mlp.down_proj.weight.mul_(-1)
+                finish(model, part)
+
+            return whole(*arguments, finish=negate, **options)
 
         monkeypatch.setattr(weights, "load", load)
         reported = measured(tiny).model.agreements[0]
