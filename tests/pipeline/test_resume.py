@@ -207,7 +207,7 @@ def test_resuming_a_long_run_takes_less_than_its_start():
         program, cwd=ROOT, check=True, capture_output=True, text=True, timeout=600
     )
     begun, resumed, _ = map(float, re.findall(r"(\S+) s of processor time", done.stdout))
-    assert resumed < begun
+    assert 1.5 * resumed < begun
 
 
 def test_other_versions_are_told_once(images):
