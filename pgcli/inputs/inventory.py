@@ -310,14 +310,16 @@ class Inventory:
     def _blocks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, range]]:
         """Items from `start` to before `stop` that are read at once: rows of a table, or files.
 
-        Each block is the number of the first record, the first of its rows, and the items.
+        Each block is the number of the first record, the first of its rows, and the items, which
+        are of one kind.
         """
         total = int(self._ends[-1]) if len(self._ends) else 0
         stop = total if stop is None else min(stop, total)
         while start < stop:
             number = int(np.searchsorted(self._ends, start, side="right"))
-            tables = np.flatnonzero(self._kinds[number : number + BLOCK] == TABLE)
-            count = max(1, int(tables[0])) if len(tables) else BLOCK
+            kinds = self._kinds[number : number + BLOCK]
+            others = np.flatnonzero((kinds != kinds[0]) | (kinds == TABLE))
+            count = max(1, int(others[0])) if len(others) else BLOCK
             end = int(self._ends[number : number + count][-1])
             items = range(start, min(stop, end, start + TABLE_BLOCK))
             yield number, start - self._range(number).start, items
@@ -458,20 +460,15 @@ class Inventory:
         """
         for number, row, items in self._blocks(0, min(self.total or 0, len(stamps))):
             known = stamps[items.start : items.stop]
-            end = int(np.searchsorted(self._ends, items[-1], side="right")) + 1
-            if not known[:, 0].any() or (self._kinds[number:end] == IMAGE).all():
+            if not known[:, 0].any() or self._kinds[number] == IMAGE:
                 continue
             if self._kinds[number] == TABLE:
                 table = self._table(number)
                 names, numbers = table.image_paths(row, row + len(items))
                 files = [name and os.path.join(table.file.base, name) for name in names]  # noqa: PTH118
             else:
-                images = [
-                    None if record.kind == IMAGE else self._item(record, index)
-                    for index, record in self._numbered(number, items)
-                ]
-                names = [image.image if image else None for image in images]
-                files = [image.path if image else None for image in images]
+                images = [*self._items(items.start, items.stop)]
+                names, files = [i.image for i in images], [i.path for i in images]
                 numbers = np.arange(len(items))
             is_other = (known[:, :2] != sizes_and_times(files)[numbers]).any(axis=1)
             for at in np.flatnonzero(is_other & (known[:, 0] > 0)).tolist():
