@@ -25,7 +25,7 @@ from pgcli.engine.memory import (
 from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
-from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_part
 from pgcli.model.quantized.support import quantization_problem
@@ -58,7 +58,7 @@ def load(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     tokenizer = read_tokenizer(folder, config)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
-    check_quantization(quantize, chosen_device, chosen_dtype)
+    check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
     kind = chosen_device.type
     check_fits(
         lambda dtype, quantize: weight_bytes(config, dtype, device=kind, quantize=quantize),
@@ -116,7 +116,9 @@ def read_tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
     return tokenizer
 
 
-def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
+def check_quantization(
+    name: str, device: torch.device, dtype: torch.dtype, config: DecoderConfig
+) -> None:
     """Raise UsageError for an unknown name, NoUsableDevice if the device does not support it."""
     if name not in QUANTIZATIONS:
         raise UsageError(
@@ -125,6 +127,6 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
         )
     if name == "none":
         return
-    if unsupported := quantization_problem(name, device, dtype):
+    if unsupported := quantization_problem(name, device, dtype, config):
         problem, remedy = unsupported
         raise NoUsableDevice(problem, hint=remedy)

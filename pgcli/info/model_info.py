@@ -41,7 +41,7 @@ def model_info(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     size, free = chosen_dtype.itemsize, free_bytes(chosen_device)
     kind = chosen_device.type
-    check_quantization(quantize, chosen_device, chosen_dtype)
+    check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
     weights = weight_bytes(config, chosen_dtype, device=kind, quantize=quantize)
     remaining = max(0, free - weights)
     kinds = stored_dtypes(folder)

@@ -139,7 +139,7 @@ def test_a_quantized_step_has_no_more_launches(generation):
 @pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize(
     ("sampling", "more"),
-    [(GREEDY, 0), (SamplingParams(temperature=1, top_p=0.9), 60)],
+    [(GREEDY, 0), (SamplingParams(temperature=1, top_p=0.9), 70)],
     ids=["greedy", "sampled"],
 )
 def test_a_step_of_a_3b_model_has_few_launches(generation, sampling, more):
@@ -188,7 +188,7 @@ def test_kernels_quantize_as_the_plain_operators(kernels, monkeypatch, dtype, is
 
 def refusal(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
     with pytest.raises(NoUsableDevice) as refused:
-        loader.check_quantization(name, device, dtype)
+        loader.check_quantization(name, device, dtype, support.SMALL)
     assert refused.value.exit_code == 17
     return str(refused.value), refused.value.hint
 
@@ -219,7 +219,7 @@ def test_gpus_without_such_products_are_refused(
     assert hint.startswith(remedy)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(support, "mlp_problem", lambda *given: "")
-    loader.check_quantization("fp8", CUDA, torch.bfloat16)
+    loader.check_quantization("fp8", CUDA, torch.bfloat16, support.SMALL)
 
 
 def test_other_devices_are_refused(capsys):
@@ -232,14 +232,25 @@ def test_other_devices_are_refused(capsys):
 def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
     def problem() -> str:
         support.mlp_problem.cache_clear()
-        return support.mlp_problem(CPU, torch.bfloat16)
+        return support.mlp_problem(CPU, torch.bfloat16, support.SMALL)
 
     assert problem() == ""
+    shapes = []
     right = QuantizedLinear.forward
     monkeypatch.setattr(QuantizedLinear, "forward", lambda *given: 2 * right(*given))
     assert "% off" in problem()
     monkeypatch.setattr(QuantizedLinear, "forward", lambda *given: 1 / 0)
     assert problem() == "division by zero"
+
+    def of_few_rows(linear: QuantizedLinear, quantized: Tensor, scale: Tensor) -> Tensor:
+        shapes.append((len(quantized), *linear.quantized_ND.shape))
+        if len(quantized) > 128:
+            raise RuntimeError("no such product")
+        return right(linear, quantized, scale)
+
+    monkeypatch.setattr(QuantizedLinear, "forward", of_few_rows)
+    assert problem() == "no such product"
+    assert shapes == [(20, 256, 64), (20, 64, 128), (300, 256, 64)]
     support.mlp_problem.cache_clear()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from torch.nn import functional as F
 
 from pgcli.model.compiler_errors import raise_out_of_memory
 from pgcli.model.config import DecoderConfig
@@ -15,14 +14,17 @@ from pgcli.printable import first_line
 
 MIN_CAPABILITY = (8, 9)  # of the first GPUs whose tensor cores multiply float8
 TOLERANCE = 0.1  # of an MLP's output; float8 rounds to a sixteenth
+ROWS = (20, 300)  # as of a step and of a prefill
+#: The shapes that are tried where no model is known.
+SMALL = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
 
 
 def quantization_problem(
-    name: str, device: torch.device, dtype: torch.dtype
+    name: str, device: torch.device, dtype: torch.dtype, config: DecoderConfig = SMALL
 ) -> tuple[str, str] | None:
     """Why a model of this dtype cannot be quantized on this device, and a remedy; None if it can.
 
-    `name` is "int8" or "fp8". On a GPU small products are computed.
+    `name` is "int8" or "fp8". On a GPU an MLP of the model's shapes is computed.
     """
     if name == "int8":
         if device.type != "cpu":
@@ -46,7 +48,7 @@ def quantization_problem(
         dtype_name = str(dtype).removeprefix("torch.")
         problem = f"--quantize fp8 computes in bfloat16, and the dtype is {dtype_name}"
         return problem, "--dtype bfloat16"
-    if problem := mlp_problem(device, dtype):
+    if problem := mlp_problem(device, dtype, config):
         message = f"--quantize fp8 does not work on {device} with this PyTorch: {problem}"
         return message, "leave it out"
     return None
@@ -54,25 +56,30 @@ def quantization_problem(
 
 @cache
 @torch.inference_mode()
-def mlp_problem(device: torch.device, dtype: torch.dtype) -> str:
-    """Why a small quantized MLP is wrong or fails on this device; empty if it is right."""
+def mlp_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig) -> str:
+    """Why a quantized MLP of these shapes is wrong or fails on this device; empty if it is right.
+
+    A device may have the product of some shapes only.
+    """
     from pgcli.model.quantized.gated_mlp import QuantizedMLP
 
-    config = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
-    with torch.device("cpu"):
-        generator = torch.Generator().manual_seed(0)
-        mlp = GemmaMLP(config)
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.device(device):
+        mlp = GemmaMLP(config).to(dtype)
         for weight in mlp.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
-        x = torch.randn(20, config.width, generator=generator)
-    scale_D = torch.ones(config.width)
-    expected = mlp(rms_norm(2 * x, scale_D, 1e-6))
-    mlp, x, scale_D = mlp.to(device, dtype), x.to(device, dtype), scale_D.to(device)
+            weight.normal_(std=weight.shape[1] ** -0.5, generator=generator)
+        scale_D = torch.ones(config.width)
     try:
-        norm = torch.ops.pgcli.residual_norm_quantized(x, x, None, scale_D, 1e-6)
-        output = QuantizedMLP(mlp).forward_quantized(*norm[1:]).cpu()
+        quantized = QuantizedMLP(mlp)
+        for rows in ROWS:
+            x = torch.randn(rows, config.width, generator=generator, device=device).to(dtype)
+            expected = mlp(rms_norm(2 * x, scale_D, 1e-6)).float()
+            norm = torch.ops.pgcli.residual_norm_quantized(x, x, None, scale_D, 1e-6)
+            output = quantized.forward_quantized(*norm[1:]).float()
+            distance = float((output - expected).norm() / expected.norm())
+            if not distance < TOLERANCE:
+                return f"products are {distance:.0%} off"
     except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
         raise_out_of_memory(error)
         return first_line(error)
-    distance = F.mse_loss(output.float(), expected).sqrt() / expected.square().mean().sqrt()
-    return "" if float(distance) < TOLERANCE else f"products are {float(distance):.0%} off"
+    return ""
