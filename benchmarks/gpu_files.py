@@ -69,8 +69,8 @@ def measured(folder: Path, images: Path, options: list[str]) -> dict[str, float]
     command += ["--max-new-tokens", "16", "--overwrite", "--quiet"]
     command += ["-o", str(folder / "rows.jsonl"), "--summary-json", str(summary)]
     subprocess.run(command, check=True, cwd=ROOT)
-    found = json.loads(summary.read_text())
-    rows, seconds = found["rows"], found["seconds"]
+    values = json.loads(summary.read_text())
+    rows, seconds = values["rows"], values["seconds"]
     busy = sum(seconds[stage] for stage in STAGES)
     return {
         "images/s": round(rows / seconds["answering"], 1),

@@ -47,12 +47,12 @@ def timed(
         microseconds = _median(device, run)
     except (RuntimeError, NotImplementedError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    found = {"us": round(microseconds, 1)}
+    figures = {"us": round(microseconds, 1)}
     if flop:
-        found["TFLOP/s"] = round(flop / microseconds / 1e6, 1)
+        figures["TFLOP/s"] = round(flop / microseconds / 1e6, 1)
     if moved:
-        found["GB/s"] = round(moved / microseconds / 1e3)
-    return found
+        figures["GB/s"] = round(moved / microseconds / 1e3)
+    return figures
 
 
 def _median(device: torch.device, run: Callable[[], object]) -> float:
@@ -163,13 +163,13 @@ def float8(device: torch.device, tiny: bool) -> Values:
     for name, inputs, outputs in (("gate and up", width, 2 * inner), ("down", inner, width)):
         for rows in (128 * 261, 256):
             x, weight = drawn(device, rows, inputs).to(FLOAT8), drawn(device, outputs, inputs)
-            quantized, one = weight.to(FLOAT8).T, torch.ones((), device=device)
+            quantized, unit = weight.to(FLOAT8).T, torch.ones((), device=device)
             by_row = torch.ones(rows, 1, device=device), torch.ones(1, outputs, device=device)
-            for how, (scale_x, scale_weight) in {"rows": by_row, "tensor": (one, one)}.items():
+            for how, (scale_x, scale_weight) in {"rows": by_row, "tensor": (unit, unit)}.items():
                 scales = {"scale_a": scale_x, "scale_b": scale_weight, "use_fast_accum": True}
                 run = partial(torch._scaled_mm, x, quantized, out_dtype=torch.bfloat16, **scales)
-                found = timed(device, run, flop=2.0 * rows * inputs * outputs)
-                yield f"float8 {name} of {rows}, scaled by {how}", found
+                figures = timed(device, run, flop=2.0 * rows * inputs * outputs)
+                yield f"float8 {name} of {rows}, scaled by {how}", figures
     gate_up = drawn(device, 128 * 261, 2 * inner)
     call = partial(kernels.geglu_quantized, gate_up)
     yield "float8 GeGLU", timed(device, call, moved=128 * 261 * inner * 5.0)

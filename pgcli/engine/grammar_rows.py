@@ -81,8 +81,8 @@ class GrammarRows:
     def insert(self, rows: slice, states: Sequence[tuple[GrammarState, int]]) -> None:
         """Set rows to these states, with the numbers of tokens that are left."""
         fields = [
-            [state.node, state.begin, len(state.corners), *(*state.corners, 0, 0)[:2], left]
-            for state, left in states
+            [state.node, state.begin, len(state.corners), *(*state.corners, 0, 0)[:2], tokens]
+            for state, tokens in states
         ]
         self.state_RF[rows] = to_device(torch.tensor(fields), self.state_RF.device)
 

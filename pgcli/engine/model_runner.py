@@ -355,7 +355,7 @@ class ModelRunner:
         order = self._cache.remove(rows, others)
         self.rows = [self.rows[row] for row in order]
         if not self.rows:  # what is left of their steps is not needed
-            scores = (one for one in self._in_flight if isinstance(one, InFlightScore))
+            scores = (step for step in self._in_flight if isinstance(step, InFlightScore))
             self._in_flight = deque(scores)
 
 
