@@ -238,10 +238,10 @@ def _alternatives(
     half, needed = weights(torch.bfloat16, quantize), weights(dtype, quantize)
     if dtype == torch.float32:
         yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"
-    for other in (name for name in ("none", "int8", "fp8") if name != quantize):
-        taken = weights(dtype, other)
-        if taken < needed and quantization_problem(other, device, dtype) is None:
-            yield f"--quantize {other} takes {taken / 1e9:.1f} GB"
+    for form in (name for name in ("none", "int8", "fp8") if name != quantize):
+        taken = weights(dtype, form)
+        if taken < needed and quantization_problem(form, device, dtype) is None:
+            yield f"--quantize {form} takes {taken / 1e9:.1f} GB"
     if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
         yield "--device cpu has room"
 
