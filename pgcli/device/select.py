@@ -63,13 +63,10 @@ def choose_dtype(
 ) -> torch.dtype:
     """The named dtype; `auto` takes bfloat16 where it is fast and the checkpoint is large.
 
-    float16 is for GPUs, and for models without a `float16_problem`.
+    float16 is for GPUs without bfloat16, and for models without a `float16_problem`.
     """
-    if name == "float16":
-        if not float16_problem and device.type != "cuda":
-            float16_problem = f"float16 is for NVIDIA GPUs, and the model would run on {device}"
-        if float16_problem:
-            raise UsageError(float16_problem, hint="--dtype bfloat16, which is as small, or auto")
+    if name == "float16" and (problem := float16_problem or _without_float16(device)):
+        raise UsageError(problem, hint="--dtype bfloat16, which is as small, or auto")
     if name != "auto":
         if name not in DTYPES:
             raise UsageError(
@@ -77,12 +74,24 @@ def choose_dtype(
             )
         return DTYPES[name]
     if device.type == "cuda":
-        has_bfloat16 = torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
-        return torch.bfloat16 if has_bfloat16 else torch.float32
+        return torch.bfloat16 if _gpu_has_bfloat16(device) else torch.float32
     if device.type == "mps":
         return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
     large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES
     return torch.bfloat16 if large and cpu_has_bfloat16() else torch.float32
+
+
+def _without_float16(device: torch.device) -> str:
+    """Why models do not run in float16 on a device; empty if they do."""
+    if device.type != "cuda":
+        return f"float16 is for NVIDIA GPUs, and the model would run on {device}"
+    if _gpu_has_bfloat16(device):
+        return f"float16 is for GPUs without bfloat16, and {device} has it"
+    return ""
+
+
+def _gpu_has_bfloat16(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
 
 
 def cpu_has_bfloat16() -> bool:

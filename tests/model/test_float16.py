@@ -138,12 +138,16 @@ def test_damaged_weights_are_not_called_an_overflow():
         raise InvalidCheckpoint("damaged")
 
 
-def test_float16_is_for_gpus_and_the_first_generation():
+def test_float16_is_for_gpus_without_bfloat16_and_the_first_generation(monkeypatch):
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     second = replace(CONFIG, decoder=replace(CONFIG.decoder, post_norms=True))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert choose_dtype("float16", cuda, 1, float16_problem(CONFIG)) == torch.float16
     for device, config, text in ((cuda, second, "PaliGemma 2"), (cpu, CONFIG, "NVIDIA GPUs")):
         with pytest.raises(UsageError, match=text):
             choose_dtype("float16", device, 1, float16_problem(config))
     with pytest.raises(UsageError, match="only for answers of PaliGemma 1"):
         choose_dtype("float16", cuda, 1)  # embeddings and training
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(UsageError, match="GPUs without bfloat16, and cuda has it"):
+        choose_dtype("float16", cuda, 1, float16_problem(CONFIG))
