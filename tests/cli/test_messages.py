@@ -17,6 +17,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
+from tests.engine.test_memory import PUBLISHED
 from tests.support.hub_server import Hub
 from tests.support.runs import EXAMPLES, ROOT
 
@@ -95,14 +96,18 @@ def test_gpu_that_cannot_be_used_has_a_cause_and_a_remedy(caption, gpu, cuda, ca
 
 
 def test_too_little_memory_names_what_takes_less(caption, monkeypatch):
-    monkeypatch.setattr(loader, "parameters", lambda config: 2_923_466_480)
+    def weights_of_3b(_, dtype, **options):
+        return memory.weight_bytes(PUBLISHED, dtype, **options)
+
+    monkeypatch.setattr(loader, "weight_bytes", weights_of_3b)
+    monkeypatch.setattr(memory, "quantization_problem", lambda name, *_: name == "fp8" or None)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
     code, err = caption("--device", "cpu", "--dtype", "float32")
     assert code == 17
     assert err.endswith(
         "pgcli: the weights take 11.7 GB in float32, and cpu has 6.0 GB free\n"
-        "hint: --dtype bfloat16 takes 5.8 GB; name a smaller model: `pgcli info MODEL` shows the "
-        "memory it needs\n"
+        "hint: --dtype bfloat16 takes 5.8 GB; --quantize int8 takes 4.2 GB; name a smaller model: "
+        "`pgcli info MODEL` shows the memory it needs\n"
     )
 
 
