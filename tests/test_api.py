@@ -480,9 +480,9 @@ def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder
     bound = []
 
     class Noted(ModelRunner):
-        def __init__(self, *given, grammar, **more):
-            bound.append(grammar is not None)
-            super().__init__(*given, grammar=grammar, **more)
+        def prefill(self, *given):
+            bound.append(self._grammar is not None)
+            super().prefill(*given)
 
     monkeypatch.setattr("pgcli.engine.engine.ModelRunner", Noted)
     for strict in (True, False):
