@@ -45,9 +45,10 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import range_rows
 from pgcli.pipeline.workers.engine import send_rows
 from pgcli.pipeline.workers.engines import Workers
-from pgcli.pipeline.workers.messages import EngineInfo, Message
+from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered
 from pgcli.pipeline.workers.work import Work, WorkQueue
 from pgcli.records import DecodedImage, Item
+from pgcli.rows import RowSchema
 from pgcli.tasks import caption
 
 GPUS = (2, 4, 8)
@@ -189,7 +190,7 @@ class Engine(InferenceEngine):
         self._batch_size, self._budget, self._mask_decoder = times.batch_rows, None, None
         self.starts_small = times.device != "cpu"
         self.inbox: deque[tuple[float, Work | None]] = deque()  # with the times of arrival
-        self.received: deque[float] = deque()  # when the owner took messages from the pipe
+        self.received: deque[tuple[float, int]] = deque()  # when so many rows left the pipe
         self.wakes_at = 0.0
         self.pauses = 0
         self._given: deque[Work] = deque()
@@ -274,22 +275,29 @@ class Engine(InferenceEngine):
         question = caption(max_new_tokens=self.workload.limit)
         answering = SimpleNamespace(temperature=0.0, top_p=1.0, top_k=0, seed=0)
         request: Any = SimpleNamespace(question=question, answering=answering)
+        task: Any = SimpleNamespace(request=request, schema=RowSchema())
         images: Any = self
         send(EngineInfo("", self.times.device, "", self.times.batch_rows, {}))
-        send_rows(request, self, images, self._given, lambda: False, send)
+        send_rows(task, self, images, self._given, lambda: False, send)
         send(None)
 
     def send(self, message: Message | None) -> None:
         """Write to the pipe, once there is room."""
-        if isinstance(message, tuple):
-            self.now += self.times.report
-        while self._in_pipe >= self.times.pipe_rows:
+        rows = rows_of(message)
+        self.now += self.times.report * rows
+        while self._in_pipe + rows > self.times.pipe_rows:
             while not self.received:
                 self.clock.pause(self)
-            self.now = max(self.now, self.received.popleft())
-            self._in_pipe -= 1
-        self._in_pipe += 1
+            time, left = self.received.popleft()
+            self.now = max(self.now, time)
+            self._in_pipe -= left
+        self._in_pipe += rows
         self.clock.at(self.now + self.times.message, self, (message,))
+
+
+def rows_of(message: object) -> int:
+    """The rows that a message has."""
+    return len(message.rows) if isinstance(message, RowsAnswered) else 0
 
 
 class Clock:
@@ -364,11 +372,10 @@ class SimulatedWorker:
         clock.wake(self.engine)
 
     def receive(self) -> Message | None:
-        clock = self.engine.clock
-        self.engine.received.append(clock.now)
+        clock, rows = self.engine.clock, rows_of(self.message)
+        self.engine.received.append((clock.now, rows))
         clock.wake(self.engine)
-        if isinstance(self.message, tuple):
-            clock.now += self.engine.times.save
+        clock.now += self.engine.times.save * rows
         return self.message
 
     def stop(self) -> None: ...
@@ -410,8 +417,7 @@ def alone(rows: int, workload: Workload, times: Times = H200) -> Result:
     engine.inbox += [(0.0, Work(range(rows))), (0.0, None)]
 
     def save(message: Message | None) -> None:
-        if isinstance(message, tuple):
-            engine.now += times.report
+        engine.now += times.report * rows_of(message)
 
     engine.answer(save)
     seconds = engine.now - LOADED
@@ -428,8 +434,8 @@ def several(gpus: int, rows: int, workload: Workload, times: Times = H200) -> Re
         clock.start(engine)
     saved, ended = 0, 0.0
     for message in workers.messages():
-        if isinstance(message, tuple):
-            saved, ended = saved + 1, clock.now
+        if answered := rows_of(message):
+            saved, ended = saved + answered, clock.now
     assert saved == rows, f"{saved} of {rows} rows were answered"
     seconds = ended - LOADED
     busy = sum(engine.busy for engine in engines) / gpus / seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from pgcli.inputs.stamps import Stamp
 from pgcli.output.lines import json_line, parse_row
 from pgcli.pipeline.model import RunModel
-from pgcli.pipeline.output import RunOutput, SaveRow
+from pgcli.pipeline.output import RunOutput, SaveLine
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.rows import Numbered, RunRows, range_rows, row_schema
 from pgcli.pipeline.state.in_order import in_order_of
 from pgcli.pipeline.task import answer_function
+from pgcli.pipeline.workers.engine import EngineTask
 from pgcli.pipeline.workers.engines import EngineProcesses, RowsLost, Workers
-from pgcli.pipeline.workers.messages import EngineInfo, PartWritten, WorkDone
+from pgcli.pipeline.workers.messages import EngineInfo, RowsAnswered
 from pgcli.pipeline.workers.row_images import RowImages
 from pgcli.pipeline.workers.work import Work, WorkQueue
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
@@ -51,6 +53,10 @@ class Answering:
     ):
         self.request, self.progress, self.model = request, progress, model
         self.rows, self.hooks, self.output = rows, hooks, output
+        #: The columns of the lines that are saved.
+        self.schema = row_schema(request, rows.inventory.kept, exact=False)
+        if output is not None:
+            self.schema = output.line_schema
 
     def pass_to_hooks(
         self, rows: Iterable[tuple[int, Item, Answer]], *, is_saved: bool = False
@@ -65,7 +71,7 @@ class Answering:
     def here(
         self,
         items: Numbered,
-        sink: AbstractContextManager[SaveRow],
+        sink: AbstractContextManager[SaveLine],
         *,
         images: int | None,
         note_stamp: NoteStamp = ignore_stamp,
@@ -83,7 +89,7 @@ class Answering:
             answers = self.load()
             with self.progress.answering(), sink as save:
                 for number, item, row in answers(decoded.take(self.progress.tally, on_image)):
-                    save(number, row)
+                    save(number, json_line(row, self.schema).encode())
                     self.progress.tally.count(row)
                     self.pass_to_hooks([(number, item, row)])
                     self.progress.update(row)
@@ -119,7 +125,7 @@ class Answering:
     def elsewhere(
         self,
         ranges: Sequence[range],
-        sink: AbstractContextManager[SaveRow],
+        sink: AbstractContextManager[SaveLine],
         state: Store,
         *,
         is_ordered: bool = False,
@@ -132,46 +138,51 @@ class Answering:
         """
         with (
             self.progress.answering(loads=self.model.checkpoint.name),
-            sink as save_row,
-            self._in_order(save_row, ranges, is_ordered=is_ordered) as save,
+            sink as save_line,
+            self._in_order(save_line, ranges, is_ordered=is_ordered) as save,
             closing(self._workers(ranges, state).messages()) as messages,
         ):
             for message in messages:
-                if isinstance(message, tuple):
-                    number, row, stamp = message
-                    note_stamp(row.index, stamp)
-                    self._save(save, number, row)
+                if isinstance(message, RowsAnswered):
+                    for index, stamp in message.stamps.items():
+                        note_stamp(index, stamp)
+                    for number, line in enumerate(message.lines or (), message.first):
+                        save(number, line)
+                    if self.output is not None and message.lines is None:
+                        codes = Counter(code for code, _ in message.errors)
+                        self.output.add_part(message.rows, codes)
+                    self.progress.show_limits(message.limits)
+                    self.progress.add(message.counts, message.errors)
                 elif isinstance(message, EngineInfo) and self.model.info is None:
                     self._note_engine(message)
                 elif isinstance(message, RowsLost):
                     for number, row in self._error_rows(message.rows):
-                        self._save(save, number, row)
-                elif isinstance(message, WorkDone):
-                    self._count_work(message, note_stamp)
+                        save(number, json_line(row, self.schema).encode())
+                        self.progress.tally.count(row)
+                        self.progress.update(row)
 
     @contextmanager
     def _in_order(
-        self, save: SaveRow, ranges: Sequence[range], *, is_ordered: bool
-    ) -> Iterator[SaveRow]:
+        self, save: SaveLine, ranges: Sequence[range], *, is_ordered: bool
+    ) -> Iterator[SaveLine]:
         """A block in which rows are saved, with `is_ordered` in order; hooks get them in order."""
         if not (is_ordered or self.hooks):
             yield save
             return
-        schema = row_schema(self.request, self.rows.inventory.kept, exact=False)
         items = (item for rows in ranges for item in self.rows.item_of_each(rows))
 
         def deliver(first: int, lines: Sequence[bytes]) -> None:
             for number, line in enumerate(lines, first):
-                row = schema.answer(parse_row(line) or {})
                 if is_ordered:
-                    save(number, row)
+                    save(number, line)
                 if self.hooks:
+                    row = self.schema.answer(parse_row(line) or {})
                     self.pass_to_hooks([(number, next(items), row)])
 
-        def save_and_pass_on(number: int, row: Answer) -> None:
+        def save_and_pass_on(number: int, line: bytes) -> None:
             if not is_ordered:
-                save(number, row)
-            ordered.save(number, json_line(row, schema).encode())
+                save(number, line)
+            ordered.save(number, line)
 
         with in_order_of(ranges, deliver) as ordered:
             yield save_and_pass_on
@@ -193,13 +204,8 @@ class Answering:
             per_item=self.rows.per_item or 1,
             is_fixed=request.model.dtype == "float32" or slots[0].device == "cpu",
         )
-        return EngineProcesses(queue, slots, state.url, self.progress)
-
-    def _save(self, save: SaveRow, number: int, row: Answer) -> None:
-        """Save a row, count it and show progress. Raises TooManyErrors."""
-        save(number, row)
-        self.progress.tally.count(row)
-        self.progress.update(row)
+        task = EngineTask(request, slots[0], state.url, self.schema)
+        return EngineProcesses(queue, slots, task, self.progress)
 
     def _note_engine(self, info: EngineInfo) -> None:
         """Note what is known of the first engine. Raises what `RunModel.note` raises."""
@@ -207,21 +213,6 @@ class Answering:
         self.progress.begin_rows()
         if self.output is not None:
             self.output.note_model(info)
-
-    def _count_work(self, done: WorkDone, note_stamp: NoteStamp) -> None:
-        """Count a range whose rows were saved one by one, or in a file by its worker."""
-        summary, tally = self.progress.summary, self.progress.tally
-        tally.images += done.images
-        tally.waited_seconds += done.waited_seconds
-        summary.hits += done.hits
-        summary.prompts += done.prompts
-        self.progress.show_limits(done.limits)
-        if isinstance(done, PartWritten):
-            assert self.output is not None
-            for index, stamp in done.stamps.items():
-                note_stamp(index, stamp)
-            self.output.add_part(done.rows, done.tally.errors)
-            self.progress.add(done.tally)
 
     def _error_rows(self, rows: range) -> Iterator[tuple[int, Answer]]:
         """The rows of an image that ended too many engines."""

@@ -18,7 +18,7 @@ from pgcli.errors import OutputFailed, OutputInUse
 from pgcli.inputs import Inventory
 from pgcli.inputs.inventory import Change
 from pgcli.inputs.stamps import Stamp, is_other
-from pgcli.output.lines import LineFormat, json_line, parse_row
+from pgcli.output.lines import LineFormat, parse_row
 from pgcli.output.reader import OPEN
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.workers.messages import EngineInfo
 
-#: Saves the row of this number.
-SaveRow = Callable[[int, Answer], None]
+#: Saves the row of this number, as its line.
+SaveLine = Callable[[int, bytes], None]
 
 
 def check_record(state: State, request: RunRequest) -> None:
@@ -375,13 +375,9 @@ class RunOutput:
             self.record = record
             self.state.update(record)
 
-    def line(self, row: Answer) -> bytes:
-        """A row as it is saved."""
-        return json_line(row, self.line_schema).encode()
-
-    def save(self, number: int, row: Answer) -> None:
+    def save(self, number: int, line: bytes) -> None:
         """Save a row. Raises OutputFailed."""
-        self.form.save(number, self.line(row))
+        self.form.save(number, line)
         self.coverage.add(number, number + 1)
 
     def add_part(self, rows: range, errors: Counter[str]) -> None:

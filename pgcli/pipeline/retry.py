@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pgcli.inputs.stamps import Stamp, is_other
-from pgcli.pipeline.output import RunOutput, SaveRow
+from pgcli.pipeline.output import RunOutput, SaveLine
 from pgcli.pipeline.state.compare import stamp_at
 from pgcli.pipeline.state.folder import RETRIED
 from pgcli.pipeline.state.forms import error_rows
 from pgcli.pipeline.state.image_stamps import ImageStamps
 from pgcli.pipeline.state.lines import Coverage, Segment, errors_in
 from pgcli.pipeline.state.open_rows import OpenRows
-from pgcli.records import Answer
 from pgcli.wording import count
 
 STAMPS = f"{RETRIED}/images"
@@ -59,14 +58,10 @@ class Retry:
         return errors if self._wants_errors else saved + errors
 
     @contextmanager
-    def saving(self) -> Iterator[SaveRow]:
+    def saving(self) -> Iterator[SaveLine]:
         """A block in which answers are kept until all rows are answered."""
-
-        def save(number: int, row: Answer) -> None:
-            self._retried.append(number, self._output.line(row))
-
         try:
-            yield save
+            yield self._retried.append
         finally:
             self._stamps.close()
             self._retried.close()

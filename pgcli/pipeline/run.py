@@ -16,7 +16,7 @@ from pgcli.inputs import Inventory
 from pgcli.pipeline import checks
 from pgcli.pipeline.answering import Answering
 from pgcli.pipeline.model import RunModel
-from pgcli.pipeline.output import RunOutput, SaveRow, check_record, record_inventory
+from pgcli.pipeline.output import RunOutput, SaveLine, check_record, record_inventory
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, plan_facts, why_no_estimate
 from pgcli.pipeline.progress.run_progress import RunProgress
@@ -24,7 +24,7 @@ from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.progress.summary import Summary
 from pgcli.pipeline.request.questions import text_lines
 from pgcli.pipeline.retry import Retry
-from pgcli.pipeline.rows import Numbered, RunRows, row_schema
+from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.settings import resumed_request
 from pgcli.pipeline.state.folder import State, load_inventory
 from pgcli.pipeline.state.lines import Coverage, Segment
@@ -294,7 +294,7 @@ class Run:
         answering.here(items, self.saving(), images=images, note_stamp=note_stamp)
 
     @contextmanager
-    def saving(self) -> Iterator[SaveRow]:
+    def saving(self) -> Iterator[SaveLine]:
         """A block in which rows are saved in the output, which is this run's from now on."""
         self.output.begin()
         self.output.note_model(self.model.info)
@@ -322,10 +322,9 @@ class Run:
         """Answer all images, and write their rows to standard output or as text."""
         request, rows = self.request, self.rows
         answering = self.answering = Answering(request, self.progress, self.model, rows, self.hooks)
-        schema = row_schema(request, rows.inventory.kept, exact=False)
         self.find_model()
         ranges = [] if rows.total is None else [range(rows.total)]
-        sink = open_row_stream(request, schema, self.progress.show)
+        sink = open_row_stream(request, answering.schema, self.progress.show)
         if answering.has_workers(ranges):
             if self.hooks:
                 asked = filter(self.is_asked, rows.numbered_ranges(ranges))
@@ -360,7 +359,7 @@ class Run:
         summary.hook_facts = facts
         if self.model.engine is not None:
             images = self.model.engine.image_stats
-            summary.hits, summary.prompts = images.hits, images.prompts
+            self.tally.hits, self.tally.prompts = images.hits, images.prompts
             self.progress.show_limits(self.progress.limits())
         summary.seconds = perf_counter() - self.progress.began
         summary.exit_code = INCOMPLETE if self.tally.all_errors else 0

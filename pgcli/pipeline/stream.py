@@ -6,17 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcli.output.lines import json_line
+from pgcli.output.lines import parse_row
 from pgcli.output.text import text_lines
-from pgcli.pipeline.output import SaveRow
+from pgcli.pipeline.output import SaveLine
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.state.lines import RowFile
-from pgcli.records import Answer
-from pgcli.rows import RowSchema
+from pgcli.rows import RowSchema, json_text
 from pgcli.stores.writing import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
@@ -26,17 +24,21 @@ if TYPE_CHECKING:
 @contextmanager
 def open_row_stream(
     request: RunRequest, schema: RowSchema, on_event: events.OnEvent
-) -> Iterator[SaveRow]:
+) -> Iterator[SaveLine]:
     """A block in which rows are written by what is yielded. Raises OutputFailed.
 
     Rows are text on a terminal and in a file, with their prompts where these differ, or else JSON
     lines.
     """
     output, templates = request.output, request.question.templates
-    as_text = partial(text_lines, with_prompt=templates is None or len(templates) > 1)
+    with_prompt = templates is None or len(templates) > 1
+
+    def as_text(line: bytes) -> bytes:
+        return text_lines(schema.answer(parse_row(line) or {}), with_prompt=with_prompt).encode()
+
     if output.output != "-":
         with text_file(Path(output.output), overwrite=output.overwrite) as write:
-            yield lambda number, row: write(as_text(row).encode())
+            yield lambda number, line: write(as_text(line))
         return
     # above the progress display, where the program has one there
     above = getattr(on_event, "output", lambda: None)()
@@ -44,10 +46,13 @@ def open_row_stream(
     is_terminal = stream.isatty()
     is_text = output.format == "text" or (output.format == "auto" and is_terminal)
 
-    def save(number: int, row: Answer) -> None:
-        text = as_text(row) if is_text else json_line(row, schema, ascii_only=is_terminal)
+    def save(number: int, line: bytes) -> None:
+        if is_text:
+            line = as_text(line)
+        elif is_terminal:
+            line = f"{json_text(parse_row(line), ascii_only=True)}\n".encode()
         with wrap_write_errors("standard output"):
-            stream.write(text.encode())
+            stream.write(line)
             stream.flush()
 
     yield save

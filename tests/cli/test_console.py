@@ -179,7 +179,8 @@ def summary_of(*arguments, output="-", info=INFO, **values):
 def test_summary_shows_reused_images_and_smaller_batches():
     names = {"images reused", "memory ran out"}
     assert not names & dict(summary_of().facts()).keys()
-    shown = dict(summary_of(hits=800, prompts=1000, limits="12 rows at once instead of 64").facts())
+    tally = Tally(hits=800, prompts=1000)
+    shown = dict(summary_of(tally=tally, limits="12 rows at once instead of 64").facts())
     assert shown["images reused"] == "800 of 1,000 prompts"
     assert shown["memory ran out"] == "12 rows at once instead of 64"
 

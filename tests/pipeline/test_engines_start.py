@@ -15,6 +15,7 @@ from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.workers import engine, engines
 from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import Work
+from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore
 from tests.support.stub_runs import make_images
 
@@ -45,7 +46,7 @@ def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
     request = make_request("caption", (str(tmp_path / "photos"),), {"model": "demo", "workers": 1})
     inventory = Inventory.scan(request.sources, read_options(request), None)
     record_inventory(inventory, LocalStore(tmp_path / "state", create=True))
-    task_ = engine.EngineTask(request, EngineSlot(1), str(tmp_path / "state"))
+    task_ = engine.EngineTask(request, EngineSlot(1), str(tmp_path / "state"), RowSchema())
     rows = engine.recorded_rows(task_)
     with pytest.raises(Loads):
         engine.answer_works(task_, rows, iter([Work(range(2))]), lambda: False, print)

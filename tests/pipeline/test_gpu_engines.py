@@ -58,7 +58,7 @@ class ThreadEngine:
     """An engine in a thread, in place of one in a process."""
 
     def __init__(self, engine_task: Any, context: object):
-        self.slot = engine_task.slot
+        self.slot, self.came = engine_task.slot, ()
         self.connection, self._end = Pipe()
         self._works = SimpleQueue[Any]()
         threading.Thread(target=self._run, args=(engine_task,), daemon=True).start()

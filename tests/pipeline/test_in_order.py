@@ -17,13 +17,12 @@ from pgcli.pipeline.output import RunOutput
 from pgcli.pipeline.state import lines_form
 from pgcli.pipeline.state.forms import open_form
 from pgcli.pipeline.state.in_order import InOrder, in_order_of
-from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, RowFile, Segment
+from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, RowFile, Segment, error_of
 from pgcli.pipeline.state.lines_form import LinesForm
 from pgcli.pipeline.state.open_rows import MAX_OPEN_FILES, OpenRows
 from pgcli.pipeline.state.parts import Parts
 from pgcli.pipeline.state.parts_form import PartsForm
 from pgcli.pipeline.state.record import RunRecord
-from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.stores import Entry, LocalStore
 from tests.support.answers import answer, refused
@@ -261,9 +260,9 @@ def drop_a_row() -> None:
     """Have a run lose one of its rows."""
     save, dropped = RunOutput.save, random.Random(0).randrange(12)
 
-    def save_others(output: RunOutput, number: int, row: Answer) -> None:
+    def save_others(output: RunOutput, number: int, line: bytes) -> None:
         if number != dropped:
-            save(output, number, row)
+            save(output, number, line)
 
     RunOutput.save = save_others
 
@@ -284,10 +283,10 @@ def check_stamps() -> None:
     """Have a run fail if the file of an answered image is not noted before its rows are saved."""
     save = RunOutput.save
 
-    def check_and_save(output: RunOutput, number: int, row: Answer) -> None:
-        stamps = output.stamps.read()
-        assert row.error or (row.index < len(stamps) and stamps[row.index][0]), "no stamp"
-        save(output, number, row)
+    def check_and_save(output: RunOutput, number: int, line: bytes) -> None:
+        stamps, index = output.stamps.read(), number_of(line)
+        assert error_of(line) or (index < len(stamps) and stamps[index][0]), "no stamp"
+        save(output, number, line)
 
     RunOutput.save = check_and_save
 

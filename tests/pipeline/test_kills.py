@@ -1,16 +1,14 @@
 """A run that is killed before any of its writes is resumed to the rows of an undisturbed one."""
 
-import os
 import random
 import signal
 import time
 from collections import Counter
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from pgcli.pipeline.workers import engine_process
 from tests.support.run_kinds import KINDS, fresh, whole
 from tests.support.stub_runs import Calls, die, finish, rows_of, start
 
@@ -47,26 +45,22 @@ def test_killed_at_any_write(images, kind, step):
 
 
 class Messages:
-    """Kills one engine before it sends its `number`-th message, and notes that it did."""
+    """Kills one engine amid its `number`-th message, and notes that it did."""
 
     def __init__(self, number: int, marker: Path):
-        self.number, self.marker, self.main = number, marker, 0
+        self.number, self.marker = number, marker
 
     def __call__(self) -> None:
-        self.main, self.count, self.send = os.getpid(), 0, Connection.send
-        Connection.send = self.counted  # type: ignore[method-assign]
+        self.count, self.write = 0, engine_process.write_all
+        engine_process.write_all = self.counted
 
-    @property
-    def counted(self) -> Any:
-        def send(connection: Connection, message: Any) -> None:
-            if os.getpid() != self.main:  # an engine, which counts its own
-                self.count += 1
-                if self.count == self.number and not self.marker.exists():
-                    self.marker.touch()
-                    die("send")
-            self.send(connection, message)
-
-        return send
+    def counted(self, descriptor: int, data: bytes) -> None:
+        self.count += 1  # each engine counts its own
+        if self.count == self.number and not self.marker.exists():
+            self.marker.touch()
+            self.write(descriptor, data[: self.number % 3 * len(data) // 2])  # none, a half, all
+            die("send")
+        self.write(descriptor, data)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" in kind])

@@ -16,8 +16,9 @@ from pgcli.errors import NoUsableDevice
 from pgcli.pipeline import checks
 from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.progress.shutdown import Interrupted
+from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.workers import ray_engines
-from pgcli.pipeline.workers.messages import WorkBegun, WorkDone
+from pgcli.pipeline.workers.messages import RowsAnswered, WorkBegun
 from pgcli.pipeline.workers.ray_engines import Actor, Cluster, RayEngine, Resources
 from pgcli.pipeline.workers.work import Work
 from pgcli.records import Answer, DecodedImage
@@ -208,15 +209,14 @@ def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
             for number in work.rows:
                 if should_stop():
                     return
-                send((number, f"answer {number}", None))
+                send(RowsAnswered(number, [b"a line"], Tally(rows=1).counts, [], {}, ""))
                 if number == 9:
                     actor.stop()
-            send(WorkDone(work.rows, len(work.rows), 0.0, 0, 0, ""))
 
-    def write_part(task: object, rows: object, done: WorkDone, answered: list[Any]) -> Any:
-        assert [number for number, *_ in answered] == [*done.rows]
-        written.append(done.rows)
-        return done
+    def write_part(task: object, rows: object, numbers: range, answered: list[Any]) -> Any:
+        assert [message.rows.start for message in answered] == [*numbers]
+        written.append(numbers)
+        return RowsAnswered(numbers.start, None, (len(numbers),), [], {}, "")
 
     monkeypatch.setattr(ray_engines, "answer_works", answer_works)
     monkeypatch.setattr(ray_engines, "recorded_rows", lambda task: None)
@@ -228,8 +228,9 @@ def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
     while None not in messages:
         messages += actor.messages()
     assert written == [range(4)]
-    numbers = [message[0] for message in messages if isinstance(message, tuple)]
-    assert numbers == [4, 5, 6, 7, 8, 9], "rows of the written file are not sent"
+    sent = [message for message in messages if isinstance(message, RowsAnswered)]
+    rows = [message.rows.start for message in sent if message.lines is not None]
+    assert rows == [4, 5, 6, 7, 8, 9], "rows of the written file are not sent"
 
 
 def test_lost_node_of_the_command_ends_it_with_17_and_it_resumes(ray, caption, cli):

@@ -22,15 +22,14 @@ def fed(queue: WorkQueue, worker: str, ahead: int = AHEAD) -> list[Work]:
 
 def answer(queue: WorkQueue, worker: str, rows: Iterable[int]) -> None:
     for number in rows:
-        queue.answered(worker, number)
+        queue.answered(worker, range(number, number + 1))
 
 
 def finish(queue: WorkQueue, worker: str, works: Iterable[Work]) -> None:
     """The worker answers all rows of its works."""
     for work in works:
         queue.begun(worker, work.rows)
-        answer(queue, worker, work.rows)
-        queue.done(worker, work.rows)
+        assert queue.answered(worker, work.rows), "all of the range"
 
 
 def die_of(queue: WorkQueue, work: Work) -> list[range]:
@@ -148,23 +147,21 @@ def test_file_of_a_worker_is_given_whole_until_rows_of_it_are_sent():
     assert (work.rows.start, work.is_part) == (1, False)
     whole = WorkQueue([part], workers=1, size=8)
     fed(whole, "a")
-    whole.done("a", part.rows)
+    assert whole.answered("a", part.rows)
     assert not whole
 
 
 def test_messages_that_do_not_fit_are_noticed():
     queue = queue_of(16)
     fed(queue, "a", 16)
-    for number in (1, 9, 16):
-        with pytest.raises(AssertionError, match=f"row {number} was not"):
-            queue.answered("a", number)
-    answer(queue, "a", range(7))
-    with pytest.raises(AssertionError, match="row 6 was not"):
-        queue.answered("a", 6)
-    with pytest.raises(AssertionError, match="rows from 7 on are missing"):
-        queue.done("a", range(8))
-    with pytest.raises(AssertionError, match="was given as"):
-        queue.done("a", range(1, 16))
+    for rows in (range(1, 2), range(9, 10), range(16, 17), range(9), range(0)):
+        with pytest.raises(AssertionError, match="are not the next rows"):
+            queue.answered("a", rows)
+    assert not queue.answered("a", range(7))
+    for rows in (range(6, 7), range(8), range(7, 9)):
+        with pytest.raises(AssertionError, match="are not the next rows"):
+            queue.answered("a", rows)
+    assert queue.answered("a", range(7, 8))
 
 
 ACTIONS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("feggkkkd")), min_size=20)
@@ -190,11 +187,11 @@ def test_each_row_is_answered_once_or_lost_whatever_workers_do(actions, total, p
             queue.begun(worker, work.rows)
         begun[worker] = len(has[worker])
         for work, rows in has[worker][:1]:
-            if rows:
-                answered[rows[0]] += 1
-                queue.answered(worker, rows.pop(0))
-            if not rows:
-                queue.done(worker, work.rows)
+            ready, rows[:] = rows[: 1 + total % 3], rows[1 + total % 3 :]
+            answered.update(ready)
+            is_end = queue.answered(worker, range(ready[0], ready[-1] + 1))
+            assert is_end == (ready[-1] + 1 == work.rows.stop) == (not rows)
+            if is_end:
                 has[worker].pop(0)
                 begun[worker] -= 1
 

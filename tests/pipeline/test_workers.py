@@ -1,8 +1,10 @@
 """Workers are fed ahead, followed and replaced; an engine answers its works as one stream."""
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,17 +15,19 @@ from pgcli.inputs import Inventory
 from pgcli.pipeline import task
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.output import record_inventory
+from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
+from pgcli.pipeline.workers import engines
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
 from pgcli.pipeline.workers.engine_process import EngineDied
 from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
-from pgcli.pipeline.workers.messages import EngineInfo, Message, WorkBegun, WorkDone
+from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered, WorkBegun
 from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import Work, WorkQueue
 from pgcli.records import Answer, DecodedImage
+from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore
 from tests.support import pretend
-from tests.support.answers import answer
 from tests.support.stub_runs import make_images
 
 INFO = EngineInfo("demo", "cpu", "float32", 4, {})
@@ -48,8 +52,7 @@ class FakeEngine:
             self.outbox.append(None)
             return
         self.outbox.append(WorkBegun(work.rows))
-        self.outbox += ((number, answer(number), None) for number in work.rows)
-        self.outbox.append(WorkDone(work.rows, len(work.rows), 0.0, 0, 0, ""))
+        self.outbox += map(message_of, work.rows)
 
     def receive(self) -> Any:
         assert not self.is_closed
@@ -97,16 +100,20 @@ def outcome(workers: FakeWorkers) -> tuple[list[int], list[int]]:
     """The rows that were answered, and those that were lost, each in order."""
     answered, lost = list[int](), list[int]()
     for message in workers.messages():
-        if isinstance(message, tuple):
-            answered.append(message[0])
+        if isinstance(message, RowsAnswered):
+            answered += message.rows
         elif isinstance(message, RowsLost):
             lost += message.rows
     assert all(engine.is_closed for engine in workers.engines)
     return sorted(answered), sorted(lost)
 
 
+def message_of(number: int) -> RowsAnswered:
+    return RowsAnswered(number, [b"a line"], Tally(rows=1).counts, [], {}, "")
+
+
 def number_of(message: Any) -> int | None:
-    return message[0] if isinstance(message, tuple) else None
+    return message.rows.start if isinstance(message, RowsAnswered) else None
 
 
 def test_workers_are_fed_ahead_of_what_they_begin_and_told_the_end_once():
@@ -211,15 +218,25 @@ def test_rows_in_progress_are_kept_when_the_run_is_to_stop(dies):
 
 
 class BatchEngine(pretend.Engine):
-    """Answers batches of four rows, the last one first, and counts how often it is asked."""
+    """Answers batches of at least four rows, the last one first.
+
+    `on_step` is called before each with the rows that were answered until then.
+    """
+
+    on_step: Callable[[set[int]], object]
 
     def __init__(self) -> None:
         self.asked = self.most = 0
+        self.answered = set[int]()
         self.has_all_works = threading.Event()
         self.image_stats = SimpleNamespace(hits=0, prompts=0)
 
     def ask(
-        self, stream: Iterable[tuple[int, DecodedImage]], *given: Any, **options: Any
+        self,
+        stream: Iterable[tuple[int, DecodedImage]],
+        *given: Any,
+        should_stop: Callable[[], bool],
+        **options: Any,
     ) -> Iterator[tuple[int, Answer]]:
         self.asked += 1
         batch: list[tuple[int, Answer]] = []
@@ -229,9 +246,18 @@ class BatchEngine(pretend.Engine):
             self.image_stats.hits += 1
             self.image_stats.prompts += 2
             self.most = max(self.most, len(batch))
-            while len(batch) > 4:
-                yield batch.pop()
-        yield from reversed(batch)
+            if len(batch) > 4:
+                yield from self._step(batch, should_stop)
+        yield from self._step(batch, should_stop)
+
+    def _step(
+        self, batch: list[tuple[int, Answer]], should_stop: Callable[[], bool]
+    ) -> Iterator[tuple[int, Answer]]:
+        assert not should_stop()
+        self.on_step(self.answered)
+        while batch:
+            self.answered.add(batch[-1][0])
+            yield batch.pop()
 
 
 @pytest.mark.parametrize(("dtype", "asks"), [("bfloat16", 1), ("float32", 5)])
@@ -246,7 +272,7 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
     request = make_request("ask", (str(tmp_path / "photos"),), options)
     inventory = Inventory.scan(request.sources, read_options(request), None)
     record_inventory(inventory, LocalStore(tmp_path / "state", create=True))
-    engine_task = EngineTask(request, EngineSlot(1), str(tmp_path / "state"))
+    engine_task = EngineTask(request, EngineSlot(1), str(tmp_path / "state"), RowSchema())
     works = [Work(range(1, 4)), Work(range(4, 6)), Work(range(6, 8)), Work(range(10, 18))]
 
     def given() -> Iterator[Work]:
@@ -258,6 +284,12 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
         if isinstance(message, WorkBegun):
             begun_after.append(engine.image_stats.hits)
 
+    def check_sent(answered: set[int]) -> None:
+        messages = [message for message in sent if isinstance(message, RowsAnswered)]
+        rows = {number for message in messages for number in message.rows}
+        assert answered <= rows, "what ends in a step is sent before the next one"
+
+    engine.on_step = check_sent
     answer_works(engine_task, recorded_rows(engine_task), given(), lambda: False, send)
     assert (engine.asked, engine.most > 4) == (asks, True)
     assert begun_after == [0, 2, 2, 2], "as their first images are taken, not when they are given"
@@ -265,22 +297,27 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
     assert isinstance(info, EngineInfo)
     by_work: dict[range, list[Message]] = {work.rows: [] for work in works}
     for message in messages:
-        number = message[0] if isinstance(message, tuple) else message.rows.start
-        by_work[next(rows for rows in by_work if number in rows)].append(message)
-    for rows_of_work, (begun, *answered, done) in by_work.items():
+        assert isinstance(message, WorkBegun | RowsAnswered)
+        by_work[next(rows for rows in by_work if message.rows.start in rows)].append(message)
+    tally, stamped = Tally(), dict[int, bool]()
+    for rows_of_work, (begun, *answered) in by_work.items():
         assert begun == WorkBegun(rows_of_work)
-        assert isinstance(done, WorkDone)
-        assert done.rows == rows_of_work
-        assert [message[0] for message in answered] == [*rows_of_work]
-        for number, row, stamp in answered:
-            is_first = number in (rows_of_work.start, *range(0, 18, 2))
-            assert (row.index, row.prompt) == (number // 2, "ab"[number % 2])
-            assert (row.error is not None) == (row.index in (2, 3))
-            assert (stamp is not None) == (is_first and row.error is None)
-    ends = [message for message in messages if isinstance(message, WorkDone)]
-    assert [done.rows for done in ends] == list(by_work), "each file has its rows in order"
-    assert sum(done.images for done in ends) == 8
-    assert (sum(done.hits for done in ends), sum(done.prompts for done in ends)) == (6, 12)
+        assert [number for message in answered for number in message.rows] == [*rows_of_work]
+        for message in answered:
+            tally.add(message.counts, message.errors)
+            stamped |= {index: stamp is not None for index, stamp in message.stamps.items()}
+            for number, line in zip(message.rows, message.lines or (), strict=True):
+                row = json.loads(line)
+                assert (row["index"], row["prompt"]) == (number // 2, "ab"[number % 2])
+                assert (row["error"] is not None) == (row["index"] in (2, 3))
+                assert stamped[row["index"]] == (row["error"] is None), "no later than its row"
+    answers = [message for message in messages if isinstance(message, RowsAnswered)]
+    assert all(len(message.rows) == 1 for message in answers if message.errors)
+    rows = [message.rows for message in answers]
+    assert max(map(len, rows)) > 1, "what ends in one step is one message"
+    assert [numbers.start for numbers in rows] == sorted(numbers.start for numbers in rows)
+    assert (tally.images, tally.hits, tally.prompts) == (8, 6, 12)
+    assert (tally.rows, tally.errors.total()) == (15, 4)
 
 
 def test_a_stopping_run_does_not_wait_for_a_worker_that_loads_its_model():
@@ -288,3 +325,22 @@ def test_a_stopping_run_does_not_wait_for_a_worker_that_loads_its_model():
     workers.ready = lambda: iter(workers.engines[:1])
     assert outcome(workers) == ([0], [])
     assert [engine.is_stopped for engine in workers.engines] == [True, False]
+
+
+def test_an_engine_with_a_model_that_sends_nothing_is_named_once(monkeypatch):
+    said, now = list[tuple[str, ...]](), [1000.0]
+    progress: Any = SimpleNamespace(should_stop=bool, say=lambda *texts: said.append(texts))
+    monkeypatch.setattr(engines, "monotonic", lambda: now[0])
+    task_: Any = None
+    queue = WorkQueue([], workers=2, size=8)
+    workers = engines.EngineProcesses(queue, [EngineSlot(1)], task_, progress)
+    loading: Any = SimpleNamespace(pid=6, heard_at=inf)
+    stopped: Any = SimpleNamespace(pid=7, heard_at=now[0])
+    workers._processes = {6: loading, 7: stopped}
+    now[0] += engines.SILENT_SECONDS
+    assert [*workers.ready(), *said] == []
+    now[0] += 1.0
+    assert [*workers.ready(), *workers.ready()] == []
+    ((text, hint),) = said
+    assert "engine process 7 has sent nothing for 120 s" in text
+    assert "kill -CONT 7" in hint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from signal import SIGPIPE
 from time import perf_counter
@@ -13,7 +13,7 @@ from pgcli.output.reader import OPEN
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.shutdown import GracefulShutdown, Interrupted
 from pgcli.pipeline.progress.summary import Summary, interrupted_notice
-from pgcli.pipeline.progress.tally import Tally
+from pgcli.pipeline.progress.tally import Error, Tally
 from pgcli.records import Answer
 
 if TYPE_CHECKING:
@@ -124,11 +124,13 @@ class RunProgress:
         if row.error is not None:
             self._budget.check(self.tally)
 
-    def add(self, counts: Tally) -> None:
-        """Count rows that another process has saved, and show progress. Raises TooManyErrors."""
-        self.tally.add(counts)
-        self.show_rows()
-        self._budget.check(self.tally)
+    def add(self, counts: Sequence[float], errors: Sequence[Error]) -> None:
+        """Count saved rows of another process, and show progress as `update` does."""
+        self.tally.add(counts, errors)
+        if self._is_due():
+            self.show_rows()
+        if errors:
+            self._budget.check(self.tally)
 
     def measure(self) -> None:
         """Have the summary know for how long the run, and answering, have gone on."""

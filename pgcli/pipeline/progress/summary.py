@@ -43,8 +43,6 @@ class Summary:
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
     loading_seconds: float = 0.0
-    hits: int = 0
-    prompts: int = 0
     limits: str = ""
     input_notes: Sequence[tuple[str, str]] = ()
     hook_facts: Sequence[tuple[str, str]] = ()
@@ -149,8 +147,8 @@ class Summary:
             times = ", ".join(f"{stage} {duration(seconds[stage])}" for stage in stages)
             yield "model busy", f"{duration(sum(seconds[stage] for stage in stages))}: {times}"
             yield "model waited", f"{duration(tally.waited_seconds)} for images"
-        if self.hits:
-            yield "images reused", f"{self.hits:,} of {self.prompts:,} prompts"
+        if tally.hits:
+            yield "images reused", f"{tally.hits:,} of {tally.prompts:,} prompts"
         if self.limits:
             yield "memory ran out", self.limits
         from pgcli.pipeline.settings import versions

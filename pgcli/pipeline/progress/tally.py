@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pgcli.records import Answer
 
@@ -14,7 +16,8 @@ class Tally:
 
     `rows_before` were saved when it began, with `errors_before` by their codes. `waited_seconds` is
     the time for which the model waited for images; `seconds` are those of answering. `truncated`
-    are the rows with a text that is longer than the model's input.
+    are the rows with a text that is longer than the model's input. `hits` of the `prompts` shared
+    the features of an image with another prompt.
     """
 
     rows: int = 0
@@ -29,6 +32,8 @@ class Tally:
     vision_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    hits: int = 0
+    prompts: int = 0
     last_errors: int = 0  # the error rows since the last answered one
     last_error: str = ""  # described
 
@@ -38,7 +43,7 @@ class Tally:
             self.last_errors = 0
         else:
             self.errors[row.error] += 1
-            self.last_error = f"{row.id}: {row.error}: {row.error_message}"
+            self.last_error = described(row)
             self.last_errors += 1
         self.rows += 1
         self.tokens += row.tokens or 0
@@ -47,14 +52,18 @@ class Tally:
         self.prefill_ms += row.prefill_ms or 0.0
         self.decode_ms += row.decode_ms or 0.0
 
-    def add(self, later: Tally) -> None:
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """What another process adds, plain values in the order of ADDED."""
+        return tuple(getattr(self, name) for name in ADDED)
+
+    def add(self, counts: Sequence[float], errors: Sequence[Error]) -> None:
         """Add rows that another process has counted."""
-        has_answers = later.errors.total() < later.rows
-        self.last_errors = later.last_errors + (0 if has_answers else self.last_errors)
-        self.errors.update(later.errors)
-        self.last_error = later.last_error or self.last_error
-        for name in ("rows", "images", "tokens", "truncated", "waited_seconds", *STAGES):
-            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.last_errors = self.last_errors + len(errors) if len(errors) == counts[0] else 0
+        for code, self.last_error in errors:
+            self.errors[code] += 1
+        for name, value in zip(ADDED, counts, strict=True):
+            setattr(self, name, getattr(self, name) + value)
 
     @property
     def all_errors(self) -> Counter[str]:
@@ -62,4 +71,14 @@ class Tally:
         return self.errors + self.errors_before
 
 
-STAGES = ("vision_ms", "prefill_ms", "decode_ms")
+ADDED = (
+    *("rows", "images", "tokens", "truncated", "waited_seconds"),
+    *("vision_ms", "prefill_ms", "decode_ms", "hits", "prompts"),
+)
+#: The code of a failed row, and its description.
+Error: TypeAlias = tuple[str, str]
+
+
+def described(row: Answer) -> str:
+    """Which row failed, and why."""
+    return f"{row.id}: {row.error}: {row.error_message}"

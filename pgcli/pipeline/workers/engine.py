@@ -7,20 +7,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pgcli.output.lines import json_line
 from pgcli.pipeline import task as tasks
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.model import engine_info
-from pgcli.pipeline.progress.tally import Tally
+from pgcli.pipeline.progress.tally import Error, Tally, described
 from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.state.folder import load_inventory
-from pgcli.pipeline.workers.messages import Message, WorkBegun, WorkDone
+from pgcli.pipeline.workers.messages import Message, RowsAnswered, WorkBegun
 from pgcli.pipeline.workers.row_images import RowImages
 from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import Work
-from pgcli.records import DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
+from pgcli.rows import RowSchema
 from pgcli.stores import open_folder
 
 if TYPE_CHECKING:
+    from pgcli.inputs.stamps import Stamp
     from pgcli.pipeline.request import RunRequest
 
 Send = Callable[[Message], object]
@@ -28,11 +31,15 @@ Send = Callable[[Message], object]
 
 @dataclass(frozen=True, slots=True)
 class EngineTask:
-    """What an engine answers: rows of a request, whose input is recorded in the folder `state`."""
+    """What an engine answers: rows of a request, whose input is recorded in the folder `state`.
+
+    It sends lines with the columns of `schema`.
+    """
 
     request: RunRequest
     slot: EngineSlot
     state: str
+    schema: RowSchema
 
 
 def recorded_rows(task: EngineTask) -> RunRows:
@@ -52,8 +59,7 @@ def answer_works(
 ) -> None:
     """Load the model and answer the rows of works, as one stream, until there are no more.
 
-    Of each work is sent that it has begun, its rows one by one in order, and that it is done.
-    Nothing is written.
+    Of each work is sent that it has begun, and its rows in order. Nothing is written.
     """
     import torch
 
@@ -67,7 +73,7 @@ def answer_works(
     ) as images:
         engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
         send(engine_info(request, engine))
-        send_rows(request, engine, images, received, should_stop, send)
+        send_rows(task, engine, images, received, should_stop, send)
 
 
 def numbered_items(rows: RunRows, works: Iterator[Work], received: deque[Work]) -> Numbered:
@@ -78,39 +84,81 @@ def numbered_items(rows: RunRows, works: Iterator[Work], received: deque[Work]) 
 
 
 def send_rows(
-    request: RunRequest,
+    task: EngineTask,
     engine: Any,
     images: RowImages,
     received: deque[Work],
     should_stop: Callable[[], bool],
     send: Send,
 ) -> None:
-    """Answer the images of works that were received, and send what becomes of each work.
+    """Answer the images of works that were received, and send their rows.
 
-    In float32 each work is a batch of its own: rows have the same bytes whoever answers them.
+    Rows that end in one step of the model are one message: an engine asks whether to stop before
+    each step, and what is ready is sent then. In float32 each work is a batch of its own: rows have
+    the same bytes whoever answers them.
     """
-    tally, stamps, begun = Tally(), dict[int, Any](), deque[Work]()
-    hits = prompts = 0
+    ready, begun = ReadyRows(task.schema, engine), deque[Work]()
+    taken = Tally()  # the time for which images were waited for, until it is sent
 
     def on_image(first: int, image: DecodedImage) -> None:
-        stamps[image.item.index] = image.stamp
+        ready.stamps[image.item.index] = image.stamp
         if received and first == received[0].rows.start:
             begun.append(received.popleft())
             send(WorkBegun(begun[-1].rows))
 
-    stream = images.take(tally, on_image)
+    def send_ready() -> None:
+        if ready.lines:
+            ready.tally.waited_seconds, taken.waited_seconds = taken.waited_seconds, 0.0
+            send(ready.take())
+
+    def sends_and_stops() -> bool:
+        send_ready()
+        return should_stop()
+
+    stream = images.take(taken, on_image)
     if engine.dtype == "float32":
         stream = one_by_one(stream, begun)
-    answers = tasks.answer_function(request, engine, should_stop)
-    for number, _, row in answers(stream):
-        send((number, row, stamps.pop(row.index, None)))
-        if number + 1 == begun[0].rows.stop:
-            stats, limits = engine.image_stats, engine.batch_limits.summary()
-            counts = stats.hits - hits, stats.prompts - prompts
-            done = begun.popleft().rows
-            send(WorkDone(done, tally.images, tally.waited_seconds, *counts, limits))
-            tally.images, tally.waited_seconds = 0, 0.0
-            hits, prompts = stats.hits, stats.prompts
+    for number, item, row in tasks.answer_function(task.request, engine, sends_and_stops)(stream):
+        if row.error is not None:  # it is a message of its own: errors in a row are counted
+            send_ready()
+        ready.add(number, item, row)
+        is_last = number + 1 == begun[0].rows.stop
+        if is_last:
+            begun.popleft()
+        if is_last or row.error is not None:
+            send_ready()
+    send_ready()
+
+
+class ReadyRows:
+    """Rows that are answered and not sent, and what is sent with them."""
+
+    def __init__(self, schema: RowSchema, engine: Any):
+        self._schema, self._engine = schema, engine
+        self.lines, self.errors, self.tally = list[bytes](), list[Error](), Tally()
+        self.stamps = dict[int, "Stamp | None"]()
+        self._next = self._of_image = self._hits = self._prompts = 0
+
+    def add(self, number: int, item: Item, row: Answer) -> None:
+        """Add the row of this number, which comes after the one before."""
+        self.lines.append(json_line(row, self._schema).encode())
+        self.tally.count(row)
+        if row.error is not None:
+            self.errors.append((row.error, described(row)))
+        # an image counts with its last row: another worker may have answered those before
+        self._of_image = (self._of_image + 1) % len(item.prompts)
+        self.tally.images += self._of_image == 0
+        self._next = number + 1
+
+    def take(self) -> RowsAnswered:
+        """The message of these rows; there are none then."""
+        stats, tally, first = self._engine.image_stats, self.tally, self._next - len(self.lines)
+        tally.hits, tally.prompts = stats.hits - self._hits, stats.prompts - self._prompts
+        self._hits, self._prompts = stats.hits, stats.prompts
+        limits = self._engine.batch_limits.summary()
+        rows = RowsAnswered(first, self.lines, tally.counts, self.errors, self.stamps, limits)
+        self.lines, self.errors, self.stamps, self.tally = [], [], {}, Tally()
+        return rows
 
 
 def one_by_one(

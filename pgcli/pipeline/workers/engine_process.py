@@ -5,17 +5,22 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import pickle
 import signal
+import struct
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pgcli.device.nvidia_driver import nvidia_driver
@@ -47,6 +52,8 @@ def import_ahead(request: RunRequest) -> None:
 
 #: What asks an engine to finish the rows in progress only.
 STOP = "stop"
+#: The size of a message of an engine, before it; the bytes that are read at once, of many messages.
+SIZE, READ_BYTES = struct.Struct("=Q"), 2**18
 
 
 class EngineDied(Exception):
@@ -61,6 +68,9 @@ class EngineProcess:
         self.connection, child_end = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
         self._process = make(target=serve, args=(child_end, task), daemon=True)
+        #: The messages that have come; what is read of the next one.
+        self.came, self._data = deque[Any](), bytearray()
+        self.heard_at = inf  # when the last one was received
         self._problem = "it ended"  # for a process without an exit code
         atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
         try:
@@ -70,6 +80,10 @@ class EngineProcess:
         finally:
             child_end.close()
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid  # type: ignore[no-any-return]
+
     def send(self, work: Work | str | None) -> None:
         """Give the engine more rows; None: there are no more."""
         with suppress(OSError):  # it has died, as `receive` says
@@ -77,15 +91,10 @@ class EngineProcess:
 
     def receive(self) -> Any:
         """The next message; None once it has ended. Raises EngineDied."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError) as problem:
-            if self._process.pid is not None:
-                self._process.join(timeout=5)
-            code, how = self._process.exitcode, self._problem
-            if code is not None:
-                how = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
-            raise EngineDied(how) from problem
+        while not self.came:
+            self._read()
+        self.heard_at = monotonic()
+        return self.came.popleft()
 
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""
@@ -98,6 +107,26 @@ class EngineProcess:
             self._process.join(timeout=5)
         self.connection.close()
         atexit.unregister(self.close)
+
+    def _read(self) -> None:
+        """Read what the engine has sent, several messages at once. Raises EngineDied."""
+        data = b""
+        with suppress(OSError):
+            data = os.read(self.connection.fileno(), READ_BYTES)
+        if not data:
+            if self._process.pid is not None:
+                self._process.join(timeout=5)
+            code, how = self._process.exitcode, self._problem
+            if code is not None:
+                how = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
+            raise EngineDied(how)
+        self._data += data
+        while len(self._data) >= SIZE.size:
+            end = SIZE.size + SIZE.unpack_from(self._data)[0]
+            if len(self._data) < end:
+                break
+            self.came.append(pickle.loads(self._data[SIZE.size : end]))
+            del self._data[:end]
 
 
 @dataclass(frozen=True)
@@ -113,6 +142,10 @@ def serve(connection: Connection, task: EngineTask) -> None:
     from pgcli.images.limits import die_with_parent
     from pgcli.pipeline.workers.engine import answer_works, recorded_rows
 
+    def send(message: object) -> None:
+        data = pickle.dumps(message)
+        write_all(connection.fileno(), SIZE.pack(len(data)) + data)
+
     die_with_parent()
     ignore_signals()
     stop, works = threading.Event(), SimpleQueue[Any]()
@@ -120,10 +153,17 @@ def serve(connection: Connection, task: EngineTask) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
             rows = recorded_rows(task)
-            answer_works(task, rows, iter(works.get, None), stop.is_set, connection.send)
-            connection.send(None)
+            answer_works(task, rows, iter(works.get, None), stop.is_set, send)
+            send(None)
         except Exception as error:  # noqa: BLE001 - the program raises it
-            connection.send(EngineFailed(error, traceback.format_exc()))
+            send(EngineFailed(error, traceback.format_exc()))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data; a call of the system may write a part of it."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def read_inbox(connection: Connection, works: SimpleQueue[Any], stop: threading.Event) -> None:

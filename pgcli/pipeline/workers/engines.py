@@ -5,6 +5,8 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pgcli.device.cgroup import processors
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from pgcli.pipeline.progress.run_progress import RunProgress
 
 POLL_SECONDS = 0.2
+#: After all messages are read, the next ones wait so long: woken for each row, this process would
+#: take twice the time for it.
+PAUSE_SECONDS = 0.005
+#: Without a message of an engine that has loaded its model, after which this is said.
+SILENT_SECONDS = 120.0
 #: Engines that may end, one after the other, while no row is answered.
 MAX_DEATHS_IN_A_ROW = 8
 
@@ -132,10 +139,7 @@ class Workers:
             self._feed_all()
             return
         yield message
-        if isinstance(message, tuple):
-            self._deaths = 0
-            self._queue.answered(worker, message[0])
-        elif isinstance(message, EngineInfo):
+        if isinstance(message, EngineInfo):
             self._loaded.add(worker)
             self.ahead[worker] = rows_ahead(self._queue, message.device)
             self._feed(worker)
@@ -144,8 +148,8 @@ class Workers:
             self._feed(worker)
         else:
             self._deaths = 0
-            self._queue.done(worker, message.rows)
-            self._feed_all()
+            if self._queue.answered(worker, message.rows):
+                self._feed_all()
 
     def _of_the_first(self, info: EngineInfo) -> EngineInfo | EngineFailed:
         """What is known of a loaded engine, or that its rows would not be as those of the first."""
@@ -188,11 +192,11 @@ class EngineProcesses(Workers):
     """Engine processes on this machine, one in each slot."""
 
     def __init__(
-        self, queue: WorkQueue, slots: Sequence[EngineSlot], state: str, progress: RunProgress
+        self, queue: WorkQueue, slots: Sequence[EngineSlot], task: EngineTask, progress: RunProgress
     ):
         super().__init__(queue, progress.should_stop)
         self._free_slots, self._slot_count = list(slots), len(slots)
-        self._progress, self._state = progress, state
+        self._progress, self._task = progress, task
         self._context = start_method(slots)
         self._poll = select.poll()
         self._processes: dict[int, EngineProcess] = {}
@@ -201,16 +205,34 @@ class EngineProcesses(Workers):
     def start(self) -> None:
         while self._queue and self._free_slots:
             slot = self._free_slots.pop(0)
-            request = with_own_decoding(self._progress.request, slot, self._slot_count)
-            task = EngineTask(request, slot, self._state)
+            request = with_own_decoding(self._task.request, slot, self._slot_count)
+            task = replace(self._task, request=request, slot=slot)
             process = EngineProcess(task, self._context)
             self._processes[process.connection.fileno()] = process
             self._poll.register(process.connection, select.POLLIN)
             self.add(process)
 
     def ready(self) -> Iterator[EngineHandle]:
-        for descriptor, _ in self._poll.poll(POLL_SECONDS * 1000):
-            yield self._processes[descriptor]
+        if not (ready := self._poll.poll(0)):
+            self._say_silent()
+            sleep(PAUSE_SECONDS)
+            ready = self._poll.poll(POLL_SECONDS * 1000)
+        for process in [self._processes[descriptor] for descriptor, _ in ready]:
+            yield process
+            while process.came:
+                yield process
+
+    def _say_silent(self) -> None:
+        """Say once of each engine with a model that it is waited for."""
+        for process in self._processes.values():
+            if monotonic() - process.heard_at > SILENT_SECONDS:
+                process.heard_at = inf
+                self._progress.say(
+                    f"engine process {process.pid} has sent nothing for {SILENT_SECONDS:.0f} s; "
+                    "still waiting",
+                    f"if it was stopped, kill -CONT {process.pid} continues it, and kill -9 gives "
+                    "its rows to another",
+                )
 
     def remove(self, worker: EngineHandle) -> None:
         assert isinstance(worker, EngineProcess)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from pgcli.records import Answer
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from pgcli.inputs.stamps import Stamp
-    from pgcli.pipeline.progress.tally import Tally
+    from pgcli.pipeline.progress.tally import Error
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,6 @@ class EngineInfo:
     facts: tuple[tuple[str, str], ...] = ()
 
 
-#: The number of a row, its answer, and the stamp of its image with the first row of an image.
-RowAnswered: TypeAlias = "tuple[int, Answer, Stamp | None]"
-
-
 @dataclass(frozen=True, slots=True)
 class WorkBegun:
     """The model has the first image of a range."""
@@ -36,28 +30,26 @@ class WorkBegun:
     rows: range
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDone:
-    """All rows of a range are answered. The counts are since the range before it.
+class RowsAnswered(NamedTuple):
+    """Consecutive rows of a range from row `first` on, that were ready at once, as lines.
 
-    `hits` of the `prompts` shared the features of an image with another prompt; `limits` says how
-    batches became smaller because memory ran out.
+    Without `lines` the worker has written the rows to their file of the output. `counts` are those
+    of their tally, and `errors` those of the failed ones. `stamps` are those of the images that the
+    model was given since the message before, by index. `limits` says how batches became smaller
+    because memory ran out. All are plain values: they are read in a tenth of the time.
     """
 
-    rows: range
-    images: int
-    waited_seconds: float
-    hits: int
-    prompts: int
+    first: int
+    lines: Sequence[bytes] | None
+    counts: Sequence[float]
+    errors: Sequence[Error]
+    stamps: Mapping[int, Stamp | None]
     limits: str
 
-
-@dataclass(frozen=True, slots=True)
-class PartWritten(WorkDone):
-    """The worker has written the rows to their file of the output; stamps by index of image."""
-
-    tally: Tally
-    stamps: Mapping[int, Stamp]
+    @property
+    def rows(self) -> range:
+        """The numbers of the rows."""
+        return range(self.first, self.first + int(self.counts[0]))
 
 
-Message: TypeAlias = "EngineInfo | WorkBegun | RowAnswered | WorkDone"
+Message: TypeAlias = "EngineInfo | WorkBegun | RowsAnswered"

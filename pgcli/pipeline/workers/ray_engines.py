@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
-from pgcli.output.lines import json_line
-from pgcli.pipeline.progress.tally import Tally
+from pgcli.pipeline.progress.tally import Error, Tally
 from pgcli.pipeline.rows import FILE_ROWS, range_rows, row_schema, split_rows
 from pgcli.pipeline.state.forms import open_parts
 from pgcli.pipeline.state.parts_form import PartsForm
@@ -29,13 +28,14 @@ from pgcli.pipeline.task import find_checkpoints
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
 from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
 from pgcli.pipeline.workers.engines import POLL_SECONDS, EngineHandle, RowsLost, Workers
-from pgcli.pipeline.workers.messages import EngineInfo, Message, PartWritten, RowAnswered, WorkDone
+from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered
 from pgcli.pipeline.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
 from pgcli.pipeline.workers.work import Work, WorkQueue
 from pgcli.printable import first_line
 from pgcli.stores import open_folder
 
 if TYPE_CHECKING:
+    from pgcli.inputs.stamps import Stamp
     from pgcli.pipeline.output import RunOutput
     from pgcli.pipeline.progress.run_progress import RunProgress
     from pgcli.pipeline.request import RunRequest
@@ -88,7 +88,7 @@ class Actor:
         self._taken = 0
         self._works, self._messages = SimpleQueue[Any](), SimpleQueue[Any]()
         self._given = deque[Work]()  # in the order of their rows, which come in order
-        self._part: list[RowAnswered] = []  # of the file that the actor will write
+        self._part: list[RowsAnswered] = []  # of the file that the actor will write
         threading.Thread(target=self._run, daemon=True).start()
 
     def give(self, number: int, work: Work | None) -> None:
@@ -131,39 +131,42 @@ class Actor:
             yield work
 
     def _send(self, message: Message) -> None:
-        """Send a message; of a file that is written, `PartWritten` in place of its rows."""
-        if isinstance(message, tuple) and self._given[0].is_part:
-            self._part.append(message)
-            return
-        if isinstance(message, WorkDone) and self._given.popleft().is_part:
-            message = write_part(self._task, self._rows, message, self._part)
-            self._part = []
+        """Send a message; of a file that is written, one for all of its rows."""
+        if isinstance(message, RowsAnswered):
+            work = self._given[0]
+            is_last = message.rows.stop == work.rows.stop
+            if is_last:
+                self._given.popleft()
+            if work.is_part:
+                self._part.append(message)
+                if not is_last:
+                    return
+                message = write_part(self._task, self._rows, work.rows, self._part)
+                self._part = []
         self._messages.put(message)
 
 
 def write_part(
-    task: EngineTask, rows: RunRows, done: WorkDone, answered: Sequence[RowAnswered]
-) -> PartWritten:
+    task: EngineTask, rows: RunRows, numbers: range, answered: Sequence[RowsAnswered]
+) -> RowsAnswered:
     """Write the file that has these answered rows. Raises OutputFailed and OutputExists."""
     request, record = task.request, read_record(open_folder(task.state))
     assert record is not None, "the run has begun, and knows its model"
     schema = row_schema(request, rows.inventory.kept, exact=True)
-    columns = replace(schema, keep=())  # kept columns have their own types, not those of lines
-    tally, stamps = Tally(), {}
-    for _, row, stamp in answered:
-        tally.count(row)
-        if stamp is not None:
-            stamps[row.index] = stamp
+    tally, failed, stamps = Tally(), list[Error](), dict[int, "Stamp | None"]()
+    for message in answered:
+        tally.add(message.counts, message.errors)
+        failed += message.errors
+        stamps |= message.stamps
 
     def lines(start: int, stop: int) -> Iterator[bytes]:
-        assert range(start, stop) == done.rows
-        return (json_line(row, columns).encode() for _, row, _ in answered)
+        assert range(start, stop) == numbers
+        return chain.from_iterable(message.lines or () for message in answered)
 
     parts = open_parts(request.output.output, record, schema, rows.kept)
-    errors = Counter(tally.errors)
-    parts.write(done.rows.start // record.file_rows, done.rows.stop, lines, errors)
-    values = (done.images, done.waited_seconds, done.hits, done.prompts, done.limits)
-    return PartWritten(done.rows, *values, tally, stamps)
+    parts.write(numbers.start // record.file_rows, numbers.stop, lines, Counter(tally.errors))
+    limits = answered[-1].limits
+    return RowsAnswered(numbers.start, None, tally.counts, failed, stamps, limits)
 
 
 class RayEngine:
@@ -219,7 +222,8 @@ class RayEngines(Workers):
         queue = WorkQueue(works, workers=1, size=size, per_item=per_item)
         super().__init__(queue, progress.should_stop)
         self._work_rows = file_rows if file_rows <= FILE_ROWS else size
-        self._task = EngineTask(request, EngineSlot(1), output.state.store.url)
+        url, schema = output.state.store.url, output.line_schema
+        self._task = EngineTask(request, EngineSlot(1), url, schema)
         self._progress = progress
         self._cluster = Cluster(cast("str", request.model.ray))
         self._grows_at, self._says_at = 0.0, monotonic() + NOTE_SECONDS

@@ -102,22 +102,20 @@ class WorkQueue:
         for chunk in [*self._assigned.get(worker, {}).values()][:1]:
             chunk.has_begun = True
 
-    def answered(self, worker: object, number: int) -> None:
-        """Note that a worker has answered a row. Those of a range come in order."""
-        for chunk in self._assigned[worker].values():
-            if chunk.first == number and chunk.rows:
-                self._assigned_rows -= 1
-                chunk.first += 1
-                return
-        raise AssertionError(f"row {number} was not the next of a range of the worker")
+    def answered(self, worker: object, rows: range) -> bool:
+        """Note that a worker has answered rows. Those of a range come in order.
 
-    def done(self, worker: object, rows: range) -> None:
-        """Note that a worker has answered all of a range, or has written its file."""
-        chunk = self._assigned[worker].pop(rows.stop)
-        assert chunk.work.rows == rows, f"{rows} was given as {chunk.work.rows}"
-        assert chunk.work.is_part or not chunk.rows, f"rows from {chunk.first} on are missing"
-        self._assigned_rows -= chunk.rows
-        self._end_hunt(worker)
+        Returns whether they are the last ones of a range.
+        """
+        for end, chunk in self._assigned[worker].items():
+            if chunk.first == rows.start < rows.stop <= end:
+                chunk.first = rows.stop
+                self._assigned_rows -= len(rows)
+                if rows.stop == end:
+                    del self._assigned[worker][end]
+                    self._end_hunt(worker)
+                return rows.stop == end
+        raise AssertionError(f"{rows} are not the next rows of a range of the worker")
 
     def take_back(self, worker: object) -> None:
         """Take back what a worker that has ended leaves."""
