@@ -6,6 +6,7 @@ import sys
 import threading
 from contextlib import suppress
 from functools import partial
+from math import inf
 from multiprocessing import Pipe
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -58,7 +59,7 @@ class ThreadEngine:
     """An engine in a thread, in place of one in a process."""
 
     def __init__(self, engine_task: Any, context: object):
-        self.slot, self.came = engine_task.slot, ()
+        self.slot, self.came, self.heard_at = engine_task.slot, (), inf
         self.connection, self._end = Pipe()
         self._works = SimpleQueue[Any]()
         threading.Thread(target=self._run, args=(engine_task,), daemon=True).start()

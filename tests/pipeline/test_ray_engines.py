@@ -216,7 +216,7 @@ def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
     def write_part(task: object, rows: object, numbers: range, answered: list[Any]) -> Any:
         assert [message.rows.start for message in answered] == [*numbers]
         written.append(numbers)
-        return RowsAnswered(numbers.start, None, (len(numbers),), [], {}, "")
+        return RowsAnswered(numbers.start, None, Tally(rows=len(numbers)).counts, [], {}, "")
 
     monkeypatch.setattr(ray_engines, "answer_works", answer_works)
     monkeypatch.setattr(ray_engines, "recorded_rows", lambda task: None)

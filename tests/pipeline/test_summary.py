@@ -30,9 +30,16 @@ def tally_of(*errors: str | None) -> Tally:
     return tally
 
 
+def add(tally: Tally, *errors: str | None) -> None:
+    """Add the rows of another process, which have these errors."""
+    failed = [(code, f"{code} of a row") for code in errors if code is not None]
+    tally.add(tally_of(*errors).counts, failed)
+
+
 def test_errors_in_a_row_are_counted_over_parts_that_have_nothing_else():
     tally = tally_of(None, "truncated")
-    tally.add(tally_of("not_found", "not_found"))
+    add(tally, "not_found", "not_found")
     assert (tally.last_errors, tally.rows) == (3, 4)
-    tally.add(tally_of("not_found", None, "truncated"))
-    assert tally.last_errors == 1
+    add(tally, "not_found", None, "truncated")
+    assert (tally.last_errors, tally.rows, tally.last_error) == (1, 7, "truncated of a row")
+    assert tally.errors == {"not_found": 3, "truncated": 2}

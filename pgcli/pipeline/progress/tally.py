@@ -43,7 +43,7 @@ class Tally:
             self.last_errors = 0
         else:
             self.errors[row.error] += 1
-            self.last_error = described(row)
+            self.last_error = f"{row.id}: {row.error}: {row.error_message}"
             self.last_errors += 1
         self.rows += 1
         self.tokens += row.tokens or 0
@@ -54,15 +54,15 @@ class Tally:
 
     @property
     def counts(self) -> tuple[float, ...]:
-        """What another process adds, plain values in the order of ADDED."""
-        return tuple(getattr(self, name) for name in ADDED)
+        """What another process adds: plain values in the order of ADDED, and the last errors."""
+        return *(getattr(self, name) for name in ADDED), self.last_errors
 
     def add(self, counts: Sequence[float], errors: Sequence[Error]) -> None:
         """Add rows that another process has counted."""
-        self.last_errors = self.last_errors + len(errors) if len(errors) == counts[0] else 0
+        self.last_errors = int(counts[-1]) + (self.last_errors if len(errors) == counts[0] else 0)
         for code, self.last_error in errors:
             self.errors[code] += 1
-        for name, value in zip(ADDED, counts, strict=True):
+        for name, value in zip(ADDED, counts, strict=False):
             setattr(self, name, getattr(self, name) + value)
 
     @property
@@ -77,8 +77,3 @@ ADDED = (
 )
 #: The code of a failed row, and its description.
 Error: TypeAlias = tuple[str, str]
-
-
-def described(row: Answer) -> str:
-    """Which row failed, and why."""
-    return f"{row.id}: {row.error}: {row.error_message}"

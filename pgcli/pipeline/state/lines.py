@@ -201,7 +201,7 @@ class RowFile:
     def append(self, lines: bytes) -> None:
         """Write lines; on a full disk nothing of them remains."""
         remaining, at = memoryview(lines), self._size
-        with wrap_write_errors(self.name):
+        try:
             self._check_same()
             try:
                 while remaining:
@@ -209,6 +209,9 @@ class RowFile:
                     remaining, at = remaining[written:], at + written
             except BaseException:
                 os.ftruncate(self._descriptor, self._size)
+                raise
+        except OSError:
+            with wrap_write_errors(self.name):
                 raise
         self._size = at
         if monotonic() - self._synced_at >= SYNC_SECONDS:

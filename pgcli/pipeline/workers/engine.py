@@ -11,7 +11,7 @@ from pgcli.output.lines import json_line
 from pgcli.pipeline import task as tasks
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.model import engine_info
-from pgcli.pipeline.progress.tally import Error, Tally, described
+from pgcli.pipeline.progress.tally import Error, Tally
 from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.state.folder import load_inventory
 from pgcli.pipeline.workers.messages import Message, RowsAnswered, WorkBegun
@@ -144,7 +144,7 @@ class ReadyRows:
         self.lines.append(json_line(row, self._schema).encode())
         self.tally.count(row)
         if row.error is not None:
-            self.errors.append((row.error, described(row)))
+            self.errors.append((row.error, self.tally.last_error))
         # an image counts with its last row: another worker may have answered those before
         self._of_image = (self._of_image + 1) % len(item.prompts)
         self.tally.images += self._of_image == 0

@@ -79,10 +79,7 @@ class EngineProcess:
             self._problem = f"it did not start: {problem}"
         finally:
             child_end.close()
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid  # type: ignore[no-any-return]
+        self.pid = self._process.pid
 
     def send(self, work: Work | str | None) -> None:
         """Give the engine more rows; None: there are no more."""

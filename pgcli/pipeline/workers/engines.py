@@ -219,7 +219,7 @@ class EngineProcesses(Workers):
             ready = self._poll.poll(POLL_SECONDS * 1000)
         for process in [self._processes[descriptor] for descriptor, _ in ready]:
             yield process
-            while process.came:
+            while process in self.ahead and process.came:
                 yield process
 
     def _say_silent(self) -> None:
