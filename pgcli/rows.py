@@ -63,7 +63,6 @@ COLUMN_OF_TASK: Mapping[Task, str] = {
 }
 #: What an answer has in the columns that rows of its task do not have.
 NO_COLUMN: Mapping[str, Any] = {**dict.fromkeys(COLUMNS), "prompt": "", "boxes": ()}
-DEL = "\x7f"
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 _ENCODER, _ASCII_ENCODER = (
@@ -331,6 +330,6 @@ def json_safe(value: Any) -> Any:
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
     """The value as compact JSON on one line, without the characters that control a terminal."""
     text = (_ASCII_ENCODER if ascii_only else _ENCODER).encode(value)
-    if text.isascii() and DEL not in text:  # as most rows are
+    if text.isascii() and "\x7f" not in text:  # as most rows are
         return text
     return _RAW_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

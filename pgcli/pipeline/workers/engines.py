@@ -149,7 +149,7 @@ class Workers:
         else:
             self._deaths = 0
             if self._queue.answered(worker, message.rows):
-                self._feed_all()
+                self._feed(worker)
 
     def _of_the_first(self, info: EngineInfo) -> EngineInfo | EngineFailed:
         """What is known of a loaded engine, or that its rows would not be as those of the first."""
