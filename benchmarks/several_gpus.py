@@ -288,9 +288,9 @@ class Engine(InferenceEngine):
         while self._in_pipe + rows > self.times.pipe_rows:
             while not self.received:
                 self.clock.pause(self)
-            time, left = self.received.popleft()
+            time, taken = self.received.popleft()
             self.now = max(self.now, time)
-            self._in_pipe -= left
+            self._in_pipe -= taken
         self._in_pipe += rows
         self.clock.at(self.now + self.times.message, self, (message,))
 

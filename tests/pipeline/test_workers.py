@@ -1,6 +1,8 @@
 """Workers are fed ahead, followed and replaced; an engine answers its works as one stream."""
 
 import json
+import multiprocessing
+import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +21,7 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.workers import engines
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
-from pgcli.pipeline.workers.engine_process import EngineDied
+from pgcli.pipeline.workers.engine_process import SIZE, EngineDied, EngineProcess, write_all
 from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
 from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered, WorkBegun
 from pgcli.pipeline.workers.slots import EngineSlot
@@ -344,3 +346,23 @@ def test_an_engine_with_a_model_that_sends_nothing_is_named_once(monkeypatch):
     ((text, hint),) = said
     assert "engine process 7 has sent nothing for 120 s" in text
     assert "kill -CONT 7" in hint
+
+
+def test_messages_that_come_at_once_are_all_passed_on():
+    task_: Any = None
+    progress: Any = SimpleNamespace(should_stop=bool)
+    workers = engines.EngineProcesses(
+        WorkQueue([], workers=1, size=8), [EngineSlot(1)], task_, progress
+    )
+    process = EngineProcess.__new__(EngineProcess)
+    process.connection, end = multiprocessing.Pipe()
+    process.came, process._data, process.heard_at = deque(), bytearray(), inf
+    workers._processes[process.connection.fileno()] = process
+    workers._poll.register(process.connection)
+    workers.ahead[process] = 1
+    packed = [pickle.dumps(text) for text in ("first", "second", "x" * 2**19)]
+    data = b"".join(SIZE.pack(len(message)) + message for message in packed)
+    write_all(end.fileno(), data[:99])
+    assert [worker.receive() for worker in workers.ready()] == ["first", "second"]
+    threading.Thread(target=write_all, args=(end.fileno(), data[99:])).start()
+    assert [worker.receive() for worker in workers.ready()] == ["x" * 2**19]
