@@ -71,7 +71,7 @@ class Times:
     decode: float = 5e-3
     decoders: int = 14
     message: float = 0.2e-3  # from one process to another
-    save: float = 90e-6  # the owner receives and saves a row
+    save: float = 40e-6  # the owner receives and saves a row
     pipe_rows: int = 150  # in a pipe, before the engine waits
     batch_rows: int = 256
     device: str = "cuda:0"
