@@ -479,12 +479,12 @@ class TestManyImages:
 def test_strict_answers_are_bound_by_a_grammar_and_others_are_not(engine, folder, monkeypatch):
     bound = []
 
-    class Noted(ModelRunner):
-        def prefill(self, *given):
-            bound.append(self._grammar is not None)
-            super().prefill(*given)
+    def noted(runner, *given):
+        bound.append(runner._grammar is not None)
+        prefill(runner, *given)
 
-    monkeypatch.setattr("pgcli.engine.engine.ModelRunner", Noted)
+    prefill = ModelRunner.prefill
+    monkeypatch.setattr(ModelRunner, "prefill", noted)
     for strict in (True, False):
         list(engine.detect(folder / "a.png", "cat", strict=strict, max_new_tokens=1))
     assert bound == [True, False]

@@ -17,8 +17,8 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
-from tests.engine.test_memory import PUBLISHED
 from tests.support.hub_server import Hub
+from tests.support.published import PUBLISHED
 from tests.support.runs import EXAMPLES, ROOT
 
 MODEL = "somebody/some-model"

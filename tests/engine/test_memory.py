@@ -46,15 +46,9 @@ from pgcli.model.cuda.optimize import fuse
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.tasks import Question
+from tests.support.published import PUBLISHED
 from tests.support.sequences import run_together
 from tests.support.tape import record_on_tape
-
-#: PaliGemma's first generation, 3b.
-PUBLISHED = PaliGemmaConfig(
-    VisionConfig(1152, 27, 4304, 16, patch_size=14, resolution=448),
-    DecoderConfig(2048, 18, 16384, 8, 1, 256, vocab_size=257216),
-    image_token_id=257152,
-)
 
 
 def second(*sizes):

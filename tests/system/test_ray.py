@@ -183,7 +183,7 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
 
 @pytest.mark.nightly
 def test_second_driver_of_an_output_is_refused(cluster, nodes, monkeypatch):
-    monkeypatch.setenv("CHUNK_SECONDS", "0.5")
+    monkeypatch.setenv("CHUNK_SECONDS", "2")
     nodes(2)
     run = on_ray(cluster)
     wait_for(parts)
