@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.measure import hub_config
+from pgcli.bench.peak_rates import measure_rates
+from pgcli.checkpoints.config import parse_config
 from pgcli.model.config import VisionConfig
 from pgcli.model.cuda.fused_siglip import FusedSiglip
 from pgcli.model.siglip import SiglipVisionModel
@@ -94,11 +97,10 @@ def product(device: torch.device, rows: int, width: int, out: int) -> dict[str, 
 
 
 def limits(device: torch.device, tiny: bool) -> Values:
-    side, size = (64, 2**10) if tiny else (8192, 2**28)
-    yield "limit of products", product(device, side, side, side)
-    x = torch.ones(size, device=device)
-    y = torch.empty_like(x)
-    yield "limit of copies", timed(device, partial(y.copy_, x), moved=2.0 * x.nbytes)
+    config = parse_config(hub_config(1))
+    peak = measure_rates(config, 1 if tiny else 16, device, torch.bfloat16).peak
+    yield "limit of products, TFLOP/s", round(peak.flops_per_second / 1e12, 1)
+    yield "limit of memory, GB/s", round(peak.bytes_per_second / 1e9)
 
 
 def vision(device: torch.device, tiny: bool) -> Values:

@@ -204,15 +204,14 @@ class InferenceEngine:
         idle, self._idle_runner = self._idle_runner, None
         if idle is not None and idle[0] == settings:
             runner = idle[1]
-            runner.set_grammar(grammar)
         else:
             del idle  # its memory is free before more is allocated
             runner = ModelRunner(
                 *(self.model, settings.vocabulary, settings.sampling),
                 max_rows=settings.rows,
                 images=ImageFeatureCache(self.model, self.preprocessing, self.image_stats),
-                grammar=grammar,
             )
+        runner.set_grammar(grammar)
         is_intact = False
         try:
             yield runner

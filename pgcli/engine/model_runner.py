@@ -79,12 +79,11 @@ class ModelRunner:
         *,
         max_rows: int,
         images: ImageFeatureCache | None = None,
-        grammar: Grammar | None = None,
     ):
         self.rows: list[Sequence] = []
         self._model, self._vocabulary = model, vocabulary
         self._sampling = sampling
-        self._grammar = grammar
+        self._grammar: Grammar | None = None
         self._images = images or ImageFeatureCache(model, Preprocessing(), ImageCacheStats())
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
@@ -102,21 +101,16 @@ class ModelRunner:
         self._sampler = Sampler(
             self._sampling, self._vocabulary, max_rows=self._max_rows, device=self._device
         )
-        self._make_grammar_rows()
+        self.set_grammar(self._grammar)
         self._in_flight.clear()
         self._drop_recordings()
 
-    def _make_grammar_rows(self) -> None:
-        self._grammar_rows: GrammarRows | None = None
-        if self._grammar is not None:
-            self._grammar_rows = GrammarRows(
-                self._grammar, max_rows=self._max_rows, device=self._device
-            )
-
     def set_grammar(self, grammar: Grammar | None) -> None:
-        """Take another grammar for the rows that follow; there are none now."""
+        """Bind the answers of the next rows to a grammar, or to none. No row may be running."""
         self._grammar = grammar
-        self._make_grammar_rows()
+        self._grammar_rows: GrammarRows | None = None
+        if grammar is not None:
+            self._grammar_rows = GrammarRows(grammar, max_rows=self._max_rows, device=self._device)
 
     def _drop_recordings(self) -> None:
         if self._recorder is not None:
@@ -368,7 +362,8 @@ def generate(
 ) -> list[Sequence]:
     """Run one batch of sequences with encoded images until all have finished, and return them."""
     group = list(sequences)
-    runner = ModelRunner(model, vocabulary, group[0].sampling, max_rows=len(group), grammar=grammar)
+    runner = ModelRunner(model, vocabulary, group[0].sampling, max_rows=len(group))
+    runner.set_grammar(grammar)
     if group[0].candidates:
         runner.score(patch_BPD, group)
         runner.decode()  # there is no row: the scores are read

@@ -15,7 +15,7 @@ from pgcli.checkpoints.safetensors_files import read_into
 from pgcli.checkpoints.save import merge_adapter, save
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.cpu.optimize import optimize_for_cpu
+from pgcli.model.optimize import optimize_for_device
 from pgcli.training.answers.lora import LoraSettings, save_adapter
 from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference
 from tests.support.peft_adapters import (
@@ -178,7 +178,7 @@ def test_an_engine_has_merged_weights_and_a_label_with_both(tiny, folder):
     assert engine.label == "m+org/a@12ab"
     merged, plain = merged_model(tiny, folder), merged_model(tiny, None)
     for model in (merged, plain):
-        optimize_for_cpu(model)
+        optimize_for_device(model)
     assert torch.equal(pgcli_logits(engine.model), pgcli_logits(merged))
     assert not torch.equal(pgcli_logits(engine.model), pgcli_logits(plain))
     assert loader.load(base, device="cpu", batch_size=1).label == "m"

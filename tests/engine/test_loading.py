@@ -17,9 +17,9 @@ from pgcli.engine import loader, memory
 from pgcli.engine.loader import load
 from pgcli.engine.memory import parameters, weight_bytes
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
-from pgcli.model.cpu.optimize import optimize_for_cpu
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import MappedEmbedding
+from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.cpu_linear import Int8LinearKernel, can_quantize
 from pgcli.model.quantized.gated_mlp import quantize_mlps
@@ -49,7 +49,7 @@ def in_one_piece(folder, dtype, quantize, adapter=None):
     """All weights are loaded, then all are packed or quantized, with an embedding in memory."""
     adapter = None if adapter is None else partial(open_adapter, adapter)
     model = weights.load(folder, read_config(folder), dtype=dtype, adapter=adapter)
-    optimize_for_cpu(model, quantize)
+    optimize_for_device(model, quantize)
     return model
 
 

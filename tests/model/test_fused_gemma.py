@@ -21,7 +21,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.cuda import check, fused_siglip, operators, plain
 from pgcli.model.cuda.fused_gemma import FusedGemma
-from pgcli.model.cuda.optimize import fuse, optimize_for_cuda
+from pgcli.model.cuda.optimize import fuse, optimize_part_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from tests.support.interpreted_kernels import interpreted_kernels
 from tests.support.random_weights import normal
@@ -102,7 +102,8 @@ def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(tiny, monkeypa
     def load() -> PaliGemma:
         check.kernel_problem.cache_clear()
         model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
-        optimize_for_cuda(model)
+        for part in model.parts():
+            optimize_part_for_cuda(model, part)
         return model
 
     assert isinstance(load().decoder, FusedGemma)

@@ -13,7 +13,6 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine.loader import load
 from pgcli.model.cpu import packed_linear, packed_modules
-from pgcli.model.cpu.optimize import optimize_for_cpu
 from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import (
     PackedProjection,
@@ -21,6 +20,7 @@ from pgcli.model.cpu.packed_modules import (
     pack_encoder_layer,
     run_in_blocks,
 )
+from pgcli.model.optimize import optimize_for_device
 from tests.support.runs import run_python
 
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # relative to the norm
@@ -184,7 +184,7 @@ def test_a_packed_model_equals_the_original(request, monkeypatch, name, dtype, b
     monkeypatch.setattr(packed_modules, "BLOCK_BYTES", block_bytes)
     folder = request.getfixturevalue(name)
     stored, packed = (weights.load(folder, read_config(folder), dtype=dtype) for _ in range(2))
-    optimize_for_cpu(packed)
+    optimize_for_device(packed)
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)
     token_BT = torch.tensor([[2, 30, 40, 50], [2, 31, 41, 51], [2, 32, 42, 52]])

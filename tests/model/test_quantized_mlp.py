@@ -17,7 +17,7 @@ from pgcli.engine import loader
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
 from pgcli.model.cuda import plain
-from pgcli.model.cuda.optimize import fuse, optimize_for_cuda
+from pgcli.model.cuda.optimize import fuse, optimize_part_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized import support
 from pgcli.model.quantized.cpu_linear import quantize_per_token
@@ -256,5 +256,6 @@ def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
 
 def test_a_gpu_model_is_quantized_before_it_is_fused(tiny):
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
-    optimize_for_cuda(model, "fp8")
+    for part in model.parts():
+        optimize_part_for_cuda(model, part, "fp8")
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)

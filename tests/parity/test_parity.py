@@ -19,7 +19,7 @@ from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.tokenizer import left_pad
 from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig
-from pgcli.model.cpu.optimize import optimize_for_cpu
+from pgcli.model.cpu.optimize import optimize_part_for_cpu
 from pgcli.model.gemma import Gemma, RMSNorm, RotaryEmbedding
 from pgcli.records import Item
 from pgcli.tasks import Question
@@ -64,7 +64,8 @@ def pair(folder, device="cpu", dtype=torch.float32, *, options=None, packed=True
     hf_model.save_pretrained(folder, **(options or {}))
     model = weights.load(folder, read_config(folder), dtype=dtype, device=device)
     if packed:
-        optimize_for_cpu(model)
+        for part in model.parts():
+            optimize_part_for_cpu(model, part)
     return hf_model.to(device, dtype), model
 
 

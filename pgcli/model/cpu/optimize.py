@@ -24,21 +24,13 @@ from pgcli.model.siglip import SiglipEncoderLayer
 from pgcli.model.two_towers import TwoTowers
 
 
-def optimize_for_cpu(model: PaliGemma, quantize: str = "none") -> None:
-    """Pack the model's weights for its CPU, in place. On a GPU nothing changes.
+def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
+    """Pack the weights of one of the model's `parts` for its CPU, in place, and free the old ones.
 
     With `quantize` "int8" the decoder's layers and the LM head are quantized, the layers for decode
-    steps only where prefill is faster in bfloat16.
-    """
-    for part in model.parts():
-        optimize_part_for_cpu(model, part, quantize)
-
-
-def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
-    """As `optimize_for_cpu`, for one of the model's `parts`, whose old weights are freed.
-
-    The embedding stays as it is, because its rows are looked up; an LM head that is tied to it and
-    not quantized uses it.
+    steps only where prefill is faster in bfloat16. The embedding stays as it is, because its rows
+    are looked up; an LM head that is tied to it and not quantized uses it. On a GPU nothing
+    changes.
     """
     embedding_VD = model.decoder.embed_tokens.weight
     if embedding_VD.device.type != "cpu":
@@ -78,7 +70,7 @@ def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
 
 
 def supports_int8(dtype: torch.dtype) -> bool:
-    """Whether `optimize_for_cpu` can quantize a model of this dtype on this CPU."""
+    """Whether `optimize_part_for_cpu` can quantize a model of this dtype on this CPU."""
     return can_pack(dtype) and can_quantize(dtype)
 
 

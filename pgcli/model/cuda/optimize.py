@@ -15,17 +15,12 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlp
 
 
-def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
-    """Replace the model's parts by fused ones, in place; warn where their kernels do not work.
-
-    The decoder's MLPs are quantized first if `quantize` is "fp8".
-    """
-    for part in model.parts():
-        optimize_part_for_cuda(model, part, quantize)
-
-
 def optimize_part_for_cuda(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
-    """As `optimize_for_cuda`, for one of the model's `parts`; the last one is the model."""
+    """Quantize the MLP of a decoder layer if `quantize` is "fp8", in place.
+
+    With the last of the model's `parts`, the model itself, the tower and the decoder are replaced
+    by fused ones; warns where their kernels do not work.
+    """
     if quantize != "none" and isinstance(part, GemmaDecoderLayer):
         quantize_mlp(part)
     if part is not model:
