@@ -27,7 +27,7 @@ class Stopwatch:
             if self._device.type == "mps":
                 torch.mps.synchronize()
             return perf_counter()
-        # what waits for a blocking event sleeps: a decoding process has its core
+        # waiting for a blocking event sleeps, so that decoding processes can use the core
         event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event

@@ -1,4 +1,4 @@
-"""The states of rows' answers in a grammar, on the device: steps need no token on the host.
+"""The grammar states of all rows, on the device, so that a step does not wait for the host.
 
 B rows of this pass · R rows allocated · F fields of a state · A tokens that occur in any answer, by
 their ids · E edges from a node to the next · D edges of the node with the most of them
@@ -101,7 +101,7 @@ class GrammarRows:
         allowed_BA &= opens_B[:, None]
         edge_BD, is_edge_BD = self._edges(node_B)
         is_edge_BD &= (tables.needed_E[edge_BD] <= left_B[:, None]) & ~in_object_B[:, None]
-        # what is no edge goes to a column of its own, which is left out
+        # padding is written to an extra last column, which is dropped
         column_BD = torch.where(is_edge_BD, tables.column_E[edge_BD], len(tables.token_A))
         words_Bx = allowed_BA.new_zeros(len(allowed_BA), len(tables.token_A) + 1)
         allowed_BA |= words_Bx.scatter_(1, column_BD, True)[:, :-1]
@@ -131,7 +131,7 @@ class GrammarRows:
         state_BF.copy_(torch.stack(fields, dim=1))
 
     def _edges(self, node_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The edges (B, D) of each node, and which of them are."""
+        """The indices (B, D) of each node's edges, and which are edges and not padding."""
         tables = self._tables
         is_edge_BD = tables.edge_D < tables.edges_N[node_B][:, None]
         edge_BD = tables.first_edge_N[node_B][:, None] + tables.edge_D

@@ -126,7 +126,7 @@ class ModelRunner:
         return self._cache.nbytes
 
     def add(self, sequence: Sequence) -> None:
-        """Note a sequence that will be in a batch; its image is on its way to the device."""
+        """Stage the image of a sequence that will be in a later batch."""
         self._images.stage(sequence)
 
     def run(self, batch: Batch) -> None:
@@ -205,7 +205,7 @@ class ModelRunner:
         return self._recorder.run(partial(self._step, rows), rows, memory)
 
     def _step(self, rows: int) -> NextTokens:
-        """The next tokens of so many rows, from which the next step goes on."""
+        """Compute and select the next token of so many rows; the next step reads it."""
         logits_BV = self._model.step_logits(self._token_R, self._cache)[:rows]
         tokens = self._select(logits_BV, slice(rows))
         self._token_R[:rows] = tokens.token_B

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def reads_pinned(device: torch.device) -> bool:
-    """Whether the device reads pinned memory while the host goes on."""
+    """Whether copies from pinned memory to the device are asynchronous."""
     return device.type == "cuda"
 
 
