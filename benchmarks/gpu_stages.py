@@ -45,8 +45,8 @@ from pgcli.model.cuda.fused_gemma import FusedGemma
 from pgcli.model.gemma import Gemma
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof import reference
 from pgcli.records import DecodedImage, Item
+from pgcli.verify import reference
 
 Values = Iterator[tuple[str, Any]]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "pillow")

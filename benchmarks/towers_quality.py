@@ -19,10 +19,10 @@ from benchmarks.measure import options
 from examples.demo_model.questions import caption
 from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, render
 from pgcli.checkpoints.find import find
-from pgcli.embedding.engine import EmbeddingEngine
-from pgcli.embedding.loader import load
 from pgcli.images import ImageDecoder
 from pgcli.records import Item
+from pgcli.towers.engine import EmbeddingEngine
+from pgcli.towers.loader import load
 
 GROUP = 100  # drawings among which one is found
 PRECISION = 0.95

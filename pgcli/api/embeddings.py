@@ -14,7 +14,6 @@ from pgcli import tasks
 from pgcli.api.keywords import OF_ENGINE, names_keywords
 from pgcli.api.sources import Source, make_items
 from pgcli.device.decoding import decoding_processes
-from pgcli.embedding.abilities import check_kind, check_labels
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
@@ -24,13 +23,14 @@ from pgcli.records import Answer, error_answer
 from pgcli.rows import as_saved
 from pgcli.stores import make_reader
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.towers.abilities import check_kind, check_labels
 
 if TYPE_CHECKING:
     import numpy
 
-    from pgcli.embedding.engine import EmbeddingEngine
     from pgcli.engine.engine import InferenceEngine
     from pgcli.search.nearest import Hits
+    from pgcli.towers.engine import EmbeddingEngine
 
 
 class EmbeddingMethods:
@@ -135,8 +135,8 @@ class EmbeddingMethods:
     @cached_property
     def _encoder(self) -> EmbeddingEngine:
         """The engine of vectors; of PaliGemma it shares the vision tower."""
-        from pgcli.embedding.engine import EmbeddingEngine
-        from pgcli.embedding.loader import of_paligemma
+        from pgcli.towers.engine import EmbeddingEngine
+        from pgcli.towers.loader import of_paligemma
 
         engine = self._engine
         return engine if isinstance(engine, EmbeddingEngine) else of_paligemma(engine)
@@ -152,7 +152,7 @@ class EmbeddingMethods:
         check_kind(question.task, label, self._engine.kind, texts=question.needs_texts)
         if question.task == "classify":
             check_labels(question, label, self._encoder.labels)
-        from pgcli.embedding.answers import EmbeddingAnswers
+        from pgcli.towers.answers import EmbeddingAnswers
 
         ask = EmbeddingAnswers(self._encoder, question).ask
         return self._rows(source, question, ask, self._encoder, workers=workers, progress=progress)

@@ -15,16 +15,16 @@ from pgcli.api.options import Call, CallOptions, call_of, check_batch_size
 from pgcli.api.sources import Source
 from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.model_description import read_kind
-from pgcli.embedding.abilities import check_kind
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.records import Answer
 from pgcli.tasks import Question
+from pgcli.towers.abilities import check_kind
 
 if TYPE_CHECKING:
-    from pgcli.embedding.engine import EmbeddingEngine
     from pgcli.engine.engine import InferenceEngine
     from pgcli.runs import TrainingReport
+    from pgcli.towers.engine import EmbeddingEngine
 
 
 @names_keywords(renamed=OF_ENGINE)
@@ -76,7 +76,7 @@ def load(
     }
     urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
-        from pgcli.embedding.loader import load as load_towers
+        from pgcli.towers.loader import load as load_towers
 
         if adapter is not None or mask_decoder is not None or quantize != "none":
             raise UsageError(

@@ -27,8 +27,8 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
-from pgcli.proof import Waiting, reference
 from pgcli.records import Item
+from pgcli.verify import Waiting, reference
 
 ROUNDS = 5  # runs of each program, in turns
 MAX_IMAGES = 8192  # of a run, whatever its time

@@ -24,7 +24,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.oom import memory_named
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalize_pixels
-from pgcli.proof.reference import SAFE_OPTIONS, generate, import_transformers
+from pgcli.verify.reference import SAFE_OPTIONS, generate, import_transformers
 
 Tokens = dict[int, tuple[int, ...]]  # by row
 #: Of images that are held until they are resized: a batch of photographs would take gigabytes.

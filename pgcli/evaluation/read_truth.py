@@ -10,7 +10,6 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import TruthColumns, Truths, group_values, truth_of
 from pgcli.evaluation.truth_documents import add_document
-from pgcli.examples import ExampleColumns, classes_of, label_of_folder, stated_size, without_blanks
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.options import REGION
@@ -18,6 +17,13 @@ from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import InputFile, ManifestRow, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
+from pgcli.labelled_rows import (
+    ExampleColumns,
+    classes_of,
+    label_of_folder,
+    stated_size,
+    without_blanks,
+)
 from pgcli.output.reader import read_results, state_folder
 from pgcli.regions import prompt_with_region
 from pgcli.stores import Reader

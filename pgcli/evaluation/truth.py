@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.examples import Example, note_of_choices
+from pgcli.labelled_rows import Example, note_of_choices
 from pgcli.records import Box
 from pgcli.wording import count
 

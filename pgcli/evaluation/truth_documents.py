@@ -9,9 +9,9 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import Truths, group_values
-from pgcli.examples import read_answers
 from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.readers import InputFile
+from pgcli.labelled_rows import read_answers
 from pgcli.records import Box
 from pgcli.regions import prompt_with_region
 from pgcli.results.imports import coco

@@ -9,10 +9,10 @@ from pathlib import Path
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import Key, Truths
-from pgcli.examples import stated_size
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
 from pgcli.images.image_spec import Size
+from pgcli.labelled_rows import stated_size
 from pgcli.output.reader import Row
 from pgcli.records import Rle
 from pgcli.results.frames import (

@@ -9,10 +9,10 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.embedding.loader import activation_bytes, automatic_batch_size, encoder_config
 from pgcli.engine.memory import LARGEST_BATCH
 from pgcli.info.model_info import BATCH_SIZES, stored_dtypes
 from pgcli.model.config import ClassifierConfig
+from pgcli.towers.loader import activation_bytes, automatic_batch_size, encoder_config
 
 
 def tower_info(

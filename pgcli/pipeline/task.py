@@ -19,11 +19,11 @@ from pgcli.checkpoints.find import (
     own_mask_decoder,
 )
 from pgcli.checkpoints.model_description import read_description, read_kind
-from pgcli.embedding.abilities import check_kind, check_question
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.pipeline.workers.answer import Answers, Ask, answer
 from pgcli.records import error_answer
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
+from pgcli.towers.abilities import check_kind, check_question
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadProgress
@@ -102,7 +102,7 @@ def load_engine(
     """The model, loaded on a device. It imports torch, which takes a second."""
     options = request.model
     if isinstance(request.question, EmbeddingQuestion):
-        from pgcli.embedding.loader import load as load_towers
+        from pgcli.towers.loader import load as load_towers
 
         engine: Any = load_towers(
             checkpoint, device=device, dtype=options.dtype, batch_size=options.batch_size
@@ -131,7 +131,7 @@ def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], 
     """What answers decoded images with the loaded model: see `answer.answer`."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):
-        from pgcli.embedding.answers import EmbeddingAnswers
+        from pgcli.towers.answers import EmbeddingAnswers
 
         ask: Ask = partial(EmbeddingAnswers(engine, question).ask, should_stop=should_stop)
     else:

@@ -15,7 +15,7 @@ from pgcli.records import Item
 from pgcli.search.nearest import Vectors, normalised
 
 if TYPE_CHECKING:
-    from pgcli.embedding.engine import EmbeddingEngine
+    from pgcli.towers.engine import EmbeddingEngine
 
 
 def embed_queries(

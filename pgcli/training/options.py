@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
-from pgcli.examples import ANSWER_COLUMNS, ExampleColumns, one_of
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name, url_scheme
+from pgcli.labelled_rows import ANSWER_COLUMNS, ExampleColumns, one_of
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.pipeline.request.error_budget import ErrorBudget

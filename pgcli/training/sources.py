@@ -11,15 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.examples import (
-    Example,
-    ExampleColumns,
-    classes_of,
-    is_text,
-    label_of_folder,
-    note_of_choices,
-    without_blanks,
-)
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
@@ -28,6 +19,15 @@ from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_name, parse_path, url_scheme
 from pgcli.inputs.readers import UNDERSCORE, InputFile, error_text, manifest_ending
+from pgcli.labelled_rows import (
+    Example,
+    ExampleColumns,
+    classes_of,
+    is_text,
+    label_of_folder,
+    note_of_choices,
+    without_blanks,
+)
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore

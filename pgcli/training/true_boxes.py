@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pgcli.examples import Example, parsed, stated_size
 from pgcli.images import ImageHeader, Size
 from pgcli.inputs.paths import url_scheme
+from pgcli.labelled_rows import Example, parsed, stated_size
 from pgcli.parsing import detection_text, has_locations
 from pgcli.records import Box, Item
 from pgcli.results.frames import (

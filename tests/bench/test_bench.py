@@ -39,8 +39,8 @@ from pgcli.errors import NoUsableDevice
 from pgcli.inputs import Inventory
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.proof import reference
-from pgcli.proof.generated_images import SIZES, default_images, generate_images
+from pgcli.verify import reference
+from pgcli.verify.generated_images import SIZES, default_images, generate_images
 from tests.support.awkward import drawing
 from tests.support.published import paligemma_3b
 

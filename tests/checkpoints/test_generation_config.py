@@ -14,7 +14,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
-from pgcli.proof.reference import import_transformers, load_reference
+from pgcli.verify.reference import import_transformers, load_reference
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
 ABSENT = object()

@@ -12,11 +12,11 @@ from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
-from pgcli.embedding.abilities import check_kind
-from pgcli.embedding.answers import TextVectors
-from pgcli.embedding.loader import load
 from pgcli.errors import UsageError
 from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
+from pgcli.towers.abilities import check_kind
+from pgcli.towers.answers import TextVectors
+from pgcli.towers.loader import load
 from tests.support import towers
 from tests.support.exporting import read_rows
 
@@ -137,9 +137,7 @@ def test_equal_texts_of_rows_are_encoded_once(models, monkeypatch):
     for batch in (CAPTIONS[:2], CAPTIONS[2:], CAPTIONS):
         vectors.encode(batch)
     assert sorted(encoded) == sorted(set(CAPTIONS))
-    monkeypatch.setattr(
-        "pgcli.embedding.answers.MAX_TEXT_BYTES", 2 * vectors["a blue circle"].nbytes
-    )
+    monkeypatch.setattr("pgcli.towers.answers.MAX_TEXT_BYTES", 2 * vectors["a blue circle"].nbytes)
     for number in range(10):
         vectors.encode([f"text {number}"])
     assert len(vectors._vectors) == 2
@@ -199,7 +197,7 @@ def test_runs_in_parts_have_the_rows_of_a_run_at_once(output, models):
 
 
 def test_probabilities_of_extreme_logits_are_finite(models):
-    from pgcli.embedding.answers import sigmoid, softmax
+    from pgcli.towers.answers import sigmoid, softmax
 
     assert softmax(np.array([1e4, -1e4])) == [1, 0]
     assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]

@@ -11,8 +11,8 @@ from benchmarks.towers_quality import encode
 from examples.demo_model.questions import caption
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
-from pgcli.embedding.engine import EmbeddingEngine
-from pgcli.embedding.loader import load
+from pgcli.towers.engine import EmbeddingEngine
+from pgcli.towers.loader import load
 from tests.support.runs import EXAMPLES
 
 DRAWINGS = 60

@@ -26,7 +26,7 @@ def test_every_room_of_the_map_has_faults():
     """Those that answer, save, read and learn; each fault is there once."""
     folders = {fault.file.partition("/")[0] for fault in FAULTS}
     assert folders > {
-        *("api", "checkpoints", "cli", "embedding", "engine", "evaluation", "images", "inputs"),
+        *("api", "checkpoints", "cli", "towers", "engine", "evaluation", "images", "inputs"),
         *("model", "output", "pipeline", "results", "search", "stores", "tasks", "training"),
     }
     assert len(FAULTS) == len({fault.name for fault in FAULTS}) >= MIN_FAULTS

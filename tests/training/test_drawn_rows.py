@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.examples import ExampleColumns
 from pgcli.inputs import ReadOptions
+from pgcli.labelled_rows import ExampleColumns
 from pgcli.training.rows import RowStore, TrainingRows
 from pgcli.training.sources import RowReader
 from tests.support.evaluating import write

@@ -16,10 +16,10 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
 from pgcli.engine.loader import read_tokenizer
 from pgcli.errors import NoInputError, UsageError
-from pgcli.examples import ExampleColumns, note_of_choices
 from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
+from pgcli.labelled_rows import ExampleColumns, note_of_choices
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import same_images

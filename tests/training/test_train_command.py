@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.cli.main import main
-from pgcli.embedding.loader import load
 from pgcli.images import ImageDecoder
 from pgcli.pipeline.state.record import differences
 from pgcli.records import DecodedImage, Item
+from pgcli.towers.loader import load
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
 from pgcli.training.readable_images import SIDE

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.engine import oom
 from pgcli.errors import NoUsableDevice
 from pgcli.model.classifier import ImageClassifier
@@ -18,6 +17,7 @@ from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, Vi
 from pgcli.model.siglip import SiglipAttention
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
+from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
 from pgcli.training.encoders.classify_task import ClassifyTask
 from pgcli.training.encoders.contrastive_task import ContrastiveTask

@@ -13,8 +13,8 @@ from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.evaluation.metrics import METRICS
-from pgcli.examples import ANSWER_COLUMNS, one_of
 from pgcli.inputs.options import PROMPT_COLUMNS
+from pgcli.labelled_rows import ANSWER_COLUMNS, one_of
 from pgcli.pipeline.request.options import RunningOptions
 
 if TYPE_CHECKING:

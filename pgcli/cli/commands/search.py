@@ -31,12 +31,12 @@ from pgcli.tasks.question import normalize
 from pgcli.wording import count, listed
 
 if TYPE_CHECKING:
-    from pgcli.embedding.engine import EmbeddingEngine
     from pgcli.results.images import ImageLocator
     from pgcli.search.index import VectorIndex
     from pgcli.search.nearest import Block
     from pgcli.search.rows import SearchRows
     from pgcli.search.vector_files import VectorFiles
+    from pgcli.towers.engine import EmbeddingEngine
 
 DEFAULT_K = 10
 MAX_NAMES_IN_TITLE = 3
@@ -275,7 +275,7 @@ def load_engine(files: VectorFiles, options: SearchOptions, screen: Screen) -> E
     if known not in (None, checkpoint.label):
         screen.info(f"the vectors are of {known}; {checkpoint.label} has to be the same model")
     with screen.status(f"loading {checkpoint.name}"):
-        from pgcli.embedding.loader import load  # imports torch, which takes a second
+        from pgcli.towers.loader import load  # imports torch, which takes a second
 
         engine = load(checkpoint, device=options.device, dtype=options.dtype)
     if options.device == "auto" and engine.device == "cpu":

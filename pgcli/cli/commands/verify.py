@@ -43,7 +43,7 @@ def verify(
     call: CliCall,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of
-    from pgcli.cli.ui import proof_report
+    from pgcli.cli.ui import verify_report
     from pgcli.inputs import Inventory
 
     options = call.build(VerifyOptions)
@@ -52,8 +52,8 @@ def verify(
     revision = revision_of(model, call.values, call.typed)
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
-        from pgcli.proof import MAX_IMAGES, prove
-        from pgcli.proof.generated_images import default_images
+        from pgcli.verify import MAX_IMAGES, prove
+        from pgcli.verify.generated_images import default_images
 
         items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
     proof = prove(
@@ -64,6 +64,6 @@ def verify(
         verdict = {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
         stdout.print_json(named | verdict | asdict(proof))
     else:
-        stdout.print_facts([*proof_report.facts(proof)])
+        stdout.print_facts([*verify_report.facts(proof)])
     if not proof.same:
-        raise Difference(proof.verdict, hint=proof_report.hint(proof))
+        raise Difference(proof.verdict, hint=verify_report.hint(proof))

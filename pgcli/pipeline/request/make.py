@@ -96,7 +96,7 @@ def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
     """
     from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
     from pgcli.checkpoints.model_description import read_description
-    from pgcli.embedding.abilities import COMMANDS as ABLE
+    from pgcli.towers.abilities import COMMANDS as ABLE
 
     try:
         checkpoint = None if model is None else find_local(model)

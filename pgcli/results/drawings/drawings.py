@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pgcli.box_filter import box_of
 from pgcli.errors import OutputFailed, UsageError
-from pgcli.examples import mask_of
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
 from pgcli.images.files import checked_bytes, item_bytes
 from pgcli.images.formats import identify_image
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.labelled_rows import mask_of
 from pgcli.output.reader import Row
 from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Item, Mask

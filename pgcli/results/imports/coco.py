@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from pgcli.examples import stated_size
+from pgcli.labelled_rows import stated_size
 from pgcli.printable import encodable
 from pgcli.records import Fault
 from pgcli.results.imports.coco_annotations import (

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.examples import (
+from pgcli.images.errors import ImageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.paths import url_scheme
+from pgcli.inputs.readers import READERS, InputFile, manifest_ending
+from pgcli.labelled_rows import (
     Example,
     ExampleColumns,
     classes_of,
@@ -20,10 +24,6 @@ from pgcli.examples import (
     stated_size,
     without_blanks,
 )
-from pgcli.images.errors import ImageError
-from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.paths import url_scheme
-from pgcli.inputs.readers import READERS, InputFile, manifest_ending
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Item, Rle

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pgcli.embedding.texts import TextProcessor
 from pgcli.model.two_towers import TwoTowers
+from pgcli.towers.texts import TextProcessor
 from pgcli.training.data import ImageBatch
 from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 from pgcli.training.processes import ALONE, Processes

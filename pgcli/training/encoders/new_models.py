@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.checkpoints.model_description import ModelDescription
-from pgcli.embedding.loader import encoder_config, read_model
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
+from pgcli.towers.loader import encoder_config, read_model
 from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 
 Model = TypeVar("Model", bound=nn.Module)

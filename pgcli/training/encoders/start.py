@@ -14,10 +14,10 @@ from pgcli.checkpoints.model_description import image_preprocessing, read_descri
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
-from pgcli.embedding.loader import text_processor
-from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
 from pgcli.pipeline.progress.events import tracked
+from pgcli.towers.loader import text_processor
+from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.training.encoders.classify_task import ClassifyTask
 from pgcli.training.encoders.contrastive_task import ContrastiveTask
 from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer

@@ -11,8 +11,8 @@ import torch
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.images import ImageLimits, load_image
 from pgcli.printable import first_line
-from pgcli.proof import reference
 from pgcli.records import DecodedImage
+from pgcli.verify import reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import torch
 from pgcli.device.select import choose_dtype, cpu_has_bfloat16, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice
-from pgcli.proof.case import Case
+from pgcli.verify.case import Case
 
 
 def choose_dtypes(

@@ -18,10 +18,11 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof import compare, dtypes, paligemma, prove, reference
-from pgcli.proof.case import Outputs
-from pgcli.proof.generated_images import SIZES, default_images
-from pgcli.proof.paligemma import (
+from pgcli.records import Item
+from pgcli.verify import compare, dtypes, paligemma, prove, reference
+from pgcli.verify.case import Outputs
+from pgcli.verify.generated_images import SIZES, default_images
+from pgcli.verify.paligemma import (
     FEATURES,
     LOGITS,
     PROMPTS,
@@ -29,7 +30,6 @@ from pgcli.proof.paligemma import (
     make_inputs,
     reference_outputs,
 )
-from pgcli.records import Item
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"

@@ -15,15 +15,15 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device
 from pgcli.errors import NoInputError
 from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.proof import reference
-from pgcli.proof.case import Case, Outputs
-from pgcli.proof.compare import compare_tensors, compare_tokens
-from pgcli.proof.dtypes import choose_dtypes
-from pgcli.proof.paligemma import paligemma_case
-from pgcli.proof.preprocessing import compare_pixels
-from pgcli.proof.report import Comparison, Proof, Stages
-from pgcli.proof.towers import towers_case
 from pgcli.records import DecodedImage, Item
+from pgcli.verify import reference
+from pgcli.verify.case import Case, Outputs
+from pgcli.verify.compare import compare_tensors, compare_tokens
+from pgcli.verify.dtypes import choose_dtypes
+from pgcli.verify.paligemma import paligemma_case
+from pgcli.verify.preprocessing import compare_pixels
+from pgcli.verify.report import Comparison, Proof, Stages
+from pgcli.verify.towers import towers_case
 
 MAX_IMAGES = 8  # that are compared, of all given
 #: Shows, while it is entered, what the program is doing.

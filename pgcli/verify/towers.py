@@ -21,17 +21,17 @@ from torch.nn import functional as F
 
 from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
 from pgcli.checkpoints.weights import count_parameters
-from pgcli.embedding.loader import encoder_config, read_model, text_processor
-from pgcli.embedding.texts import TextProcessor
 from pgcli.errors import Difference, UsageError
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.printable import first_line
-from pgcli.proof import reference
-from pgcli.proof.case import Case, Outputs, ReadImages
-from pgcli.proof.preprocessing import PromptComparison, compare_prompts
+from pgcli.towers.loader import encoder_config, read_model, text_processor
+from pgcli.towers.texts import TextProcessor
+from pgcli.verify import reference
+from pgcli.verify.case import Case, Outputs, ReadImages
+from pgcli.verify.preprocessing import PromptComparison, compare_prompts
 
 #: Texts of different lengths; the last is cut.
 TEXTS = (

@@ -10,9 +10,9 @@ import torch
 
 from pgcli.checkpoints import weights
 from pgcli.cli.main import main
-from pgcli.embedding import loader
-from pgcli.proof.compare import compare_tensors
-from pgcli.proof.towers import TowerInputs, our_outputs
+from pgcli.towers import loader
+from pgcli.verify.compare import compare_tensors
+from pgcli.verify.towers import TowerInputs, our_outputs
 from tests.support import towers
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.images import ImageSpec
-from pgcli.proof.preprocessing import PromptComparison
 from pgcli.records import DecodedImage
+from pgcli.verify.preprocessing import PromptComparison
 
 #: Decodes the images to compare with. Raises NoInputError.
 ReadImages = Callable[[ImageSpec], list[DecodedImage]]

@@ -33,11 +33,11 @@ from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_part
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.proof import reference
-from pgcli.proof.case import Case, Outputs, ReadImages
-from pgcli.proof.compare import EXACT
-from pgcli.proof.preprocessing import compare_prompts
 from pgcli.records import DecodedImage
+from pgcli.verify import reference
+from pgcli.verify.case import Case, Outputs, ReadImages
+from pgcli.verify.compare import EXACT
+from pgcli.verify.preprocessing import compare_prompts
 
 #: Prompts of every task and of different lengths: in one batch, three of four rows have padding.
 PROMPTS = (

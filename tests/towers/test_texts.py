@@ -14,10 +14,10 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.sentencepiece_model import MAX_GROWTH
 from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
-from pgcli.embedding.loader import load, text_processor
-from pgcli.embedding.texts import TextProcessor, canonical_text
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
+from pgcli.towers.loader import load, text_processor
+from pgcli.towers.texts import TextProcessor, canonical_text
 from tests.support import towers
 
 TEXTS = [

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.embedding.engine import EmbeddingEngine, EncodedImage, Stream
 from pgcli.engine.output import Row, oom_answer
 from pgcli.records import Answer, DecodedImage, LabelProbability, TextScore, unanswered
 from pgcli.tasks import EmbeddingQuestion
+from pgcli.towers.engine import EmbeddingEngine, EncodedImage, Stream
 
 #: The most bytes of vectors of texts that are kept for rows with the same text.
 MAX_TEXT_BYTES = 64 * 2**20

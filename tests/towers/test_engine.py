@@ -13,15 +13,15 @@ from PIL import Image
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description, read_image_spec
 from pgcli.checkpoints.save import save_encoder
-from pgcli.embedding import loader
-from pgcli.embedding.engine import EmbeddingEngine
-from pgcli.embedding.loader import load
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image
 from pgcli.model.cpu.packed_linear import can_pack
 from pgcli.model.cpu.packed_modules import PackedMLP
 from pgcli.records import DecodedImage, Item
+from pgcli.towers import loader
+from pgcli.towers.engine import EmbeddingEngine
+from pgcli.towers.loader import load
 from pgcli.training.encoders.new_models import classifier_of
 from tests.support import tiny, towers
 

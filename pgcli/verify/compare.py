@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pgcli.proof.case import Outputs
+from pgcli.verify.case import Outputs
 
 # The documented bound in float32 for values around 1. Rounding errors are proportional to the
 # summed values, so for larger values (logits of real checkpoints reach 30 to 100) the bound is

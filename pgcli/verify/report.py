@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgcli.proof.compare import TensorComparison, TokenComparison
-from pgcli.proof.preprocessing import PixelComparison, PromptComparison
+from pgcli.verify.compare import TensorComparison, TokenComparison
+from pgcli.verify.preprocessing import PixelComparison, PromptComparison
 
 Stages = tuple[TensorComparison | TokenComparison, ...]
 

@@ -15,12 +15,12 @@ from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.checkpoints.open_clip_config import TimmSizes, parse_open_clip
-from pgcli.embedding.engine import EmbeddingEngine
-from pgcli.embedding.loader import load
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.images.in_memory import encode_image
 from pgcli.records import DecodedImage, Item
+from pgcli.towers.engine import EmbeddingEngine
+from pgcli.towers.loader import load
 from tests.support import open_clip_layout, towers
 from tests.support.open_clip_layout import CLIP_CONFIG, SIGLIP_CONFIG
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Mark, Stopwatch
-from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.image_cache import ImageCacheStats
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
@@ -26,6 +25,7 @@ from pgcli.model.siglip import normalize_pixels
 from pgcli.model.transfer import to_device
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage
+from pgcli.towers.texts import TextProcessor
 
 Stream = Iterable[tuple[int, DecodedImage]]
 

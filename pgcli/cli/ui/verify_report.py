@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from pgcli.wording import count
 
 if TYPE_CHECKING:
-    from pgcli.proof.compare import TensorComparison, TokenComparison
-    from pgcli.proof.preprocessing import PixelComparison, PromptComparison
-    from pgcli.proof.report import Proof
+    from pgcli.verify.compare import TensorComparison, TokenComparison
+    from pgcli.verify.preprocessing import PixelComparison, PromptComparison
+    from pgcli.verify.report import Proof
 
 
 def facts(proof: Proof) -> Iterator[tuple[str, str]]:
     """The proof as names and values, the verdict last."""
-    from pgcli.proof.compare import TokenComparison
+    from pgcli.verify.compare import TokenComparison
 
     yield "device", proof.device
     images = count(proof.images, "image")

@@ -17,15 +17,6 @@ from pgcli.checkpoints.model_description import (
 from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.embedding.engine import EmbeddingEngine
-from pgcli.embedding.texts import (
-    TextFormat,
-    TextProcessor,
-    as_typed,
-    canonical_text,
-    open_clip_text,
-    siglip_text,
-)
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import (
     MOST_ROWS,
@@ -44,6 +35,15 @@ from pgcli.model.config import (
 )
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.two_towers import TwoTowers
+from pgcli.towers.engine import EmbeddingEngine
+from pgcli.towers.texts import (
+    TextFormat,
+    TextProcessor,
+    as_typed,
+    canonical_text,
+    open_clip_text,
+    siglip_text,
+)
 
 
 def load(
