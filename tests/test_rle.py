@@ -42,7 +42,7 @@ def test_encoding_equals_pycocotools(mask):
 @given(masks, *[st.integers(0, 30)] * 4)
 def test_crop_encodes_as_the_mask_pasted_into_the_image(mask, left, top, right, bottom):
     size = (top + mask.shape[0] + bottom, left + mask.shape[1] + right)
-    found = encode(mask, left=left, top=top, size=size)
+    found = encode_mask_parts([(mask, left, top)], size=size)
     assert found == Rle(size, by_pycocotools(pasted(mask, left, top, size)))
 
 
@@ -90,9 +90,8 @@ def test_long_runs_take_several_characters(counts):
 def test_empty_mask_is_one_run_of_zeros():
     size = (30, 40)
     assert encode_mask_parts([], size=size).counts == by_pycocotools(np.zeros(size, bool))
-    assert encode(np.zeros((0, 5), bool), left=3, top=3, size=size) == encode_mask_parts(
-        [], size=size
-    )
+    empty = np.zeros((0, 5), bool)
+    assert encode_mask_parts([(empty, 3, 3)], size=size) == encode_mask_parts([], size=size)
 
 
 def test_image_without_pixels_is_one_empty_run():
@@ -102,7 +101,7 @@ def test_image_without_pixels_is_one_empty_run():
 
 def test_small_mask_in_a_huge_image_needs_little_memory():
     tracemalloc.start()
-    rle = encode(np.ones((50, 50), bool), left=9000, top=9000, size=(10_000, 10_000))
+    rle = encode_mask_parts([(np.ones((50, 50), bool), 9000, 9000)], size=(10_000, 10_000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**18
@@ -113,7 +112,7 @@ def test_small_mask_in_a_huge_image_needs_little_memory():
 @pytest.mark.parametrize(("left", "top"), [(-1, 0), (0, -1), (9, 0), (0, 9)])
 def test_mask_that_exceeds_the_image_is_refused(left, top):
     with pytest.raises(ValueError, match=r"2 x 2 mask at .* leaves"):
-        encode(np.ones((2, 2), bool), left=left, top=top, size=(10, 10))
+        encode_mask_parts([(np.ones((2, 2), bool), left, top)], size=(10, 10))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pgcli.rle import encode
+from pgcli.rle import encode_mask_parts
 from tests.support.evaluating import evaluate, refused, write
 from tests.support.exporting import row
 from tests.support.turned_images import FLIPPED, LEFT, STORED, TOP, TURNED, UPRIGHT, photograph
@@ -73,7 +73,7 @@ def test_truth_of_the_stored_size_is_turned(cli, orientation):
     assert ap(cli, "coco.json") == pytest.approx(1.0)
     sized = {"width": STORED[0], "height": STORED[1]}
     for size in (sized, {}):  # a mask states a size as well
-        mask = encode(np.ones((10, 20), bool), left=LEFT, top=TOP, size=(48, 64))
+        mask = encode_mask_parts([(np.ones((10, 20), bool), LEFT, TOP)], size=(48, 64))
         masks = [{"size": [48, 64], "counts": mask.counts}]
         write("truth.jsonl", [{"id": "a.png", "boxes": [BOX], "masks": masks} | size])
         assert ap(cli, "truth.jsonl") == pytest.approx(1.0)

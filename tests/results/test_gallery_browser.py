@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.rle import encode
+from pgcli.rle import encode_mask_parts
 from pgcli.rows import answer_digest
 from tests.support.exporting import read_rows, saved
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
@@ -110,7 +110,7 @@ def gallery(folder: Path, rows: list[dict[str, Any]], *options: str) -> Path:
 def some() -> list[dict[str, Any]]:
     ring = np.hypot(*np.ogrid[-10:10, -10:10]) < 9
     ring[:10, 10:] = False
-    mask = encode(ring, left=5, top=5, size=(30, 40))
+    mask = encode_mask_parts([(ring, 5, 5)], size=(30, 40))
     masks = [{"codes": [0] * 16, "rle": {"size": [30, 40], "counts": mask.counts}}]
     return [
         row(0, answer="a red cat", logprob=-0.5, decode_ms=1.0),
@@ -166,7 +166,7 @@ def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page, page):
 
 def test_masks_that_are_not_of_their_image_are_not_drawn(open_page, tmp_path):
     drawn(tmp_path, 1)
-    square = encode(np.ones((10, 20), bool), left=7, top=9, size=(30, 40)).counts
+    square = encode_mask_parts([(np.ones((10, 20), bool), 7, 9)], size=(30, 40)).counts
     masks = [
         {"rle": {"size": size, "counts": counts}}
         for size, counts in (

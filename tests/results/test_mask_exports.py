@@ -14,7 +14,7 @@ from pycocotools import mask as coco_masks
 from pgcli.records import Rle
 from pgcli.results.imports.shapes import bounds, fill
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
-from pgcli.rle import decode, encode
+from pgcli.rle import decode, encode, encode_counts
 from tests.support.exporting import SIZES, exported, overlap, plain, saved, segmented, shape
 
 FINE = 8  # subpixels per side of a pixel, drawn by PIL
@@ -185,7 +185,7 @@ def test_mask_of_a_huge_image_allocates_no_pixels(cli, folder, tmp_path, to):
     # the image is not there: with another size it would be left out
     options = ("--store-images", "none") if to in ("yolo", "fiftyone") else ()
     side = 1 << 15
-    far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
+    far = Rle((side, side), encode_counts([0, 1, side**2 - 1], size=(side, side)).counts)
     wide = Rle((1, side * side), "0PPPPPP1")
     for mask in (far, wide):
         height, width = mask.size

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from pgcli.records import Mask
-from pgcli.rle import encode
+from pgcli.rle import encode, encode_mask_parts
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 from tests.support.command import Command
@@ -74,7 +74,7 @@ def detected(folder: Path) -> list[dict[str, Any]]:
     """Rows of a segmentation of these images, the first box with a mask."""
     inner = numpy.ones((10, 20), bool)
     inner[0, 0] = False
-    mask = Mask(tuple(range(16)), encode(inner, left=8, top=4, size=(48, 64)))
+    mask = Mask(tuple(range(16)), encode_mask_parts([(inner, 8, 4)], size=(48, 64)))
     boxes = (box("dog", 8.0, 4.0, 28.0, 14.0, score=0.25), box("cat", 0.0, 0.0, 64.0, 48.0))
     columns = {"task": "segment", "prompt": "segment cat ; dog"}
     return [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric, has_pixels
 from pgcli.records import Box, Rle
-from pgcli.rle import spans
+from pgcli.rle import area, union
 
 
 def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
@@ -54,16 +52,8 @@ def mask_iou(first: Sequence[Rle], second: Sequence[Rle]) -> float:
     """The IoU of the unions of masks of an image; 0 where they are of images of other sizes."""
     if len({mask.size for mask in (*first, *second)}) != 1:
         return 0.0
-    union = pixels([*first, *second])
-    return (pixels(first) + pixels(second) - union) / union if union else 0.0
-
-
-def pixels(masks: Sequence[Rle]) -> int:
-    """The number of pixels in at least one of the masks."""
-    if not masks:
-        return 0
-    runs_n2 = np.concatenate([spans(mask) for mask in masks])
-    runs_n2 = runs_n2[np.argsort(runs_n2[:, 0], kind="stable")]
-    reached = np.maximum.accumulate(runs_n2[:, 1])
-    starts = np.maximum(runs_n2[:, 0], np.concatenate([[0], reached[:-1]]))
-    return int(np.maximum(reached - starts, 0).sum())
+    if not first or not second:
+        return 0.0
+    pixels = area(union([*first, *second]))
+    shared = area(union(first)) + area(union(second)) - pixels
+    return shared / pixels if pixels else 0.0

@@ -25,12 +25,11 @@ from pgcli.results.imports.shapes import (
     bounds,
     fill,
     image_size,
-    mask_bounds,
     points,
     rotated_bounds,
 )
 from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
-from pgcli.rle import area, encode_counts
+from pgcli.rle import area, encode_counts, mask_bounds
 
 Entry = Mapping[str, Any]
 

@@ -17,11 +17,11 @@ from pgcli.results.imports.shapes import (
     bounds,
     clipped,
     fill,
-    mask_bounds,
     rotated_bounds,
     rotation,
 )
 from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
+from pgcli.rle import mask_bounds
 
 Value = Mapping[str, Any]
 #: The key of a result's texts in its value, by the result's type.

@@ -13,7 +13,7 @@ from pgcli.records import Rle
 from pgcli.results.frames import Corners
 from pgcli.results.imports.json_values import InvalidValue, number, whole_number
 from pgcli.results.imports.truth import ImportCounts, TrueBox
-from pgcli.rle import encode_runs, spans
+from pgcli.rle import area, encode_runs, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
 Size = tuple[int, int]  # width, height
@@ -73,20 +73,13 @@ def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:
     rule; None if there are none. Raises InvalidValue for more points than an image has.
     """
     width, height = size
-    runs_n2 = np.concatenate([_runs(polygon, size, what) for polygon in polygons])
-    runs_n2 = runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
-    if not len(runs_n2):
-        return None
-    runs_n2 = runs_n2[np.argsort(runs_n2[:, 0], kind="stable")]
-    reached = np.maximum.accumulate(runs_n2[:, 1])
-    is_first = np.concatenate([[True], runs_n2[1:, 0] > reached[:-1]])
-    is_last = np.concatenate([is_first[1:], [True]])
-    united_n2 = np.stack([runs_n2[is_first, 0], reached[is_last]], axis=1)
-    return encode_runs(united_n2, size=(height, width))
+    runs = (_runs(polygon, size, what) for polygon in polygons)
+    mask = union([encode_runs(runs_n2, size=(height, width)) for runs_n2 in runs])
+    return mask if area(mask) else None
 
 
 def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
-    """The runs of a polygon's pixels in the image read by columns, (n, 2)."""
+    """The runs of a polygon's pixels in the image read by columns, (n, 2), none empty."""
     width, height = size
     start_n2, end_n2 = polygon_n2, np.roll(polygon_n2, -1, axis=0)
     low = np.minimum(start_n2[:, 0], end_n2[:, 0])
@@ -103,15 +96,4 @@ def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
     row = np.clip(np.ceil(at - 0.5), 0, height).astype(np.int64)
     order = np.lexsort((row, column))
     runs_n2: np.ndarray = (column * height + row)[order].reshape(-1, 2)
-    return runs_n2
-
-
-def mask_bounds(mask: Rle) -> Corners:
-    """Left, top, right and bottom of a mask that is not empty."""
-    height = mask.size[0]
-    runs_n2 = spans(mask)
-    first, last = runs_n2[:, 0], runs_n2[:, 1] - 1
-    left, right = first[0] // height, last[-1] // height + 1
-    if (first // height == last // height).all():
-        return left, int((first % height).min()), right, int((last % height).max()) + 1
-    return left, 0, right, height  # a run continues in the next column
+    return runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
