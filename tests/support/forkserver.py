@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
 #: What runs import late, by rooms: with the pretended model those without torch.
 ROOMS = {"pretended": "cli inputs stores images tasks output pipeline results"}
-ROOMS["real"] = f"{ROOMS['pretended']} device engine embedding model checkpoints"
+ROOMS["real"] = f"{ROOMS['pretended']} device engine towers model checkpoints"
 ROOMS["stub"] = ROOMS["pretended"]
 #: What no run imports itself, needs a GPU, or reads the environment when it is imported.
 NOT_IMPORTED = (
