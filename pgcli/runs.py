@@ -15,8 +15,8 @@ from pgcli.api import Engine, load
 from pgcli.api.keywords import names_keywords
 from pgcli.api.row_manifest import as_sources
 from pgcli.api.sources import as_list
+from pgcli.checkpoints.files import ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO
-from pgcli.checkpoints.weight_files import ADAPTER_CONFIG
 from pgcli.cli.commands.train import run_training
 from pgcli.cli.config import ProgramOptions, outside_values
 from pgcli.cli.run_command import run_request

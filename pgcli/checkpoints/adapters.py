@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, read_json
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -32,7 +32,6 @@ from pgcli.checkpoints.safetensors_files import (
     tensors_equal,
 )
 from pgcli.checkpoints.weight_files import (
-    ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     file_names,
     required_files,

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from pgcli.checkpoints.families.paligemma import NAMES
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, read_json
 from pgcli.checkpoints.find import Checkpoint, find_local
 from pgcli.checkpoints.safetensors_files import check_dtype, read_metadata, read_tensor
-from pgcli.checkpoints.weight_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from pgcli.checkpoints.weight_files import ADAPTER_WEIGHTS
 from pgcli.checkpoints.weights import HEAD, find_tensors
 from pgcli.errors import PgcliError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BufferedReader
@@ -26,6 +26,9 @@ from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
 
 MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
+ADAPTER_CONFIG = "adapter_config.json"
+#: The start of the names of files in open_clip's layout.
+OPEN_CLIP = "open_clip_"
 #: The files that answers depend on.
 SUFFIXES = (".safetensors", ".json", ".model", ".npz")
 DIGEST_LENGTH = 16
@@ -67,10 +70,8 @@ def descriptor_path(stream: BufferedReader) -> str:
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
     if not os.path.lexists(file):
-        hint = "a checkpoint is a folder in the Hugging Face layout"
-        if (file.parent / "adapter_config.json").is_file():
-            hint = "it is an adapter: name it with --adapter, and with --model what it was made for"
-        raise InvalidCheckpoint(f"{file.parent} has no {file.name}", hint=hint)
+        names = {path.name for path in file.parent.glob("*")}
+        raise missing_file(str(file.parent), file.name, names)
     try:
         with open_model_file(file) as stream:
             data = stream.read(MAX_JSON_BYTES + 1)
@@ -84,6 +85,25 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{file} is not a JSON object")
     return values
+
+
+def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidCheckpoint:
+    """The error for a folder or a repository that has files with these names, but not `name`."""
+    message = f"{repository} has no {name}"
+    if name == ADAPTER_CONFIG:
+        hint = "an adapter is written by PEFT's save_pretrained; use --model for a whole model"
+    elif ADAPTER_CONFIG in names:
+        message = f"{repository} is an adapter, not a model"
+        hint = "name the model it was made for with --model, and this one with --adapter"
+    elif OPEN_CLIP + "config.json" in names:
+        message += f", only {OPEN_CLIP}config.json: the layout of open_clip is not read"
+        hint = (
+            "most such models are also published in the layout of transformers, often in the same "
+            "repository: look for config.json with model.safetensors"
+        )
+    else:
+        hint = "a checkpoint is a folder or a repository in the Hugging Face layout"
+    return InvalidCheckpoint(message, hint=hint)
 
 
 def damage_hint(file: Path) -> str:

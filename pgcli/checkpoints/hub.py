@@ -31,11 +31,9 @@ from huggingface_hub import (
 )
 from huggingface_hub.utils.tqdm import tqdm as HubBar
 
-from pgcli.checkpoints.files import open_model_file, read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, open_model_file, read_json
 from pgcli.checkpoints.weight_files import (
-    ADAPTER_CONFIG,
     CONFIG,
-    OPEN_CLIP_CONFIG,
     SENTENCEPIECE,
     TOKENIZER,
     Kind,
@@ -160,7 +158,7 @@ def snapshot(
 
 def cached_snapshot(name: str, revision: str, *, kind: Kind) -> Path | None:
     """The folder that the cache has for a revision, if it has all required files."""
-    for config in (ADAPTER_CONFIG,) if kind == "adapter" else (CONFIG, OPEN_CLIP_CONFIG):
+    for config in (ADAPTER_CONFIG,) if kind == "adapter" else (CONFIG,):
         file = try_to_load_from_cache(name, config, revision=revision)
         if not isinstance(file, str):
             continue

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as brief
 
-from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families import ModelConfig, ModelKind, family_of
 from pgcli.checkpoints.files import read_json
 from pgcli.checkpoints.names import TensorNames
-from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
-from pgcli.checkpoints.weight_files import CONFIG, file_names, is_open_clip
+from pgcli.checkpoints.weight_files import CONFIG
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageSpec
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, VisionConfig
@@ -30,12 +28,11 @@ NAFLEX = (
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """The kind of a model, its sizes, the names of its tensors, and what open_clip's file says."""
+    """The kind of a model, its sizes and the names of its tensors."""
 
     kind: ModelKind
     config: ModelConfig
     names: TensorNames
-    open_clip: OpenClipConfig | None = None
 
     @property
     def vision(self) -> VisionConfig:
@@ -49,9 +46,6 @@ class ModelDescription:
 
 def read_description(folder: Path) -> ModelDescription:
     """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
-    if is_open_clip(file_names(folder)):
-        open_clip = open_clip_config.read_open_clip(folder)
-        return ModelDescription("two_towers", open_clip.towers, open_clip.names, open_clip)
     values = read_json(folder / CONFIG)
     family = family_of(values)
     if family is None:
@@ -77,8 +71,6 @@ def _unsupported(folder: Path, model_type: object) -> InvalidCheckpoint:
 
 def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
     """How images are resized and normalized."""
-    if description.open_clip is not None:
-        return description.open_clip.preprocessing
     config = description.config
     family = None if isinstance(config, PaliGemmaConfig) else config.family
     return read_preprocessing(folder, config.vision.resolution, family)
@@ -98,7 +90,5 @@ def read_kind(folder: Path) -> ModelKind | None:
 
     Raises InvalidCheckpoint if there is no configuration.
     """
-    if is_open_clip(file_names(folder)):
-        return "two_towers"
     family = family_of(read_json(folder / CONFIG))
     return None if family is None else family.kind

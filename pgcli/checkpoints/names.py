@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Pairs of a name in a checkpoint and in the model.
@@ -34,16 +34,14 @@ class TensorNames:
     `prefixes` are pairs of beginnings of names, of which the first that fits counts in both
     directions; of several for one name of the model, the others are those of other versions, which
     are read. `parts` are pairs of what is replaced after the prefix. Tensors of a name that matches
-    `unused` are skipped. `fused` are the parameters that are stored in several tensors. Matrices of
-    the model in `transposed` are stored transposed, parameters in `dimensions` with leading ones up
-    to that many dimensions.
+    `unused` are skipped. `fused` are the parameters that are stored in several tensors. Parameters
+    in `dimensions` are stored with leading ones up to that many dimensions.
     """
 
     prefixes: Pairs
     parts: Pairs = ()
     unused: str = r"(?!)"
     fused: Sequence[Fused] = (QKV, GATE_UP)
-    transposed: Collection[str] = ()
     dimensions: Mapping[str, int] = field(default_factory=dict)
 
     def canonical(self, name: str) -> str:

@@ -24,8 +24,7 @@ class Preprocessing:
     """How an image is resized and normalized: Pillow's resampling filter, mean and std.
 
     Where `resize_to` is set, the centre of an image resized to it is cropped; with `keeps_aspect`
-    it is the length of the shorter side only. `rounds_margin` is torchvision's rule for margins of
-    half pixels.
+    it is the length of the shorter side only.
     """
 
     resample: int = 3
@@ -33,7 +32,6 @@ class Preprocessing:
     std: Color = (0.5, 0.5, 0.5)
     resize_to: int | None = None
     keeps_aspect: bool = False
-    rounds_margin: bool = False
 
     def image_spec(self, resolution: int) -> ImageSpec:
         """How decoding workers prepare images for a model of this resolution."""
@@ -42,7 +40,6 @@ class Preprocessing:
             self.resample,
             resize_to=self.resize_to,
             keeps_aspect=self.keeps_aspect,
-            rounds_margin=self.rounds_margin,
         )
 
 

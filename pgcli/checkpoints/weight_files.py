@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, OPEN_CLIP, missing_file, read_json
 from pgcli.errors import InvalidCheckpoint
 
 Kind = Literal["model", "adapter"]
@@ -20,10 +20,7 @@ Kind = Literal["model", "adapter"]
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-OPEN_CLIP_CONFIG = "open_clip_config.json"
-OPEN_CLIP_SINGLE = "open_clip_model.safetensors"
 GENERATION = "generation_config.json"
 #: The newer file takes precedence.
 IMAGE_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -75,12 +72,6 @@ def file_names(folder: Path) -> set[str]:
     return {file.name for file in folder.glob("*") if file.exists()}
 
 
-def is_open_clip(names: Collection[str]) -> bool:
-    """Whether these are the files of open_clip's layout, and not those of transformers too."""
-    has_weights = SINGLE in names or INDEX in names
-    return OPEN_CLIP_CONFIG in names and not (has_weights and CONFIG in names)
-
-
 def required_files(
     repository: str, kind: Kind, names: Collection[str], path_of: Callable[[str], Path]
 ) -> list[str]:
@@ -90,28 +81,15 @@ def required_files(
     Raises InvalidCheckpoint if the configuration or the weights are missing.
     """
     config = ADAPTER_CONFIG if kind == "adapter" else CONFIG
-    if kind == "model" and is_open_clip(names):
-        config = OPEN_CLIP_CONFIG
     if config not in names:
-        if ADAPTER_CONFIG in names:
-            raise InvalidCheckpoint(
-                f"{repository} is an adapter, not a model",
-                hint="name the model it was made for with --model, and this one with --adapter",
-            )
-        raise InvalidCheckpoint(
-            f"{repository} has no {config}",
-            hint="an adapter is written by PEFT's save_pretrained; use --model for a whole model"
-            if kind == "adapter"
-            else "a checkpoint is a folder or a repository in the Hugging Face layout",
-        )
+        raise missing_file(repository, config, names)
     if kind == "adapter":
         if ADAPTER_WEIGHTS not in names:
             raise _no_weights(repository, names, kind)
         return [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
     weights = _weight_names(repository, names, path_of)
     described = [config, *((TOKENIZER, *TOKEN_NAMES) if TOKENIZER in names else SENTENCEPIECE)]
-    if config == CONFIG:
-        described += [GENERATION, *IMAGE_PROCESSOR_FILES, INDEX]
+    described += [GENERATION, *IMAGE_PROCESSOR_FILES, INDEX]
     return [*(name for name in described if name in names), *weights]
 
 
@@ -141,9 +119,7 @@ def conversion_command(folder: str) -> str:
 def _weight_names(
     repository: str, names: Collection[str], path_of: Callable[[str], Path]
 ) -> list[str]:
-    """The names of a model's weight files; those of open_clip only where transformers' are not."""
-    if is_open_clip(names) and OPEN_CLIP_SINGLE in names:
-        return [OPEN_CLIP_SINGLE]
+    """The names of a model's weight files."""
     if SINGLE in names:  # other files may be an adapter, or of another model or save
         return [SINGLE]
     if INDEX in names:
@@ -157,6 +133,7 @@ def _weight_names(
                 )
         return shards
     files = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
+    files = [name for name in files if not name.startswith(OPEN_CLIP)]
     if not files:
         raise _no_weights(repository, names, "model")
     return files

@@ -22,7 +22,6 @@ from pgcli.checkpoints.safetensors_files import (
     map_tensor,
     read_headers,
     read_into,
-    read_tensor,
     tensors_equal,
 )
 from pgcli.checkpoints.weight_files import INDEX, SINGLE, weight_files, weight_map
@@ -47,19 +46,11 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class ParamSlice:
-    """Rows `start` to `start + shape[0]` of a parameter, which one stored tensor fills.
-
-    Of a whole parameter the stored tensor may be `transposed`.
-    """
+    """Rows `start` to `start + shape[0]` of a parameter, which one stored tensor fills."""
 
     parameter: str
     start: int
     shape: tuple[int, ...]
-    transposed: bool = False
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return self.shape[::-1] if self.transposed else self.shape
 
 
 class _NoInit(TorchFunctionMode):
@@ -232,9 +223,6 @@ def _fill(
     """Read the stored tensors of these names into parameters, in file order, and change them."""
     for name in sorted(targets, key=lambda name: (stored[name].file, stored[name].offset)):
         parameter, target = targets[name]
-        if target.transposed:
-            parameter.copy_(read_tensor(stored[name]).T)
-            continue
         rows = parameter.narrow(0, target.start, target.shape[0]) if target.shape else parameter
         read_into(rows, stored[name])
         if changes is not None:
@@ -300,10 +288,9 @@ def param_slices(model: nn.Module, names: TensorNames = PALIGEMMA) -> dict[str, 
             slices[parameter] = ParamSlice(parameter, 0, ())
             continue
         start = 0
-        is_transposed = parameter in names.transposed
         for name, rows in _stored_parts(parameter, tensor.shape[0], model, names):
             shape = (rows, *tensor.shape[1:])
-            slices[name] = ParamSlice(parameter, start, shape, is_transposed)
+            slices[name] = ParamSlice(parameter, start, shape)
             start += rows
     return slices
 
@@ -333,7 +320,7 @@ def _check_tensors(
                 hint=UNMERGED_HINT if UNMERGED.search(tensor.name) else "",
             )
         check_dtype(tensor)
-        expected = slices[name].stored_shape
+        expected = slices[name].shape
         if _squeezed(tensor.shape) != _squeezed(expected):
             raise InvalidCheckpoint(
                 f"{tensor.name} has the shape {tensor.shape}; config.json implies {expected}"

@@ -30,9 +30,7 @@ class ImageSpec:
 
     With `fast_decode`, JPEGs are decoded at a reduced size, which changes pixels. Images are
     resized to squares; or to `resize_to` pixels per side, of which the centre is cropped. With
-    `keeps_aspect` only the shorter side has `resize_to` pixels. Where the margins of the crop
-    differ by a pixel, transformers rounds the first one down; with `rounds_margin` it is rounded
-    to the nearest integer, as in torchvision.
+    `keeps_aspect` only the shorter side has `resize_to` pixels.
     """
 
     resolution: int
@@ -40,7 +38,6 @@ class ImageSpec:
     fast_decode: bool = False
     resize_to: int | None = None
     keeps_aspect: bool = False
-    rounds_margin: bool = False
 
     def resized(self, width: int, height: int) -> Size:
         """The size to which an image of this size is resized, before it is cropped."""
@@ -70,10 +67,7 @@ class ImageSpec:
 
     def _centre(self, size: Size) -> tuple[int, int, int, int]:
         """Left, top, right and bottom of what is cropped of an image of this size."""
-        left, top = (
-            round(surplus / 2) if self.rounds_margin else surplus // 2
-            for surplus in (side - self.resolution for side in size)
-        )
+        left, top = ((side - self.resolution) // 2 for side in size)
         return left, top, left + self.resolution, top + self.resolution
 
 

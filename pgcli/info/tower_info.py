@@ -42,7 +42,6 @@ def tower_info(
         "path": str(folder),
         "revision": checkpoint.revision,
         "kind": description.kind,
-        "layout": "transformers" if description.open_clip is None else "open_clip",
         "parameters": parameters,
         "resolution": vision.resolution,
         "patch_size": vision.patch_size,

@@ -41,7 +41,6 @@ from pgcli.towers.texts import (
     TextProcessor,
     as_typed,
     canonical_text,
-    open_clip_text,
     siglip_text,
 )
 
@@ -121,9 +120,7 @@ def text_processor(folder: Path, description: ModelDescription) -> TextProcessor
     if not isinstance(config, TwoTowersConfig) or config.text is None:
         return None
     tokenizer = open_text_tokenizer(folder, config.text)
-    if description.open_clip is not None:
-        clean = open_clip_text(description.open_clip.clean)
-    elif config.family == "clip":
+    if config.family == "clip":
         clean = as_typed
     else:  # transformers' tokenizer of SigLIP 1 removes underscores, that of SigLIP 2 nothing
         clean = canonical_text if tokenizer.is_gemma else siglip_text

@@ -5,7 +5,6 @@ B texts · T tokens
 
 from __future__ import annotations
 
-import html
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from dataclasses import dataclass
 import tokenizers
 import torch
 from torch import Tensor
-
-from pgcli.checkpoints.open_clip_config import CleanName
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -84,25 +81,9 @@ def as_typed(text: str) -> str:
 
 def siglip_text(text: str) -> str:
     """The text in lower case, without punctuation and repeated blanks: transformers' SigLIP."""
-    return one_line(text.lower().translate(_NO_PUNCTUATION))
+    return " ".join(text.lower().translate(_NO_PUNCTUATION).split())
 
 
 def canonical_text(text: str) -> str:
-    """As `siglip_text`, with blanks for underscores: SigLIP in big_vision and in open_clip."""
+    """As `siglip_text`, with blanks for underscores: SigLIP in big_vision."""
     return siglip_text(text.replace("_", " "))
-
-
-def one_line(text: str) -> str:
-    """The text without repeated blanks and line breaks."""
-    return " ".join(text.split())
-
-
-def open_clip_text(name: CleanName) -> Callable[[str], str]:
-    """The function that open_clip calls by this name; without ftfy's repair of broken encodings."""
-    functions: dict[CleanName, Callable[[str], str]] = {
-        "canonicalize": canonical_text,
-        "lower": lambda text: one_line(text).lower(),
-        "whitespace": one_line,
-    }
-    # open_clip resolves entities twice, for captions from web pages
-    return lambda text: functions[name](html.unescape(html.unescape(text)))

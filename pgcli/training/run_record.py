@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from pgcli import __version__
-from pgcli.checkpoints.files import digests, folder_digests
+from pgcli.checkpoints.files import ADAPTER_CONFIG, digests, folder_digests
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import (
-    ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     GENERATION,
     IMAGE_PROCESSOR_FILES,

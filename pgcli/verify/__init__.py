@@ -54,9 +54,7 @@ def prove(
     with reference.quiet_transformers():
         comparisons = tuple(compare_programs(case, dtype, waiting) for dtype in dtypes)
         texts = None if case.texts is None else case.texts()
-        levels = None
-        if case.has_processor:
-            levels = compare_pixels(folder, case.images, case.preprocessing)
+        levels = compare_pixels(folder, case.images, case.preprocessing)
     return Proof(
         device=str(torch_device),
         program=case.program,

@@ -41,10 +41,9 @@ class Case:
     are the outputs, and `eager` those with another attention, None if there is only one. Numbers
     that are exact in float32 differ by at most `bound`, and `memory` is what values of so many
     bytes need. `rows` are those of images and prompts, None where no text is generated; then
-    `image_token` is never one of the answers. `texts` compares the tokens of texts, and with
-    `has_processor` the pixels that the reference prepares are compared. `not_followed` are settings
-    of the checkpoint that change the answers of the reference only. `float16_problem` says why
-    float16 is not for the model.
+    `image_token` is never one of the answers. `texts` compares the tokens of texts. `not_followed`
+    are settings of the checkpoint that change the answers of the reference only. `float16_problem`
+    says why float16 is not for the model.
     """
 
     program: str
@@ -60,6 +59,5 @@ class Case:
     texts: Callable[[], PromptComparison] | None
     rows: int | None = None
     image_token: int = -1
-    has_processor: bool = True
     not_followed: tuple[str, ...] = ()
     float16_problem: str = "float16 is only for answers of PaliGemma 1"

@@ -1,6 +1,6 @@
 """Embeddings and logits of two towers and classifiers in both programs.
 
-This code computes them in one batch, transformers or open_clip image by image.
+This code computes them in one batch, transformers image by image.
 
 B images · C channels · R resolution · N texts · T tokens · E embedding
 """
@@ -21,12 +21,10 @@ from torch.nn import functional as F
 
 from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
 from pgcli.checkpoints.weights import count_parameters
-from pgcli.errors import Difference, UsageError
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
-from pgcli.printable import first_line
 from pgcli.towers.loader import encoder_config, read_model, text_processor
 from pgcli.towers.texts import TextProcessor
 from pgcli.verify import reference
@@ -56,9 +54,9 @@ def towers_case(
 ) -> Case:
     """Both programs on two towers or a classifier.
 
-    Raises UsageError without the reference, NoInputError and InvalidCheckpoint.
+    Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
     """
-    program = program_of(description)
+    reference.import_transformers()
     preprocessing = image_preprocessing(folder, description)
     images = read_images(preprocessing.image_spec(description.vision.resolution))
     texts = text_processor(folder, description)
@@ -82,7 +80,7 @@ def towers_case(
         return reference_outputs(model, inputs)
 
     return Case(
-        program=program,
+        program=f"transformers {version('transformers')}",
         images=images,
         preprocessing=preprocessing,
         parameters=parameters,
@@ -93,23 +91,7 @@ def towers_case(
         eager=eager,
         bound=BOUND,
         texts=None if texts is None else partial(compare_texts, folder, texts),
-        has_processor=description.open_clip is None,
     )
-
-
-def program_of(description: ModelDescription) -> str:
-    """The reference's name and version; UsageError if it is not installed."""
-    if description.open_clip is None:
-        reference.import_transformers()
-        return f"transformers {version('transformers')}"
-    try:
-        import open_clip
-    except (ImportError, RuntimeError) as missing:  # RuntimeError: torchvision of another build
-        raise UsageError(
-            f"this checkpoint is compared with open_clip, which cannot be imported: {missing}",
-            hint="python -m pip install open_clip_torch",
-        ) from missing
-    return f"open_clip {open_clip.__version__}"
 
 
 @torch.inference_mode()
@@ -133,21 +115,9 @@ def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outp
 def load_reference(
     folder: Path, description: ModelDescription, dtype: torch.dtype, device: torch.device
 ) -> Any:
-    if description.open_clip is None:
-        is_classifier = description.kind == "classifier"
-        name = "AutoModelForImageClassification" if is_classifier else "AutoModel"
-        return reference.load_reference(folder, dtype, device, name)
-    import open_clip
-
-    try:
-        model = open_clip.create_model(f"local-dir:{folder}", device=device)
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
-        reason = first_line(error)
-        raise Difference(
-            f"different: open_clip does not read this checkpoint: {reason}",
-            hint="this code does; with an older open_clip, try a newer one",
-        ) from error
-    return model.to(dtype).eval().requires_grad_(False)
+    is_classifier = description.kind == "classifier"
+    name = "AutoModelForImageClassification" if is_classifier else "AutoModel"
+    return reference.load_reference(folder, dtype, device, name)
 
 
 @torch.inference_mode()
@@ -172,19 +142,11 @@ def reference_row(model: Any, pixels_1CRR: Tensor, texts: Tensor | None) -> Mapp
             return {"classifier logits": out.logits}
         pooled: Tensor = out.pooler_output
         return {"image embeddings": F.normalize(pooled.float(), dim=-1)}
-    if not hasattr(model, "encode_image"):
-        out = model(input_ids=texts, pixel_values=pixels_1CRR)
-        return {
-            "image embeddings": out.image_embeds,
-            "text embeddings": out.text_embeds,
-            "logits": out.logits_per_image,
-        }
-    image_1E = model.encode_image(pixels_1CRR, normalize=True)
-    text_NE = model.encode_text(texts, normalize=True)
+    out = model(input_ids=texts, pixel_values=pixels_1CRR)
     return {
-        "image embeddings": image_1E,
-        "text embeddings": text_NE,
-        "logits": model.get_logits(pixels_1CRR, texts)[0],
+        "image embeddings": out.image_embeds,
+        "text embeddings": out.text_embeds,
+        "logits": out.logits_per_image,
     }
 
 

@@ -357,6 +357,6 @@ def test_a_model_folder_is_refused_as_adapter(tiny):
 
 
 def test_adapter_in_the_place_of_a_model_is_told_where_it_goes(folder):
-    with pytest.raises(InvalidCheckpoint, match=r"has no config\.json") as caught:
+    with pytest.raises(InvalidCheckpoint, match=r"is an adapter, not a model") as caught:
         read_config(folder)
     assert "--adapter" in caught.value.hint

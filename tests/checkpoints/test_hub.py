@@ -66,7 +66,6 @@ ADAPTER = {"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(5)
 OPEN_CLIP = {
     "open_clip_config.json": b"{}",
     "tokenizer.json": b"{}",
-    "tokenizer_config.json": b"{}",
     "open_clip_model.safetensors": tensors(300),
 }
 CLASSIFIER = {
@@ -179,7 +178,6 @@ FETCHED = {
     "shards": (SHARDED, {"more.safetensors": b"x"}),
     "one file and shards": (MODEL | {INDEX: SHARDED[INDEX]}, SHARDED),  # as transformers has it
     "an adapter": (ADAPTER, SMALL),
-    "open_clip": (OPEN_CLIP, {"open_clip_pytorch_model.bin": b"a pickle"}),
     "a classifier": (CLASSIFIER, {}),
     "two towers": (SIGLIP, {}),
     "towers without a tokenizer": (SIGLIP_IMAGES, {}),
@@ -278,10 +276,17 @@ class TestRequiredFiles:
                 "save_pretrained",
             ),
             ({"README.md": b"words"}, "model", f"{NAME} has no config.json", "Hugging Face layout"),
+            (
+                OPEN_CLIP,
+                "model",
+                f"{NAME} has no config.json, only open_clip_config.json: the layout of open_clip "
+                "is not read",
+                "model.safetensors",
+            ),
             (ADAPTER, "model", f"{NAME} is an adapter, not a model", "--adapter"),
             (MODEL, "adapter", f"{NAME} has no adapter_config.json", "--model"),
         ],
-        ids=["shard", "pickle", "no config", "an adapter", "no adapter"],
+        ids=["shard", "pickle", "no config", "open_clip", "an adapter", "no adapter"],
     )
     def test_incomplete_repository_is_refused_before_weights_are_downloaded(
         self, hub, files, kind, message, hint

@@ -15,8 +15,6 @@ ALLOWED = tuple(
         r"hundreds of megabytes",
         r"moto\[server\] is not installed",
         r"boto3 is not installed",
-        # it brings torchvision, with which transformers prepares images in another way
-        r"open_clip is not installed",
         r"Triton is not installed",
         r"groff is not installed",
         # 79 MB for a few tests: the division of chunks is tested without it

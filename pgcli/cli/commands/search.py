@@ -32,7 +32,6 @@ from pgcli.wording import count, listed
 
 if TYPE_CHECKING:
     from pgcli.results.images import ImageLocator
-    from pgcli.search.index import VectorIndex
     from pgcli.search.nearest import Block
     from pgcli.search.rows import SearchRows
     from pgcli.search.vector_files import VectorFiles
@@ -62,11 +61,6 @@ class SearchOptions(LoadOptions):
         max=1.0,
         default_text="none; --duplicates: 0.94",
     )
-    index: bool = _search(
-        "Search in a faiss index next to the vectors, built where it is missing or old: fast, and "
-        "nearly exact.",
-        default=False,
-    )
     raw_text: bool = _search("Leave upper case and punctuation as they are.", default=False)
     model: str | None = opt(
         "The model that embeds the queries.",
@@ -94,7 +88,7 @@ class SearchOptions(LoadOptions):
 @command(
     "search",
     "VECTORS are files and folders of embeddings that `pgcli embed` wrote. The similarity is the "
-    "cosine; all vectors are compared unless there is an --index.",
+    "cosine, and all vectors are compared.",
     SearchOptions,
     AddressOptions,
     QuietOptions,
@@ -108,7 +102,6 @@ def search(
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.run_info import incomplete_note
     from pgcli.results.images import ImageLocator
-    from pgcli.search import index
     from pgcli.search.vector_files import VectorFiles
 
     revision = revision_of(call.values.get("model"), call.values, call.typed)
@@ -126,8 +119,6 @@ def search(
     for note in filter(None, map(incomplete_note, paths)):
         screen.info(note)
     _ = files.width  # of files without vectors, an error before a model is loaded
-    if options.index:
-        index.import_faiss()
     find = find_duplicates if options.duplicates else find_hits
     results = find(files, options, screen)
     report(files, results, screen)
@@ -172,7 +163,6 @@ def check_outputs(options: SearchOptions) -> None:
 
 def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
     """The hits of each query."""
-    from pgcli.search import index
     from pgcli.search.nearest import nearest_in_blocks
     from pgcli.search.queries import embed_queries
     from pgcli.search.rows import SearchRows, hit_rows
@@ -180,12 +170,8 @@ def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> Sea
     texts, engine = [*map(normalize, options.text)], load_engine(files, options, screen)
     queries = embed_queries(engine, texts, options.image, files.width, raw_text=options.raw_text)
     k = DEFAULT_K if options.k is None else options.k
-    if options.index:
-        indexes = open_indexes(files, screen)
-        hits = index.search_indexes(queries, indexes, k, options.min_similarity)
-    else:
-        blocks = watched(files, screen, "searching")
-        hits = nearest_in_blocks(queries, blocks, k, options.min_similarity)
+    blocks = watched(files, screen, "searching")
+    hits = nearest_in_blocks(queries, blocks, k, options.min_similarity)
     names = [*texts, *options.image]
     settings = {
         "vectors": options.vectors,
@@ -205,20 +191,15 @@ def find_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) 
     """The groups of near-duplicates."""
     import numpy as np
 
-    from pgcli.search import index
     from pgcli.search.duplicates import THRESHOLD, duplicate_groups
     from pgcli.search.rows import SearchRows, group_rows
 
     least = THRESHOLD if options.min_similarity is None else options.min_similarity
-    if options.index:
-        indexes = open_indexes(files, screen)
-        groups = index.indexed_duplicates(watched(files, screen, "comparing"), indexes, least)
-    else:
-        blocks = [*watched(files, screen, "reading")]
-        numbers, vectors = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        with screen.progress("comparing", len(numbers), unit="vectors") as progress:
-            groups = duplicate_groups(vectors, least, progress.advance)
-        groups = [numbers[group] for group in groups]
+    blocks = [*watched(files, screen, "reading")]
+    numbers, vectors = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    with screen.progress("comparing", len(numbers), unit="vectors") as progress:
+        groups = duplicate_groups(vectors, least, progress.advance)
+    groups = [numbers[group] for group in groups]
     settings = {
         "vectors": options.vectors,
         "duplicates": True,
@@ -234,17 +215,6 @@ def watched(files: VectorFiles, screen: Screen, task: str) -> Iterator[Block]:
         for rows, vectors in files:
             yield rows, vectors
             progress.advance(len(rows))
-
-
-def open_indexes(files: VectorFiles, screen: Screen) -> list[VectorIndex]:
-    """The index of each of the files; what was read for them is the files' count of rows."""
-    from pgcli.search import index
-
-    watch = partial(watched, screen=screen, task="building the index")
-    indexes = index.open_indexes(files, screen.info, watch)
-    files.rows = sum(opened.rows for opened in indexes)
-    files.nulls = sum(opened.nulls for opened in indexes)
-    return indexes
 
 
 def load_engine(files: VectorFiles, options: SearchOptions, screen: Screen) -> EmbeddingEngine:
