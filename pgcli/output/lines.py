@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.printable import MAX_DEPTH, is_deep
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, json_safe, json_text
 from pgcli.stores.files import open_regular
+
+if TYPE_CHECKING:
+    import pyarrow
 
 #: Starts a pass through rows.
 ReadRows = Callable[[], Iterable[Mapping[str, Any]]]
@@ -18,6 +22,8 @@ ReadRows = Callable[[], Iterable[Mapping[str, Any]]]
 MAX_LEVELS = 2 * MAX_DEPTH
 #: Of a row with kept columns of 64 MiB as base64, and more.
 MAX_LINE_BYTES = 128 * 2**20
+#: Of the lines that Arrow parses at once, each of which has to fit.
+BLOCK_BYTES = 2**24
 
 
 def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) -> str:
@@ -92,9 +98,45 @@ class LineFormat:
                 raise ValueError(f"row {number + 1:,}: it is nested too deeply")
             yield row
 
+    def batches(
+        self, file: BinaryIO, columns: Sequence[str], rows: int
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The columns as Arrow reads them, in batches of BLOCK_BYTES whatever `rows` says.
+
+        Ignores a last row that is cut off. Raises ValueError.
+        """
+        import pyarrow
+        import pyarrow.json
+
+        from pgcli.output.schema import line_type
+
+        lines = _complete_lines(file)
+        if len(lines):
+            yield from pyarrow.json.open_json(
+                pyarrow.BufferReader(lines),
+                pyarrow.json.ReadOptions(block_size=BLOCK_BYTES),
+                pyarrow.json.ParseOptions(
+                    pyarrow.schema([(name, line_type(name)) for name in columns]),
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+
     def settings(self, file: Path) -> Mapping[str, Any]:
         """An empty mapping: lines have no settings in them."""
         return {}
+
+
+def _complete_lines(file: BinaryIO) -> pyarrow.Buffer:
+    """The lines of a file, mapped into memory, without a last one that is cut off."""
+    import pyarrow
+
+    if not file.seek(0, 2):
+        return pyarrow.py_buffer(b"")
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    end = mapped.rfind(b"\n") + 1
+    if parse_row(mapped[end:] + b"\n") is not None:
+        end = len(mapped)
+    return pyarrow.py_buffer(mapped).slice(0, end)
 
 
 LINES = LineFormat()

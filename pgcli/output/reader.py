@@ -1,25 +1,30 @@
-"""Reads the rows of a result file of any form, and of a run that goes on or was stopped.
+"""Reads the files that pgcli writes: rows one by one, also of a running run, or batches of columns.
 
-The rows of such a run are in the output in its final form, and in `OUTPUT.pgcli/open/`, in files of
-lines that follow on the final form, or overlap with it and with each other. Shards have an `open/`
-each, in `OUTPUT.pgcli/shard-I-of-N/`.
+The rows of a run that is not finished are in the output in its final form, and in
+`OUTPUT.pgcli/open/`, in files of lines that follow on the final form, or overlap with it and with
+each other. Shards have an `open/` each, in `OUTPUT.pgcli/shard-I-of-N/`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import UsageError
 from pgcli.output import FORMATS, PART, PART_ENDING, load_format, part_format
 from pgcli.output.lines import read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import RowSchema, base_of, with_embedding_list
-from pgcli.stores.files import refuse_pointer
+from pgcli.stores.files import open_regular, refuse_pointer
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Row = Mapping[str, Any]
 #: A row and its number in the output; None for a line that is not a row.
@@ -33,25 +38,56 @@ SHARD_FOLDERS = "shard-*-of-*"
 #: The columns that every result file of ours has, of those that its command writes.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
 REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
-DAMAGED = ": it is cut or damaged"
+#: The columns of rows of `pgcli search`: of each, what its image is similar to, and how much.
+QUERY_COLUMNS, SIMILARITY = ("query", "group"), "similarity"
+DAMAGED = "is not a result row: it is cut or damaged"
 HINT = "name an output as it was given to -o"
 
 
-def read_results(path: Path, *, exact: bool = False) -> Iterator[Row]:
+def read_results(path: Path, *, exact: bool = False, hits: bool = False) -> Iterator[Row]:
     """The rows of an output, complete or not, or of a result file without its state folder.
 
     With `exact`, kept columns of Parquet files have cells, from which `write_result_file` makes
-    columns of the same types again. Ignores a last row that is cut off. Raises UsageError for any
-    other content.
+    columns of the same types again. With `hits`, the file may have rows of `pgcli search` instead.
+    Ignores a last row that is cut off. Raises UsageError for any other content.
     """
-    try:
+    with reading(path):
         check_results(path)
-        yield from _valid_rows(path, exact=exact)
-    except (OSError, ValueError, RecursionError) as problem:  # includes those of pyarrow
+        yield from _valid_rows(path, exact=exact, hits=hits)
+
+
+def read_batches(file: Path, columns: Sequence[str], rows: int) -> Iterator[pyarrow.RecordBatch]:
+    """These columns of a file, null where it has none, in batches of about so many rows.
+
+    Values stay in Arrow's memory, and lines have the types of our columns. Raises UsageError.
+    """
+    import pyarrow
+
+    with reading(file), open_regular(file) as stream:
+        for batch in load_format(file).batches(stream, columns, rows):
+            names = batch.schema.names
+            arrays = [batch[n] if n in names else pyarrow.nulls(len(batch)) for n in columns]
+            yield pyarrow.RecordBatch.from_arrays(arrays, names=[*columns])
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A block that reads an output; raises UsageError for one that cannot be read."""
+    try:
+        yield
+    except _unreadable() as problem:
+        reason = getattr(problem, "strerror", None) or str(problem).partition("\n")[0]
         raise UsageError(
-            f"{path} cannot be read: {problem}",
+            f"{path} cannot be read: {reason}",
             hint=f"name a {' or '.join(FORMATS)} file, or a folder of Parquet files",
         ) from problem
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What is raised for files that cannot be read; pyarrow is slow to import."""
+    known = (OSError, ValueError, RecursionError)
+    pyarrow = sys.modules.get("pyarrow")
+    return known if pyarrow is None else (*known, pyarrow.ArrowException)
 
 
 def check_results(path: Path) -> None:
@@ -65,6 +101,19 @@ def check_results(path: Path) -> None:
         refuse_pointer(path)
     if path.is_dir() and not has_state and not any(path.glob(f"*{PART_ENDING}")):
         raise UsageError(f"{path} is a folder without rows", hint=HINT)
+
+
+def result_files(path: Path) -> list[Path]:
+    """The complete files of an output: itself, or those of a folder in order. Raises UsageError."""
+    with reading(path):
+        check_results(path)
+    files = sorted(path.glob(f"*{PART_ENDING}")) if path.is_dir() else [path]
+    if not any(file.exists() for file in files):
+        raise UsageError(
+            f"{path} has no file yet: its run is not finished",
+            hint=f"pgcli status {path} shows its progress",
+        )
+    return files
 
 
 def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
@@ -103,6 +152,13 @@ def read_settings(output: Path) -> Mapping[str, Any]:
     """
     parts = sorted(output.glob(f"*{PART_ENDING}")) if output.is_dir() else [output]
     return load_format(parts[0]).settings(parts[0]) if parts else {}
+
+
+def query_column(row: Row) -> str | None:
+    """The column of QUERY_COLUMNS that a row of `pgcli search` has; None for any other row."""
+    is_hit = {"id", "image"} <= row.keys() and "error" not in row
+    is_hit = is_hit and type(row.get(SIMILARITY)) in (float, int)
+    return next((n for n in QUERY_COLUMNS if is_hit and row.get(n) is not None), None)
 
 
 def state_folder(output: Path) -> Path:
@@ -164,24 +220,29 @@ def _parts(folder: Path) -> Iterator[RowSource]:
         yield RowSource(file, first, end)
 
 
-def _valid_rows(path: Path, *, exact: bool) -> Iterator[Row]:
+def _valid_rows(path: Path, *, exact: bool, hits: bool) -> Iterator[Row]:
     """The rows before an incomplete last one. Raises UsageError for anything that is not a row."""
-    is_cut = False
+    is_cut, query = False, None
     for number, row in indexed_rows(path, exact=exact):
         if row is None and number and not is_cut:
             is_cut = True
             continue
-        problem = DAMAGED if is_cut or row is None else _missing_columns(row)
+        if row is not None and hits and not number:
+            query = query_column(row)
+        problem = DAMAGED if is_cut or row is None else _problem(row, query)
         if problem:
+            command = "an answering command" if query is None else "pgcli search"
             raise UsageError(
-                f"{path}: row {number + 1:,} is not a result row{problem}",
-                hint="name a file or folder that an answering command wrote",
+                f"{path}: row {number + 1:,} {problem}", hint=f"name a file that {command} wrote"
             )
         assert row is not None
         yield row
 
 
-def _missing_columns(row: Row) -> str:
-    """Why the row is not a result row, after a colon; empty for one that is."""
+def _problem(row: Row, query: str | None) -> str:
+    """Why the row is no row of a run, or of a search with this column; empty for one that is."""
+    if query is not None:
+        is_hit = query_column(row) == query
+        return "" if is_hit else "is not a row of a search, as the first one is"
     missing = [repr(name) for name in base_of(row) if name not in row and name in REQUIRED]
-    return f": it has no {', '.join(missing)}" if missing else ""
+    return f"is not a result row: it has no {', '.join(missing)}" if missing else ""

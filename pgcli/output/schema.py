@@ -64,6 +64,12 @@ TYPES: Mapping[str, pyarrow.DataType] = {
 }
 
 
+def line_type(name: str) -> pyarrow.DataType:
+    """The type of a column in lines, whose integers other tools write as floats, as beside NaN."""
+    kind = TYPES.get(name, STRING)
+    return {CATEGORY: STRING, INT: FLOAT}.get(kind, kind)
+
+
 def rows_table(
     rows: Sequence[Row],
     schema: RowSchema,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, query_column
 from pgcli.results.drawings.colours import LabelColours, contrasting
 from pgcli.results.gallery.sanitize import Row, as_list, clean, clean_line, clean_text
 from pgcli.results.images import ImageRef
@@ -64,6 +65,8 @@ class Cards:
                 path = file.absolute(str(row.get("image") or ""))
             else:
                 source = output = file.output_of(row)
+            if query_column(row) is not None:
+                row = scored_row(row)
             columns, ref = page_row(row), ImageRef.of(row, output)
             id_ = columns["id"]
             self._identities.append(self._ids.setdefault(path, id_) if path else id_)
@@ -103,6 +106,19 @@ class Cards:
     def distinct_labels(self) -> tuple[str, ...]:
         """The labels of the runs' prompts, or of the boxes where there is no record of a run."""
         return tuple(self._prompt_labels or self._labels)
+
+
+def scored_row(row: Row) -> Row:
+    """A row of a search with the columns of a row of `score`: its query is the prompt."""
+    query = row["query"] if row.get("query") is not None else f"group {row['group']}"
+    return {
+        **{name: row[name] for name in row if name not in (*QUERY_COLUMNS, SIMILARITY)},
+        "image": row["image"] or "",
+        "task": SEARCH,
+        "prompt": str(query),
+        "scores": [{"text": row.get("text") or "similarity", "cosine": row[SIMILARITY]}],
+        "error": None,
+    }
 
 
 def page_row(row: Row) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
-from pgcli.output.reader import Row
+from pgcli.output.reader import Row, read_results
 from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
 from pgcli.results.gallery.cards import Cards
-from pgcli.results.gallery.hits import page_rows
 from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.gallery.page import check_page, publish_page, render_page
 from pgcli.results.gallery.run_info import read_run_info
@@ -55,7 +54,7 @@ class RowGroup:
 
     def rows(self, limit: int | None) -> Iterator[Row]:
         """The rows, at most `limit`. Raises UsageError for rows of texts."""
-        rows = page_rows(self.output) if self.chosen is None else iter(self.chosen)
+        rows = read_results(self.output, hits=True) if self.chosen is None else self.chosen
         for row in islice(rows, limit):
             if "image" not in row:
                 raise UsageError(
