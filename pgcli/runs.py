@@ -23,7 +23,7 @@ from pgcli.cli.run_command import run_request
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError
-from pgcli.output import FORMATS, TEXT, output_format
+from pgcli.output import TEXT, output_endings, output_format
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.request.make import command_words, make_request, records_of
 from pgcli.pipeline.status import read_status
@@ -104,7 +104,8 @@ def run(
     target = os.fspath(output)
     if target == "-" or output_format(target, options.get("format") or "auto") == TEXT:
         raise UsageError(
-            f"{target} cannot be resumed", hint=f"name a {' or '.join(FORMATS)} file, or a folder/"
+            f"{target} cannot be resumed",
+            hint=f"name a {output_endings()} file, or a folder/",
         )
     names, typed = source_names(sources), without_none(options) | {"output": target}
     with read_values(command, records_of(command), typed, progress=progress) as values:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcli.checkpoints.families import FAMILIES
+from pgcli import registry
 from pgcli.checkpoints.files import sha256
 from pgcli.checkpoints.weight_files import Kind
 from pgcli.errors import ModelUnavailable
@@ -33,7 +33,7 @@ MASK_DECODER = "mask_decoder.safetensors"
 #: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
 #: The types of models that are offered to a shell.
-MODEL_TYPES = {name.partition(" ")[0] for name in FAMILIES}
+MODEL_TYPES = {name.partition(" ")[0] for name in registry.names("families")}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 

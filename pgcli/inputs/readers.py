@@ -8,22 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
+from pgcli import registry
 from pgcli.records import Fault
 from pgcli.stores import Reader
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_path
 
-#: Endings of tables with the module and the name of their class, which is imported on first use.
-READERS: Mapping[str, str] = {
-    ".jsonl": "lines.JsonTable",
-    ".ndjson": "lines.JsonTable",
-    ".csv": "lines.CsvTable",
-    ".tsv": "lines.TsvTable",
-    ".parquet": "parquet.ParquetTable",
-    ".tar": "tar.TarTable",
-    ".tar.gz": "tar.TarTable",
-    ".tgz": "tar.TarTable",
-}
 IMAGE_ENDINGS = frozenset(
     "." + ending
     for ending in "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
@@ -98,9 +88,10 @@ START = Mark()
 
 
 def manifest_ending(name: str) -> str | None:
-    """The ending of READERS that a file name has; None for a file that is not a manifest."""
+    """The ending of manifests that a file name has; None for a file that is not a manifest."""
     last = PurePosixPath(name).name.lower()
-    return next((end for end in READERS if last.endswith(end) and last != end), None)
+    endings = registry.names("manifests")
+    return next((end for end in endings if last.endswith(end) and last != end), None)
 
 
 def error_text(problem: Any) -> str:
@@ -120,7 +111,7 @@ def ending(name: str) -> str:
 
 def supported_files_hint() -> str:
     """Which endings are read."""
-    return f"{images_hint()}; manifests and archives in {_listed(READERS)}"
+    return f"{images_hint()}; manifests and archives in {_listed(registry.names('manifests'))}"
 
 
 def no_input_hint(ignored: Mapping[str, int]) -> str:
@@ -132,7 +123,7 @@ def no_input_hint(ignored: Mapping[str, int]) -> str:
         hint += "; HEIC has to be converted to JPEG first: magick mogrify -format jpg *.heic"
     if UNDERSCORE in ignored:
         hint += "; names that begin with _ are read if a pattern names them: --include '_*'"
-    if READERS.keys() & ignored.keys():
+    if not ignored.keys().isdisjoint(registry.names("manifests")):
         hint += "; to read a manifest, name the file itself"
     return hint
 

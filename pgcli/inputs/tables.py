@@ -7,7 +7,6 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from importlib import import_module
 from itertools import islice
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +14,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
+from pgcli import registry
 from pgcli.arrow_types import NULL, can_cast, common_type, json_column
 from pgcli.errors import ManifestError
 from pgcli.inputs import paths
@@ -30,7 +30,6 @@ from pgcli.inputs.options import (
     prompt_columns,
 )
 from pgcli.inputs.readers import (
-    READERS,
     START,
     InputFile,
     ManifestRow,
@@ -69,8 +68,7 @@ def open_table(
     """The table in a file. Raises ManifestError for one without an ending of tables."""
     if (ending := manifest_ending(file.path)) is None:
         raise ManifestError(f"{file.name!r} is not a table")
-    module, _, name = READERS[ending].partition(".")
-    table: Table = getattr(import_module(f"pgcli.inputs.{module}"), name)(file, options, record)
+    table: Table = registry.load("manifests", ending)(file, options, record)
     return table
 
 

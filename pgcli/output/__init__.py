@@ -1,14 +1,13 @@
-"""Rows in files: the table of their formats, and the names of outputs."""
+"""Rows in files: the formats of outputs by their names."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pgcli import registry
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 FormatOption = Literal["auto", "jsonl", "text"]
 
-#: The endings of files of rows, each with the module here and the name of its format.
-FORMATS: Mapping[str, str] = {".jsonl": "lines.LINES", ".parquet": "parquet.PARQUET"}
 #: What `output_format` has besides the endings: a folder, and text.
 FOLDER, TEXT = "/", "text"
 #: The files of a folder.
@@ -34,10 +31,14 @@ EXPORTED = {
 
 def load_format(file: str | Path) -> LineFormat | TableFormat:
     """The format of a file of rows by the ending of its name; lines if it has another one."""
-    target = FORMATS.get(Path(file).suffix.lower(), FORMATS[".jsonl"])
-    module, _, attribute = target.partition(".")
-    format: LineFormat | TableFormat = getattr(import_module(f"{__name__}.{module}"), attribute)
+    ending = named_format(Path(file).name) or ".jsonl"
+    format: LineFormat | TableFormat = registry.load("outputs", ending)
     return format
+
+
+def output_endings() -> str:
+    """The endings of output files, for messages: `.jsonl or .parquet`."""
+    return " or ".join(registry.names("outputs"))
 
 
 def part_format() -> TableFormat:
@@ -53,13 +54,13 @@ def part_name(number: int) -> str:
 
 
 def named_format(name: str) -> str | None:
-    """The ending of FORMATS that a name has, or FOLDER; None for another name."""
+    """The ending of output files that a name has, or FOLDER; None for another name."""
     ending = FOLDER if name.endswith("/") else Path(name).suffix.lower()
-    return ending if ending == FOLDER or ending in FORMATS else None
+    return ending if ending == FOLDER or ending in registry.names("outputs") else None
 
 
 def output_format(name: str, option: FormatOption) -> str:
-    """The ending of FORMATS, FOLDER or TEXT that an output's name or `--format` chooses.
+    """The ending of output files, FOLDER or TEXT that an output's name or `--format` chooses.
 
     Raises UsageError.
     """
@@ -68,7 +69,7 @@ def output_format(name: str, option: FormatOption) -> str:
         command = EXPORTED.get(Path(name).suffix.lower())
         raise UsageError(
             f"the name {name!r} does not choose a format",
-            hint=f"end it in {' or '.join(FORMATS)}, or in / for a folder of Parquet files"
+            hint=f"end it in {output_endings()}, or in / for a folder of Parquet files"
             + (
                 f"; of rows in rows.jsonl, `pgcli {shlex.join([*command, '-o', name])}` makes it"
                 if command

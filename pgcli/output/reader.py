@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import UsageError
-from pgcli.output import FORMATS, PART, PART_ENDING, load_format, part_format
+from pgcli.output import PART, PART_ENDING, load_format, output_endings, part_format
 from pgcli.output.lines import read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import RowSchema, base_of, with_embedding_list
@@ -79,7 +79,7 @@ def reading(path: Path) -> Iterator[None]:
         reason = getattr(problem, "strerror", None) or str(problem).partition("\n")[0]
         raise UsageError(
             f"{path} cannot be read: {reason}",
-            hint=f"name a {' or '.join(FORMATS)} file, or a folder of Parquet files",
+            hint=f"name a {output_endings()} file, or a folder of Parquet files",
         ) from problem
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pgcli import registry
 from pgcli.errors import OutputExists, UsageError
-from pgcli.output import FORMATS, load_format
+from pgcli.output import load_format
 from pgcli.output.lines import ReadRows
 from pgcli.output.reader import state_folder
 from pgcli.rows import RowSchema
@@ -16,12 +17,12 @@ def check_result_file(target: Path, *, overwrite: bool) -> None:
     """Raise UsageError, OutputExists or OutputFailed where the file cannot be written."""
     if str(target) == "-":
         raise UsageError("rows are written to a file here", hint="name it: -o rows.jsonl")
-    if target.suffix.lower() not in FORMATS:
-        first, *others = FORMATS
+    endings = registry.names("outputs")
+    if target.suffix.lower() not in endings:
         raise UsageError(
-            f"{target} is not the name of a {' or '.join(FORMATS)} file",
-            hint=f"-o {target.with_suffix('').name or 'rows'}{first}, or the same with "
-            + " or ".join(others),
+            f"{target} is not the name of a {' or '.join(endings)} file",
+            hint=f"-o {target.with_suffix('').name or 'rows'}{endings[0]}, or the same with "
+            + " or ".join(endings[1:]),
         )
     if (state_folder(target) / "run.json").exists():
         raise OutputExists(

@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pgcli import registry
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
-from pgcli.inputs.readers import IMAGE_ENDINGS, READERS
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.pipeline.request.options import OutputOptions
 from pgcli.records import Answer, Item
 from pgcli.results.drawings.drawings import Drawings, check_draw
@@ -21,7 +22,6 @@ from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
 
 ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
-NOT_TEXTS = IMAGE_ENDINGS | READERS.keys()
 
 #: Writes the page of a result file.
 WritePage = Callable[[Path], object]
@@ -34,8 +34,8 @@ def check_hooks(
 
     A resumed run may draw into its own folder. Raises UsageError, OutputExists and OutputFailed.
     """
-    ending = options.sidecar
-    if ending is not None and (not ENDING.fullmatch(ending) or ending.lower() in NOT_TEXTS):
+    ending, not_texts = options.sidecar, IMAGE_ENDINGS.union(registry.names("manifests"))
+    if ending is not None and (not ENDING.fullmatch(ending) or ending.lower() in not_texts):
         raise UsageError(
             f"--sidecar {ending} is not an ending of text files", hint="--sidecar .txt, or .caption"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.paths import locate_url, parse_path, resolves_inside, url_scheme
-from pgcli.inputs.readers import READERS
+from pgcli.inputs.readers import manifest_ending
 from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pgcli.inputs import Inventory
 
 #: Endings of files that hold images, such as archives and tables.
-CONTAINER_ENDINGS = tuple(READERS)
 #: Items are read one after the other over a gap of as many: to begin anew may take longer.
 MAX_GAP = 1000
 NOT_FOUND = Fault("missing", "The image does not exist any more.")
@@ -97,13 +96,13 @@ def saved_record(output: Path) -> RunRecord | None:
 
 def is_in_container(image: str) -> bool:
     """Whether a row's image is named by the archive or table that contains it."""
-    return any(name.endswith(CONTAINER_ENDINGS) for name in image.lower().split("/"))
+    return any(map(manifest_ending, image.split("/")))
 
 
 def container_path(path: str) -> str | None:
     """The path of the archive or table that an image's path leads through or to."""
     parts = path.split("/")
-    ends = (n for n, part in enumerate(parts, 1) if part.lower().endswith(CONTAINER_ENDINGS))
+    ends = (n for n, part in enumerate(parts, 1) if manifest_ending(part))
     return next(("/".join(parts[:end]) for end in ends), None)
 
 
@@ -209,7 +208,7 @@ class ImageLocator:
             with suppress(ValueError):  # a NUL, which no file name has
                 if root is not None and not resolves_inside(path, root):
                     continue
-                if os.path.lexists(path) and not path.lower().endswith(CONTAINER_ENDINGS):
+                if os.path.lexists(path) and not manifest_ending(path):
                     return path
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.results.exports import FORMATS
+from pgcli.registry import BUILT_IN
 from pgcli.results.publish import MARK
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
 
@@ -64,7 +64,7 @@ ODD = ["a\0b.png", "", "/", ".", "..", "file:%FF%00.png", "http://x/y.png", "x" 
 ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/hostname"]
 
 
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("to", BUILT_IN["exports"])
 def test_any_image_name_in_a_row_is_handled(cli, tmp_path, monkeypatch, to):
     monkeypatch.chdir(tmp_path)
     plain = row(0, task="detect", boxes=(box("cat", 1.0, 2.0, 30.0, 40.0),))
@@ -107,7 +107,7 @@ def test_a_damaged_row_is_named_and_nothing_is_written(cli, folder, tmp_path, da
     assert not (tmp_path / "o.json").exists()
 
 
-@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
+@pytest.mark.parametrize("to", sorted(BUILT_IN["exports"].keys() - {"txt", "caption"}))
 def test_export_takes_any_valid_file_name(cli, boxes, tmp_path, to):
     for name in ("\u00e9" * 127, "x" * 255, "\U0001f600" * 63):
         assert exported(cli, boxes, to, tmp_path / name)[0] == 0

@@ -33,7 +33,7 @@ from pgcli.records import (
     TextScore,
     TokenLogprob,
 )
-from pgcli.results.exports import FORMATS
+from pgcli.registry import BUILT_IN
 from pgcli.rows import RowSchema, answer_digest
 from tests.support import forkserver
 from tests.support.answers import BOX, answer, refused
@@ -166,7 +166,7 @@ def test_the_index_names_every_page():
 
 
 def test_page_of_results_names_every_format():
-    assert first_cells("results.md", "Exports") == list(FORMATS)
+    assert first_cells("results.md", "Exports") == list(BUILT_IN["exports"])
 
 
 def test_page_lists_the_variables_of_schedulers_in_their_order():

@@ -25,7 +25,7 @@ def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Anno
         Image.new("RGB", (64, 48)).save(folder / "images" / f"{name}.png")
         content = lines if isinstance(lines, bytes) else lines.encode()
         (folder / "labels" / f"{name}.txt").write_bytes(content)
-    return yolo.read(folder, ImportSettings(folder))
+    return yolo.read_yolo(folder, ImportSettings(folder))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
     for name in ("._a.txt", ".DS_Store", "classes.txt"):
         (tmp_path / "labels" / name).write_bytes(b"\0\5\x16\7")
     settings = ImportSettings(tmp_path)
-    assert [image.id for image in yolo.read(tmp_path, settings).images] == ["a.png"]
+    assert [image.id for image in yolo.read_yolo(tmp_path, settings).images] == ["a.png"]
     assert settings.counts.missing.count == 0
 
 
@@ -123,7 +123,7 @@ def test_files_of_other_tools_name_the_classes(tmp_path, name):
     content = "names: [owl, bat]" if "ml" in name else "owl\nbat\n"
     (tmp_path / name).write_text(content)
     file = tmp_path / name if name == "elsewhere.yml" else tmp_path
-    assert yolo.read(file, ImportSettings(tmp_path)).labels == ["owl", "bat"]
+    assert yolo.read_yolo(file, ImportSettings(tmp_path)).labels == ["owl", "bat"]
 
 
 @pytest.mark.parametrize("name", ["data.yaml", "labels/a.txt"])
@@ -131,7 +131,7 @@ def test_pointers_of_git_lfs_are_named(tmp_path, name):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     with pytest.raises(UsageError, match=f"{name} is a Git LFS pointer"):
-        yolo.read(tmp_path, ImportSettings(tmp_path))
+        yolo.read_yolo(tmp_path, ImportSettings(tmp_path))
 
 
 def test_images_are_searched_below_data_yaml_only(cli, workdir):
@@ -147,7 +147,7 @@ def test_images_are_searched_below_data_yaml_only(cli, workdir):
 def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
     read(tmp_path, POSE, a="1 0.5 0.5 0.25 0.25 0.4 0.4 2 0.4 0.4 2")
     settings = ImportSettings(tmp_path, labels=("one", "two"))
-    (image,) = yolo.read(tmp_path, settings).images
+    (image,) = yolo.read_yolo(tmp_path, settings).images
     assert [(box.label, box.xmin, box.mask) for box in image.boxes] == [("two", 24, None)]
 
 

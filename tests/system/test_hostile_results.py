@@ -14,7 +14,7 @@ import pgcli
 from pgcli.cli.main import main
 from pgcli.errors import PgcliError
 from pgcli.pipeline import model as running
-from pgcli.results.exports import FORMATS
+from pgcli.registry import BUILT_IN
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded, tar_of
 from tests.support.exporting import detected, make_images, saved
@@ -22,7 +22,7 @@ from tests.support.hostile_values import HOSTILE, paths, replace_at, to_text
 
 Capture = pytest.CaptureFixture[str]
 
-COMMANDS = ["view", "draw", "status", "check", "read", "resume", *FORMATS]
+COMMANDS = ["view", "draw", "status", "check", "read", "resume", *BUILT_IN["exports"]]
 SEGMENT = "segment photos.tar rest.jsonl --object cat --keep n -o rows.jsonl".split()
 #: Success, usage error, missing images, no input, a difference, an output of another run.
 DOCUMENTED = {0, 2, 3, 4, 5, 13}

@@ -1,12 +1,12 @@
-"""The families of checkpoints in the layout of transformers: a file for each, and a table."""
+"""The families of checkpoints in the layout of transformers, a file for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal
 
+from pgcli import registry
 from pgcli.checkpoints.names import TensorNames
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
 
@@ -28,35 +28,20 @@ class Family:
     write: Callable[[Any], dict[str, Any]]
 
 
-#: The families by the `model_type` of a configuration; of image classifiers, with that word.
-FAMILIES: dict[str, str] = {
-    "paligemma": "paligemma.PALIGEMMA",
-    "siglip": "siglip.SIGLIP",
-    "siglip_vision_model": "siglip.VISION_TOWER",
-    "siglip classifier": "siglip.CLASSIFIER",
-    "clip": "clip.CLIP",
-    "clip classifier": "clip.CLASSIFIER",
-    "vit classifier": "vit.VIT",
-}
-
-
 def family_of(values: Mapping[str, Any]) -> Family | None:
     """The family of a configuration; None if it is not supported."""
     model_type, named = str(values.get("model_type")), values.get("architectures")
     architectures = named if isinstance(named, list) else []
-    is_classifier = model_type not in FAMILIES or any(
+    is_classifier = model_type not in registry.names("families") or any(
         str(name).endswith("ForImageClassification") for name in architectures
     )
     return find_family(f"{model_type} classifier" if is_classifier else model_type)
 
 
 def find_family(name: str) -> Family | None:
-    """The family of this name in the table."""
-    if name not in FAMILIES:
-        return None
-    module, _, attribute = FAMILIES[name].partition(".")
-    family: Family = getattr(import_module(f"{__name__}.{module}"), attribute)
-    return family
+    """The family of this name; None if it is not supported."""
+    known = name in registry.names("families")
+    return registry.load("families", name) if known else None
 
 
 def family_of_model(config: TwoTowersConfig | ClassifierConfig) -> Family:

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgcli import registry
 from pgcli.cli.options import AddressOptions, CliCall, JsonOptions, Results, command, images_option
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
-from pgcli.evaluation.metrics import METRICS
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.labelled_rows import ANSWER_COLUMNS, one_of
 from pgcli.pipeline.request.options import RunningOptions
@@ -38,10 +38,12 @@ class EvalOptions:
         metavar="FILE",
     )
     metric: str = _metrics(
-        f"{', '.join(METRICS)}; auto chooses by the task of the rows and what the truth says.",
+        ", ".join(registry.BUILT_IN["metrics"])
+        + "; auto chooses by the task of the rows and what the truth says.",
         default="auto",
         metavar="NAME",
-        choices=("auto", *METRICS),
+        choices=lambda: ["auto", *registry.names("metrics")],
+        parse=lambda value: registry.parse_name("metrics", value, "auto"),
     )
     by: str | None = _metrics(
         "Also measure the rows of each value of this column, of the rows or of the truth.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from pgcli import registry
 from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import INCOMPLETE, UsageError
@@ -25,10 +26,10 @@ from pgcli.results.exports.options import ExportOptions
 def export(results: Results, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.exports.export import export as write_export
-    from pgcli.results.exports.export import find_format
 
     screen, options = Screen(quiet=call.quiet), call.build(ExportOptions)
-    format, thresholds = find_format(options.to), call.typed & {*BoxOptions.__slots__}
+    format = registry.load("exports", options.to)
+    thresholds = call.typed & {*BoxOptions.__slots__}
     call.report_unused(format.unused, f"on {options.to}", screen)
     if format.is_merged and thresholds:
         raise UsageError(

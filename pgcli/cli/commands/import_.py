@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgcli import registry
 from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt
 from pgcli.errors import INCOMPLETE, UsageError
-from pgcli.results.imports import FORMATS
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
@@ -39,12 +39,13 @@ class ImportOptions(FileOptions):
     """The options of `import`."""
 
     from_: str = opt(
-        ", ".join(FORMATS) + ".",
+        ", ".join(registry.BUILT_IN["imports"]) + ".",
         panel="Which images",
         own=True,
         default=REQUIRED,
         metavar="FORMAT",
-        choices=lambda: [*FORMATS],
+        choices=lambda: registry.names("imports"),
+        parse=partial(registry.parse_name, "imports"),
     )
     prompt: str | None = _rows(
         "The prompt of the rows.",
@@ -116,9 +117,7 @@ def import_(
 
 def check_options(options: ImportOptions) -> None:
     """Raise UsageError for options that are wrong."""
-    format, prompt, each, root = options.from_, options.prompt, options.each, options.root
-    if format not in FORMATS:
-        raise UsageError(f"{format} is not a format", hint=f"--from takes {', '.join(FORMATS)}")
+    prompt, each, root = options.prompt, options.each, options.root
     if prompt is not None and (each or not prompt.strip()):
         message = "--prompt and --each exclude each other" if each else "--prompt is empty"
         raise UsageError(message, hint="leave one of them out" if each else "name a prompt")

@@ -24,7 +24,7 @@ from pgcli.cli.options import (
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.declare import opt
 from pgcli.errors import UsageError
-from pgcli.output import FOLDER, FORMATS, TEXT, load_format, output_format
+from pgcli.output import FOLDER, TEXT, load_format, output_endings, output_format
 from pgcli.output.lines import LineFormat
 from pgcli.stores.writing import check_target, published, wrap_write_errors
 from pgcli.tasks.question import normalize
@@ -153,7 +153,7 @@ def check_outputs(options: SearchOptions) -> None:
     if options.output != "-":
         check_not_a_source(options.output, sources)
         if output_format(options.output, options.format) == FOLDER:
-            hint = f"name a {' or '.join(FORMATS)} file"
+            hint = f"name a {output_endings()} file"
             raise UsageError(f"{options.output} is the name of a folder", hint=hint)
         check_target(Path(options.output), "-o", is_folder=False, overwrite=overwrite)
     if options.view is not None:

@@ -1,11 +1,11 @@
-"""The table of metrics, and which of them measure the rows of a task."""
+"""What a metric is, and which metrics measure the rows of a task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Task
 
@@ -24,19 +24,6 @@ class Metric(NamedTuple):
     measures: Callable[..., list[Measure]]
 
 
-#: The names that `--metric` takes, each with its module here and its Metric.
-METRICS: Mapping[str, str] = {
-    "exact": "exact.EXACT",
-    "vqa": "vqa.VQA",
-    "anls": "anls.ANLS",
-    "relaxed": "relaxed.RELAXED",
-    "cider": "cider.CIDER",
-    "ap": "ap.AP",
-    "acc@0.5": "box_accuracy.BOX_ACCURACY",
-    "miou": "miou.MIOU",
-    "accuracy": "accuracy.ACCURACY",
-    "retrieval": "retrieval.RETRIEVAL",
-}
 HINTS = {
     "answers": "--answer-column NAME names the column of the answer",
     "boxes": "'boxes' is a list of {label, xmin, ymin, xmax, ymax} in pixels, and [] for none",
@@ -58,8 +45,7 @@ def measures(metric: str, rows: Sequence[JoinedRow], texts: str | None = None) -
 
     Raises UsageError where rows or their truth lack what the metric needs.
     """
-    module, _, attribute = METRICS[metric].partition(".")
-    needs, measure = getattr(import_module(f"{__name__}.{module}"), attribute)
+    needs, measure = registry.load("metrics", metric)
     for row in rows:
         if row.truth is not None and not is_known(row.truth, needs):
             columns = ", ".join(row.truth.columns) or "none"

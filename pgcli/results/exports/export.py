@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pgcli import registry
 from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs.paths import resolves_inside
 from pgcli.pipeline.progress.events import OnEvent, ignore, tracked
-from pgcli.results.exports import FORMATS, format_named
 from pgcli.results.exports.entry import Export, ExportCounts, ExportEntry, ExportFormat
 from pgcli.results.exports.export_entries import ExportEntries
 from pgcli.results.exports.options import ExportOptions
@@ -40,7 +40,7 @@ def export(
     Options that the format does not have are ignored. The rows are read twice: first for
     statistics. Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
-    format = find_format(options.to)
+    format: ExportFormat = registry.load("exports", options.to)
     options = format.applied(options)
     locator = ImageLocator(on_event, options.root, url_reader)
     target = check_output(format, results, options)
@@ -60,13 +60,6 @@ def export(
     for note in notes:
         locator.say(f"{note}; the export ends there")
     return exported.counts
-
-
-def find_format(name: str) -> ExportFormat:
-    """The format of this name. Raises UsageError if there is none."""
-    if name not in FORMATS:
-        raise UsageError(f"{name} is not a format", hint=f"--to takes {', '.join(FORMATS)}")
-    return format_named(name)
 
 
 def check_output(format: ExportFormat, results: Sequence[str], options: ExportOptions) -> Path:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from pgcli import registry
 from pgcli.declare import REQUIRED, opt
-from pgcli.results.exports import FORMATS
 
 _output = partial(opt, panel="Where to", own=True)
 _images = partial(opt, panel="Images", own=True)
@@ -19,11 +19,11 @@ class ExportOptions:
     """What is exported of which rows, and where to."""
 
     to: str = _output(
-        ", ".join(FORMATS) + ".",
+        ", ".join(registry.BUILT_IN["exports"]) + ".",
         default=REQUIRED,
         metavar="FORMAT",
-        choices=lambda: [*FORMATS],
-        parse=str.lower,
+        choices=lambda: registry.names("exports"),
+        parse=partial(registry.parse_name, "exports"),
     )
     output: str | None = _output(
         "The file or folder to write; txt and caption default to the images' folders.",

@@ -49,7 +49,7 @@ NO_CROWD = (None, 0, "0", "")
 SWAPS_SIDES = "Label Studio"
 
 
-def read(file: Path, settings: ImportSettings) -> Annotations:
+def read_coco(file: Path, settings: ImportSettings) -> Annotations:
     """The images of the file, in its order. Raises UsageError."""
     document = read_document(file, MAX_BYTES, hint=HINT)
     with value_errors(file, hint=f"correct it there, or {HINT}"):

@@ -39,7 +39,7 @@ UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
 Value = Mapping[str, Any]
 
 
-def read(file: Path, settings: ImportSettings) -> Annotations:
+def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
     """The images of the tasks that were annotated. Raises UsageError.
 
     Where no task has annotations, as in what `pgcli export` writes, predictions are taken.

@@ -11,11 +11,12 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.paths import url_scheme
-from pgcli.inputs.readers import READERS, InputFile, manifest_ending
+from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.labelled_rows import (
     Example,
     ExampleColumns,
@@ -38,11 +39,10 @@ from pgcli.results.imports.truth import (
     TrueText,
 )
 
-HINT = f"name a file that ends in {', '.join(READERS)}"
 ROW_COLUMNS = ("task", "width", "height", "error")
 
 
-def read(file: Path, settings: ImportSettings) -> Annotations:
+def read_table(file: Path, settings: ImportSettings) -> Annotations:
     """The rows of the file, each as an image with boxes or texts, in its order. Raises UsageError.
 
     Consecutive rows of one image have the same id. A row without an answer, and one of a result
@@ -50,7 +50,10 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
     """
     ending = manifest_ending(str(file))
     if ending is None:
-        raise UsageError(f"{file} is not a table or an archive", hint=HINT)
+        raise UsageError(
+            f"{file} is not a table or an archive",
+            hint=f"name a file that ends in {', '.join(registry.names('manifests'))}",
+        )
     columns = ExampleColumns(class_names=classes_of(InputFile(str(file), str(file))))
     options = ReadOptions(
         optional_fields=(*columns.known, *ROW_COLUMNS), repeats_ids=True, allows_nulls=True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from pgcli.images.formats import ImageHeader
 from pgcli.records import Fault, Region, Rle
@@ -159,5 +160,13 @@ class Annotations:
         return absent
 
 
-#: Reads a file; raises UsageError.
-ReadAnnotations = Callable[[Path, ImportSettings], Annotations]
+@runtime_checkable
+class ReadAnnotations(Protocol):
+    """An import format: a function that reads the annotations in a file or a folder.
+
+    Boxes are in pixels of the image as the file has it, or of the upright image if the annotations
+    are `is_upright`. Entries that cannot be read are counted in `settings.counts`. It raises
+    UsageError for a file that is not of the format.
+    """
+
+    def __call__(self, file: Path, settings: ImportSettings) -> Annotations: ...

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pgcli import registry
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
 from pgcli.inputs.paths import url_scheme
@@ -20,13 +21,13 @@ from pgcli.results.frames import (
     turned_mask,
     whole_header,
 )
-from pgcli.results.imports import reader_named
 from pgcli.results.imports.shapes import Size, clipped
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
     ImportCounts,
     ImportSettings,
+    ReadAnnotations,
     TrueBox,
     TrueText,
 )
@@ -36,7 +37,8 @@ NO_FILE = Fault("missing", "There is no such file.")
 
 def read_annotations(format: str, file: Path, settings: ImportSettings) -> Annotations:
     """What a file of this format says of its images, upright and within them. Raises UsageError."""
-    annotations = reader_named(format)(file, settings)
+    read: ReadAnnotations = registry.load("imports", format)
+    annotations = read(file, settings)
     return annotations if annotations.is_upright else turned_upright(annotations, settings.counts)
 
 

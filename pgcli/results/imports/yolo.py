@@ -50,7 +50,7 @@ class DataFile:
     prompt: str | None = None
 
 
-def read(file: Path, settings: ImportSettings) -> Annotations:
+def read_yolo(file: Path, settings: ImportSettings) -> Annotations:
     """The images of the folder, or of the folder of a data.yaml, by path. Raises UsageError."""
     folder = file if file.is_dir() else file.parent
     if not file.exists():

@@ -1,0 +1,34 @@
+"""`pgcli export --to voc`: Pascal VOC, an XML file for each image."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
+
+from pgcli.printable import printable
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
+
+
+def write_voc(folder: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+    """Fill the new folder. Pixels count from 1, and a box includes its last one."""
+    for entry in entries:
+        image = Element("annotation")
+        SubElement(image, "filename").text = printable(entry.name)
+        size = SubElement(image, "size")
+        for name, value in (("width", entry.width), ("height", entry.height), ("depth", 3)):
+            SubElement(size, name).text = str(value)
+        for box in entry.boxes():
+            thing = SubElement(image, "object")
+            SubElement(thing, "name").text = printable(box.label)
+            corners = SubElement(thing, "bndbox")
+            sides = (box.left + 1, box.top + 1, box.left + box.width, box.top + box.height)
+            for name, side in zip(("xmin", "ymin", "xmax", "ymax"), sides, strict=True):
+                SubElement(corners, name).text = str(round(side))
+            export.counts.boxes += 1
+        file = folder / f"{entry.stem}.xml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        indent(image)
+        ElementTree(image).write(file, encoding="utf-8")
+        export.counts.images += 1
+
+
+VOC = ExportFormat(write_voc, is_folder=True, needs_boxes=True, unique_stems=True)

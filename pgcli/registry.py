@@ -1,0 +1,137 @@
+"""Formats, metrics and model families by name: built in, or added by packages' entry points."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+#: The module and the attribute of each name, by group; they are imported when they are used.
+BUILT_IN: Mapping[str, dict[str, str]] = {
+    "exports": {
+        "coco": "pgcli.results.exports.coco.COCO",
+        "yolo": "pgcli.results.exports.yolo.YOLO",
+        "labelstudio": "pgcli.results.exports.labelstudio.LABEL_STUDIO",
+        "imagefolder": "pgcli.results.exports.imagefolder.IMAGEFOLDER",
+        "txt": "pgcli.results.exports.texts.TXT",
+        "caption": "pgcli.results.exports.texts.CAPTION",
+        "csv": "pgcli.results.exports.tables.CSV",
+        "parquet": "pgcli.results.exports.tables.TABLE",
+        "webdataset": "pgcli.results.exports.webdataset.WEBDATASET",
+        "fiftyone": "pgcli.results.exports.coco.FIFTYONE",
+    },
+    "imports": {
+        "coco": "pgcli.results.imports.coco.read_coco",
+        "yolo": "pgcli.results.imports.yolo.read_yolo",
+        "labelstudio": "pgcli.results.imports.labelstudio.read_label_studio",
+        "parquet": "pgcli.results.imports.tables.read_table",
+        "csv": "pgcli.results.imports.tables.read_table",
+        "webdataset": "pgcli.results.imports.tables.read_table",
+    },
+    "metrics": {
+        "exact": "pgcli.evaluation.metrics.exact.EXACT",
+        "vqa": "pgcli.evaluation.metrics.vqa.VQA",
+        "anls": "pgcli.evaluation.metrics.anls.ANLS",
+        "relaxed": "pgcli.evaluation.metrics.relaxed.RELAXED",
+        "cider": "pgcli.evaluation.metrics.cider.CIDER",
+        "ap": "pgcli.evaluation.metrics.ap.AP",
+        "acc@0.5": "pgcli.evaluation.metrics.box_accuracy.BOX_ACCURACY",
+        "miou": "pgcli.evaluation.metrics.miou.MIOU",
+        "accuracy": "pgcli.evaluation.metrics.accuracy.ACCURACY",
+        "retrieval": "pgcli.evaluation.metrics.retrieval.RETRIEVAL",
+    },
+    "manifests": {
+        ".jsonl": "pgcli.inputs.lines.JsonTable",
+        ".ndjson": "pgcli.inputs.lines.JsonTable",
+        ".csv": "pgcli.inputs.lines.CsvTable",
+        ".tsv": "pgcli.inputs.lines.TsvTable",
+        ".parquet": "pgcli.inputs.parquet.ParquetTable",
+        ".tar": "pgcli.inputs.tar.TarTable",
+        ".tar.gz": "pgcli.inputs.tar.TarTable",
+        ".tgz": "pgcli.inputs.tar.TarTable",
+    },
+    "outputs": {
+        ".jsonl": "pgcli.output.lines.LINES",
+        ".parquet": "pgcli.output.parquet.PARQUET",
+    },
+    # by the `model_type` of a configuration; of image classifiers, with that word
+    "families": {
+        "paligemma": "pgcli.checkpoints.families.paligemma.PALIGEMMA",
+        "siglip": "pgcli.checkpoints.families.siglip.SIGLIP",
+        "siglip_vision_model": "pgcli.checkpoints.families.siglip.VISION_TOWER",
+        "siglip classifier": "pgcli.checkpoints.families.siglip.CLASSIFIER",
+        "clip": "pgcli.checkpoints.families.clip.CLIP",
+        "clip classifier": "pgcli.checkpoints.families.clip.CLASSIFIER",
+        "vit classifier": "pgcli.checkpoints.families.vit.VIT",
+    },
+}
+#: The groups that entry points `pgcli.GROUP` add to. Each entry point names an instance of the
+#: class here, for manifests a subclass.
+PLUGIN_CLASSES: Mapping[str, str] = {
+    "exports": "pgcli.results.exports.entry.ExportFormat",
+    "imports": "pgcli.results.imports.truth.ReadAnnotations",
+    "metrics": "pgcli.evaluation.metrics.Metric",
+    "manifests": "pgcli.inputs.tables.Table",
+    "outputs": "pgcli.output.tables.TableFormat",
+}
+#: The groups whose names are the endings of files.
+ENDINGS = ("manifests", "outputs")
+
+
+def names(group: str) -> list[str]:
+    """The names of a group: those built in, then those of plug-ins."""
+    return [*BUILT_IN[group], *_plugins(group)]
+
+
+def load(group: str, name: str) -> Any:
+    """The format, metric, class or family of this name. Raises KeyError if there is none."""
+    path = BUILT_IN[group].get(name)
+    return _plugins(group)[name] if path is None else _imported(path)
+
+
+def parse_name(group: str, value: object, *words: str) -> str:
+    """The name of an entry in the group, or one of `words`, from any case. Raises ValueError."""
+    name, known = str(value).lower(), [*words, *names(group)]
+    if name not in known:
+        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, known))}")
+    return name
+
+
+@cache
+def _plugins(group: str) -> Mapping[str, Any]:
+    """What installed packages add to a group. A broken plug-in is skipped with a warning."""
+    plugins: dict[str, Any] = {}
+    if group not in PLUGIN_CLASSES:
+        return plugins
+    from importlib.metadata import entry_points  # slow to import
+
+    for entry_point in entry_points(group=f"pgcli.{group}"):
+        name = entry_point.name
+        try:
+            if name in BUILT_IN[group] or name in plugins:
+                raise ValueError("another one has this name")
+            if name != name.lower() or name.startswith(".") != (group in ENDINGS):
+                example = "an ending such as .abc" if group in ENDINGS else "a name such as abc"
+                raise ValueError(f"its name is not {example}")
+            plugin = entry_point.load()
+            kind = _imported(PLUGIN_CLASSES[group])
+            is_table = isinstance(plugin, type) and issubclass(plugin, kind)
+            if not (is_table if group == "manifests" else isinstance(plugin, kind)):
+                raise TypeError(f"it is not a {PLUGIN_CLASSES[group]}")
+        except Exception as problem:  # noqa: BLE001 - a plug-in runs code of others
+            package = entry_point.dist.name if entry_point.dist else entry_point.value
+            warnings.warn(
+                f"the plug-in {name!r} for {group} from {package} is ignored: "
+                f"{type(problem).__name__}: {problem}",
+                stacklevel=2,
+            )
+        else:
+            plugins[name] = plugin
+    return plugins
+
+
+def _imported(path: str) -> Any:
+    module, _, attribute = path.rpartition(".")
+    return getattr(import_module(module), attribute)

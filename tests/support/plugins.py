@@ -1,0 +1,91 @@
+"""Plug-ins: small formats and a metric, and packages that name them as their entry points."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow
+import pytest
+from PIL import Image
+
+from pgcli import registry
+from pgcli.evaluation.joined_row import JoinedRow
+from pgcli.evaluation.measures import Measure, mean
+from pgcli.evaluation.metrics import Metric
+from pgcli.inputs.lines import LineTable
+from pgcli.output.tables import TableFormat
+from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings, TrueBox
+
+
+class ListTable(LineTable):
+    """A manifest: the path of an image on each line."""
+
+    def values(self, line: bytes) -> dict[str, Any]:
+        try:
+            return {self.image_column: line.decode().strip()}
+        except UnicodeDecodeError as problem:
+            raise ValueError("it is not UTF-8") from problem
+
+
+def arrow_batches(
+    file: BinaryIO, columns: Sequence[str] | None, rows: int
+) -> Iterator[pyarrow.RecordBatch]:
+    """The batches that were written, in parts of at most so many rows."""
+    with pyarrow.ipc.open_stream(file) as stream:
+        names = [name for name in stream.schema.names if columns is None or name in columns]
+        for batch in stream:
+            for start in range(0, len(batch), rows):
+                yield batch.select(names).slice(start, rows)
+
+
+#: An output format: a stream of Arrow tables.
+ARROW = TableFormat(pyarrow.ipc.new_stream, pyarrow.ipc.read_schema, arrow_batches)
+
+
+def contains(answer: str, truth: str) -> float:
+    """1 if the true answer is a part of the answer, ignoring case, else 0."""
+    return float(truth.strip().lower() in answer.lower())
+
+
+def measure_contains(rows: Sequence[JoinedRow]) -> list[Measure]:
+    """The share of rows whose answer contains a true one."""
+    return [mean("contains", [row.best(contains) for row in rows])]
+
+
+CONTAINS = Metric("answers", measure_contains)
+
+
+def read_whole_images(file: Path, settings: ImportSettings) -> Annotations:
+    """An import format: on each line a label and an image, which shows the label everywhere."""
+    images = []
+    for line in file.read_text().splitlines():
+        label, image = line.split()
+        path = str(settings.root / image)
+        width, height = Image.open(path).size
+        boxes = (TrueBox(label, 0, 0, width, height),)
+        images.append(AnnotatedImage(image, path, width, height, boxes))
+    return Annotations(images, sorted({box.label for image in images for box in image.boxes}))
+
+
+def install_plugins(plugins: Mapping[str, str], patch: pytest.MonkeyPatch | None = None) -> None:
+    """Install a package with entry points, such as `{"outputs .arrows": "module:NAME"}`."""
+    patch = patch or pytest.MonkeyPatch()
+    site = Path(tempfile.mkdtemp())
+    info = site / "pgcli_plugins-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pgcli-plugins\nVersion: 1.0\n")
+    lines = []
+    for key, target in plugins.items():
+        group, _, name = key.partition(" ")
+        lines += [f"[pgcli.{group}]", f"{name} = {target}"]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    patch.syspath_prepend(str(site))
+    patch.setattr(registry, "_plugins", cache(registry._plugins.__wrapped__))
+
+
+def install_arrows(before: Callable[[], object] = lambda: None) -> None:
+    """Install the output format, then call the function: in a process of its own."""
+    install_plugins({"outputs .arrows": "tests.support.plugins:ARROW"})
+    before()
