@@ -108,15 +108,13 @@ def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidC
 
 def damage_hint(file: Path) -> str:
     """What to do about a damaged file; in the Hub's cache, its contents are in another file."""
-    blob = file.resolve()
-    if not file.is_symlink() or blob.parent.name != "blobs":
+    if not file.is_symlink():
         return "download it again"
-    if sha256(blob) == blob.name:
-        return (
-            "the file on the Hub is the same: choose another --revision, or report it to the owner "
-            "of the model"
-        )
-    return f"delete {blob} and run the same command again, which downloads it"
+    return (
+        f"delete {file.resolve()} and run the same command again, which downloads it; if that does "
+        "not help, the file on the Hub is damaged: choose another --revision, or report it to the "
+        "owner of the model"
+    )
 
 
 def folder_digests(folder: Path) -> dict[str, str]:

@@ -105,25 +105,17 @@ def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
 
 def cached_models() -> list[str]:
     """The sorted names of the models in the cache of the Hub, of types that are supported."""
+    from huggingface_hub import constants, errors, scan_cache_dir
+
     names = set()
-    with suppress(OSError):  # shell completion cannot report errors
-        for config in hub_cache().glob("models--*--*/snapshots/*/config.json"):
-            if (read_json(config) or {}).get("model_type") in MODEL_TYPES:
-                names.add("/".join(config.parts[-4].split("--")[1:3]))
+    # shell completion cannot report errors
+    with suppress(OSError, ValueError, errors.CacheNotFound):
+        for repository in scan_cache_dir(constants.HF_HUB_CACHE).repos:
+            for revision in repository.revisions:
+                config = read_json(revision.snapshot_path / "config.json") or {}
+                if config.get("model_type") in MODEL_TYPES:
+                    names.add(repository.repo_id)
     return sorted(names)
-
-
-def hub_cache() -> Path:
-    """The folder of the Hub's cache, from the same variables as in `huggingface_hub.constants`."""
-    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
-    home = _expanded(os.environ.get("HF_HOME", str(default)))
-    older_variable = os.environ.get("HUGGINGFACE_HUB_CACHE", str(Path(home) / "hub"))
-    return Path(_expanded(os.environ.get("HF_HUB_CACHE", older_variable)))
-
-
-def _expanded(path: str) -> str:
-    """The path with `~` and variables such as `$USER` replaced."""
-    return os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111 - Path raises for ~nobody
 
 
 def folder_of(name: str, kind: Kind = "model") -> Path | None:

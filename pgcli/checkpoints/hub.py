@@ -1,45 +1,36 @@
-"""Fetches the files of a repository on the Hub into its cache, with huggingface_hub.
+"""Downloads the files of a repository on the Hub into its cache, with huggingface_hub.
 
-A snapshot in the cache serves while the Hub does not answer. Tokens are never shown.
+The cached snapshot is used if the Hub does not answer. Tokens are never shown.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
 import threading
-import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from huggingface_hub import (
+    DryRunFileInfo,
     HfApi,
     constants,
     errors,
+    get_cached_repo_tree,
     get_token,
     hf_hub_download,
     snapshot_download,
-    try_to_load_from_cache,
 )
 from huggingface_hub.utils.tqdm import tqdm as HubBar
 
-from pgcli.checkpoints.files import ADAPTER_CONFIG, open_model_file, read_json
-from pgcli.checkpoints.weight_files import (
-    CONFIG,
-    SENTENCEPIECE,
-    TOKENIZER,
-    Kind,
-    file_names,
-    required_files,
-)
+from pgcli.checkpoints.weight_files import Kind, file_names, required_files
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.printable import first_line, printable
 
@@ -48,12 +39,12 @@ TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 LOGIN = "`hf auth login`"
 #: How long a cancelled download may take to remove its temporary files.
 CANCEL_SECONDS = 2.0
-#: No branch or tag has such a name, and the cache keeps the commit of each in a file of that name.
+#: No branch or tag has such a name.
 INVALID_REVISION = re.compile(r"\A/|\.\.|[\x00-\x20\\]|\A\Z")
-COMMIT = re.compile(r"[0-9a-f]{40}")
-DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 #: The base class of the HTTP errors, whichever HTTP library the client uses.
 TRANSPORT_ERROR: Any = errors.HfHubHTTPError.__bases__[0]
+#: Downloads that the caller does not see have no bar.
+SILENT: Any = partial(HubBar, disable=True)
 #: The client raises ValueError for invalid arguments, and for answers that are not JSON.
 HUB_ERRORS = (TRANSPORT_ERROR, OSError, ValueError)
 KEPT = "complete files are kept"
@@ -63,17 +54,6 @@ STATUS_HINTS = {
     407: "the proxy asks for a login: write it into HTTPS_PROXY",
     429: f"wait some minutes; with a token ({LOGIN}) the Hub allows more",
 }
-
-
-class HubFile(NamedTuple):
-    """A file of a repository: size in bytes, and the digest that is its name in the cache.
-
-    The digest is the SHA-256 of a large file, and Git's SHA-1 of the blob of a small one.
-    """
-
-    name: str
-    size: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +109,14 @@ def snapshot(
     with progress or nullcontext():
         try:
             cached = cached_snapshot(name, revision, kind=kind)
-            if cached and (constants.HF_HUB_OFFLINE or cached.name == revision):
+            is_pinned = cached is not None and cached.name == revision
+            if cached and (constants.HF_HUB_OFFLINE or (is_pinned and _listed(name, revision))):
                 return cached
             if constants.HF_HUB_OFFLINE:
                 raise _offline(name)
             _check_token()
-            commit, files = _list_files(name, revision)
+            timeout = constants.HF_HUB_ETAG_TIMEOUT
+            info = HfApi().model_info(name, revision=revision, timeout=timeout)
         except HUB_ERRORS as error:
             if cached is None or isinstance(
                 error, errors.RevisionNotFoundError | errors.HFValidationError
@@ -150,28 +132,57 @@ def snapshot(
                 progress.message(message)
             return cached
         try:
-            _complete(name, commit, files, kind, progress)
-            return _write_ref(name, revision, commit)
+            files = [file.rfilename for file in info.siblings or ()]
+            folder = _complete(name, info.sha or "", files, kind, progress)
+            if cached != folder:
+                HfApi().resolve_revision(name, revision=revision)  # records it for offline runs
+            return folder
         except HUB_ERRORS as error:
             raise _unavailable(name, revision, error) from error
 
 
 def cached_snapshot(name: str, revision: str, *, kind: Kind) -> Path | None:
-    """The folder that the cache has for a revision, if it has all required files."""
-    for config in (ADAPTER_CONFIG,) if kind == "adapter" else (CONFIG,):
-        file = try_to_load_from_cache(name, config, revision=revision)
-        if not isinstance(file, str):
-            continue
-        folder = Path(file).parent
-        try:
-            names = required_files(name, kind, file_names(folder), folder.joinpath)
-            is_paligemma = config == CONFIG and read_json(Path(file))["model_type"] == "paligemma"
-        except (InvalidCheckpoint, KeyError):
-            continue
-        # the towers of images may have no tokenizer
-        if not is_paligemma or {TOKENIZER, *SENTENCEPIECE[:2]} & {*names}:
-            return folder
-    return None
+    """The folder that the cache has for a revision, if it has all required files.
+
+    The files that the revision has are known from its download; another program may have downloaded
+    some of them only. Raises InvalidCheckpoint for a file that has another size than on the Hub.
+    """
+    try:
+        folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
+    except errors.IncompleteSnapshotError as error:  # it lacks files that may not be required
+        folder = Path(error.snapshot_path)
+    except errors.LocalEntryNotFoundError:
+        return None
+    sizes = _listed(name, revision)
+    try:
+        files = required_files(name, kind, sizes or file_names(folder), folder.joinpath)
+    except InvalidCheckpoint:
+        return None
+    if not all((folder / file).is_file() for file in files):
+        return None
+    _check_sizes(folder, files, sizes)
+    return folder
+
+
+def _listed(name: str, revision: str) -> dict[str, int]:
+    """The sizes of a revision's files by name, if the cache has the list of its files."""
+    try:
+        return {file.path: file.size for file in get_cached_repo_tree(name, revision=revision)}
+    except errors.CachedRepoTreeNotFoundError:
+        return {}
+
+
+def _check_sizes(folder: Path, files: Collection[str], sizes: Mapping[str, int]) -> None:
+    """Raise InvalidCheckpoint for a file in the cache that has another size than on the Hub."""
+    for file in files:
+        size = (folder / file).stat().st_size
+        if size != sizes.get(file, size):
+            raise InvalidCheckpoint(
+                f"{file} in the cache is damaged: it has {size:,} bytes, and {sizes[file]:,} on "
+                "the Hub",
+                hint=f"delete {(folder / file).resolve()} and run the same command again, which "
+                "downloads it",
+            )
 
 
 def token_source() -> str | None:
@@ -187,80 +198,53 @@ def _check_token() -> None:
     token = get_token() or ""
     if not (token.isascii() and token.isprintable()):
         raise ModelUnavailable(
-            "the token set on this machine has characters that no token has",
-            hint=f"{LOGIN} with a new one, or set HF_TOKEN anew",
+            "the Hugging Face token contains invalid characters",
+            hint=f"{LOGIN} with a new one, or set HF_TOKEN again",
         )
-
-
-def _list_files(name: str, revision: str) -> tuple[str, dict[str, HubFile]]:
-    """The commit of a revision, and its files by name. Both become part of paths on this disk."""
-    timeout = constants.HF_HUB_ETAG_TIMEOUT
-    info = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=timeout)
-    if not COMMIT.fullmatch(info.sha or ""):
-        raise ValueError(f"{constants.ENDPOINT} does not say which commit it has")
-    files = {}
-    for entry in info.siblings or ():
-        size, digest = entry.size, entry.blob_id or ""
-        if entry.lfs is not None:
-            size, digest = entry.lfs.size, entry.lfs.sha256
-        if not isinstance(size, int) or not DIGEST.fullmatch(digest):
-            raise ValueError(f"{constants.ENDPOINT} does not say what {entry.rfilename} contains")
-        files[entry.rfilename] = HubFile(entry.rfilename, size, digest)
-    return info.sha or "", files
 
 
 def _complete(
     name: str,
     commit: str,
-    files: dict[str, HubFile],
+    files: Collection[str],
     kind: Kind,
     progress: DownloadProgress | None,
-) -> None:
-    """Download the required files that the cache lacks.
+) -> Path:
+    """Download the required files that the cache lacks; the folder that has all of them.
 
-    Raises InvalidCheckpoint for a file in the cache of another size than on the Hub, and for one
-    that arrived damaged, and ModelUnavailable if the disk has not enough free space.
+    Raises InvalidCheckpoint for a file whose size or checksum is not the Hub's, and
+    ModelUnavailable if the disk has not enough free space.
     """
-    folder = _repository_folder(name)
 
     def fetch(file: str) -> Path:
-        silent: Any = partial(HubBar, disable=True)
-        return Path(hf_hub_download(name, file, revision=commit, tqdm_class=silent))
+        return Path(hf_hub_download(name, file, revision=commit, tqdm_class=SILENT))
 
-    wanted = [files[file] for file in required_files(name, kind, files, fetch)]
-    missing = []
-    for file in wanted:
-        blob = folder / "blobs" / file.digest
-        if not blob.is_file():
-            missing.append(file)
-        elif blob.stat().st_size != file.size:
-            raise InvalidCheckpoint(
-                f"{file.name} in the cache is damaged: it has {blob.stat().st_size:,} bytes, and "
-                f"{file.size:,} on the Hub",
-                hint=f"delete {blob.resolve()} and run the same command again, which downloads it",
-            )
+    required = required_files(name, kind, files, fetch)
+    plan = snapshot_download(
+        name, revision=commit, allow_patterns=required, dry_run=True, tqdm_class=SILENT
+    )
+    missing = [file for file in plan if file.will_download]
     if missing:
-        _start(name, folder.parent, wanted, missing, progress)
-    if any(not (folder / "snapshots" / commit / file.name).exists() for file in wanted):
-        _download(name, commit, [file.name for file in wanted], progress)
-    for file in _damaged(folder / "blobs", missing):
-        (folder / "blobs" / file.digest).resolve().unlink()
-        (folder / "snapshots" / commit / file.name).unlink(missing_ok=True)
-        raise InvalidCheckpoint(
-            f"{file.name} arrived damaged: its checksum is not the one that the Hub has",
-            hint="the file was deleted: the same command again downloads it",
+        _start(name, plan, missing, progress)
+        folder = _download(name, commit, required, progress)
+        _verify(name, commit, folder)
+    else:  # the client writes its list of the files, which offline runs need
+        folder = Path(
+            snapshot_download(name, revision=commit, allow_patterns=required, tqdm_class=SILENT)
         )
+    _check_sizes(folder, required, _listed(name, commit))
+    return folder
 
 
 def _start(
     name: str,
-    cache: Path,
-    wanted: Sequence[HubFile],
-    missing: Sequence[HubFile],
+    required: Sequence[DryRunFileInfo],
+    missing: Sequence[DryRunFileInfo],
     progress: DownloadProgress | None,
 ) -> None:
     """Announce the sizes of a download. Raises ModelUnavailable if it does not fit on the disk."""
-    total, size = (sum(file.size for file in files) for files in (wanted, missing))
+    total, size = (sum(file.file_size or 0 for file in files) for files in (required, missing))
+    cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
     if size > free:
         raise ModelUnavailable(
@@ -271,7 +255,7 @@ def _start(
         progress.start(DownloadPlan(name, cache, total, total - size, free))
 
 
-def _download(name: str, commit: str, files: list[str], progress: DownloadProgress | None) -> None:
+def _download(name: str, commit: str, files: list[str], progress: DownloadProgress | None) -> Path:
     """Download files of a commit into the cache. A signal cancels it; complete files are kept."""
     cancelled = threading.Event()
     pool = ThreadPoolExecutor(1, thread_name_prefix="download")
@@ -283,7 +267,7 @@ def _download(name: str, commit: str, files: list[str], progress: DownloadProgre
         tqdm_class=_bar_class(progress, cancelled),
     )
     try:
-        job.result()
+        return Path(job.result())
     except BaseException:  # a signal must not wait for the server
         cancelled.set()
         wait([job], timeout=CANCEL_SECONDS)
@@ -322,37 +306,19 @@ def _bar_class(progress: DownloadProgress | None, cancelled: threading.Event) ->
     return ReportingBar
 
 
-def _damaged(blobs: Path, files: Sequence[HubFile]) -> list[HubFile]:
-    """Those of the downloaded files that are not what their digests say."""
-
-    def digest(file: HubFile) -> str:
-        with open_model_file(blobs / file.digest) as stream:
-            if len(file.digest) == hashlib.sha256().digest_size * 2:
-                return hashlib.file_digest(stream, "sha256").hexdigest()
-            prefix = b"blob %d\0" % file.size
-            return hashlib.sha1(prefix + stream.read(), usedforsecurity=False).hexdigest()
-
-    with ThreadPoolExecutor() as pool:
-        digests = pool.map(digest, files)
-        return [file for file, value in zip(files, digests, strict=True) if value != file.digest]
-
-
-def _write_ref(name: str, revision: str, commit: str) -> Path:
-    """The snapshot of a complete commit, which is recorded for other tools and offline runs."""
-    folder = _repository_folder(name)
-    ref = folder / "refs" / revision
-    if revision != commit and not (ref.is_file() and ref.read_text() == commit):
-        ref.parent.mkdir(parents=True, exist_ok=True)
-        temporary = ref.with_name(f"{ref.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.new")
-        temporary.write_text(commit, encoding="utf-8")
-        temporary.replace(ref)
-    return folder / "snapshots" / commit
-
-
-def _repository_folder(name: str) -> Path:
-    """The folder of the repository in the cache."""
-    cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
-    return cache / "--".join(["models", *name.split("/")])
+def _verify(name: str, commit: str, folder: Path) -> None:
+    """Delete the files of a snapshot that are not what the Hub has. Raises InvalidCheckpoint."""
+    mismatches = HfApi().verify_repo_checksums(name, revision=commit).mismatches
+    for mismatch in mismatches:
+        file = folder / mismatch["path"]
+        file.resolve().unlink()
+        file.unlink(missing_ok=True)
+    if mismatches:
+        raise InvalidCheckpoint(
+            f"{mismatches[0]['path']} arrived damaged: its checksum is not the one that the Hub "
+            "has",
+            hint="the file was deleted: the same command again downloads it",
+        )
 
 
 def _unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable:

@@ -31,7 +31,6 @@ class Hub(LocalServer):
         self.listing_status = None
         self.stall_after = {}  # byte counts after which answers stall
         self.stalled = threading.Event()  # an answer has stalled
-        self.edit_listing = lambda listing: listing
         self.requests = []
         self.sent_bytes = Counter()
 
@@ -99,7 +98,7 @@ class Answering(Answers):
         if action == "api":
             if hub.listing_status:
                 return self.refuse(hub.listing_status, None)
-            return self.send_json(hub.edit_listing(listing(name, commit, files)))
+            return self.send_json(listing(name, commit, files))
         if action == "tree":
             return self.send_json([*tree(listing(name, commit, files)["siblings"])])
         if hub.gated and self.token() not in hub.accepted_tokens:
