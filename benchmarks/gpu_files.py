@@ -64,12 +64,11 @@ def files(device: torch.device, *, tiny: bool) -> Iterator[tuple[str, Any]]:
 
 def measured(folder: Path, images: Path, options: list[str]) -> dict[str, float]:
     """What a command's summary says, in images per second and milliseconds of a group."""
-    summary = folder / "summary.json"
     command = [sys.executable, "-m", "pgcli", "caption", str(images), *options]
     command += ["--max-new-tokens", "16", "--overwrite", "--quiet"]
-    command += ["-o", str(folder / "rows.jsonl"), "--summary-json", str(summary)]
-    subprocess.run(command, check=True, cwd=ROOT)
-    values = json.loads(summary.read_text())
+    command += ["-o", str(folder / "rows.jsonl"), "--log-format", "json"]
+    run = subprocess.run(command, check=True, cwd=ROOT, stderr=subprocess.PIPE)
+    values = json.loads(run.stderr.splitlines()[-1])
     rows, seconds = values["rows"], values["seconds"]
     busy = sum(seconds[stage] for stage in STAGES)
     return {

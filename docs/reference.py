@@ -14,14 +14,14 @@ from pgcli.pipeline.request.questions import COMMANDS
 HEAD = """# Reference of options
 
 Made from the declarations of options by `python docs/reference.py > docs/reference.md`. The help of
-a command shows those that people use most.
+a command shows those that people use most, and all after `--help --all`.
 
-- An option with a variable can be set by it: `PGCLI_BATCH_SIZE=8`. A flag takes `1` and `0`, or
-  `true` and `false`.
-- Keywords of `pgcli.run` and `pgcli.train` have `_` in place of `-`: `batch_size=8`.
+- Variables set what belongs to a machine or a session: `PGCLI_BATCH_SIZE=8`. A flag takes `1` and
+  `0`, or `true` and `false`. Another variable that starts with `PGCLI_` is named and ignored.
+- Keywords of Python have `_` in place of `-`: `batch_size=8`.
 - The configuration file is `~/.config/pgcli/config.toml`, or the one that `--config FILE` or
-  `PGCLI_CONFIG` names. At its top are options of all commands; in a table with a command's name,
-  those of one. Options without a variable that are not repeatable stand in a table only.
+  `PGCLI_CONFIG` names, and sets any option. At its top are options that mean the same in several
+  commands; in a table with a command's name, those of one.
 - The command line overrides variables, and variables override the file. `--no-NAME` turns off a
   flag that they turned on (`--no-quiet`); of `--no-timing` that is `--timing`.
 

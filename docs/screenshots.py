@@ -71,7 +71,8 @@ def gallery(file: Path) -> None:
     arguments = ["detect", "examples/images", "--object", "star", "--model", "demo"]
     with tempfile.TemporaryDirectory() as folder:
         rows, page = Path(folder) / "boxes.jsonl", Path(folder) / "boxes.html"
-        pgcli(*arguments, "-o", str(rows), "--view", str(page))
+        pgcli(*arguments, "-o", str(rows))
+        pgcli("view", str(rows), "-o", str(page))
         screenshot(page, file, width=1200, height=760)
 
 

@@ -17,23 +17,23 @@ from pgcli.rows import round6
 
 @dataclass(frozen=True, slots=True)
 class BoxFilter:
-    """The boxes to keep: from `min_score` and `min_confidence` on, exact or as rows show numbers.
+    """The boxes to keep: from `min_confidence` on, exact or as rows show numbers.
 
     Of boxes with the same label that overlap by more than `nms`, an intersection over union, only
-    the most confident is kept (non-maximum suppression). A box that lacks a number is kept by its
-    threshold, as one that a person drew.
+    the most confident is kept (non-maximum suppression). Boxes without a confidence (drawn by hand)
+    are kept.
     """
 
-    min_score: float | None = None
     min_confidence: float | None = None
     nms: float | None = None
 
     def __bool__(self) -> bool:
-        return (self.min_score, self.min_confidence, self.nms) != (None, None, None)
+        return (self.min_confidence, self.nms) != (None, None)
 
     def kept(self, boxes: Sequence[Box | None]) -> list[int]:
         """The indices of the boxes to keep, in their order; None is not a box and is kept."""
-        kept = [index for index, box in enumerate(boxes) if box is None or self._is_above(box)]
+        least = self.min_confidence
+        kept = [n for n, box in enumerate(boxes) if box is None or reaches(box.confidence, least)]
         return kept if self.nms is None else without_duplicates(boxes, kept, self.nms)
 
     def row(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,9 +46,6 @@ class BoxFilter:
         if isinstance(masks, list) and len(masks) == len(boxes):
             changed["masks"] = [masks[index] for index in kept]
         return {**row, **changed}
-
-    def _is_above(self, box: Box) -> bool:
-        return reaches(box.score, self.min_score) and reaches(box.confidence, self.min_confidence)
 
 
 NO_FILTER = BoxFilter()

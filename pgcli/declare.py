@@ -21,6 +21,14 @@ LARGEST = 1e18
 TRUTH = {"1": True, "true": True, "yes": True, "on": True, "t": True, "y": True}
 TRUTH |= {"0": False, "false": False, "no": False, "off": False, "f": False, "n": False}
 
+#: The options that an environment variable sets: what belongs to a machine or a session, and
+#: nothing that changes what is asked, written or deleted.
+VARIABLES = frozenset(
+    "model revision adapter device dtype quantize batch_size engines workers allow_urls "
+    "config log_format no_progress quiet debug".split()
+)
+PREFIX = "PGCLI_"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
@@ -30,8 +38,9 @@ class Option:
     text may hold several. `choices` are offered by the completion of shells, and checked unless
     `parse` reads the value. With `auto`, this word stands for None. An `own` option means something
     else in other commands, so that neither the environment nor the top of the configuration file
-    sets it. Rows of another value differ where it `affects_rows`. The help leaves out what is
-    `seldom` needed. `needs` names what else has to be given: `pipeline.request.applies.NEEDS`.
+    sets it. Rows of another value differ where it `affects_rows`. `--help` omits what is `seldom`
+    needed, `--help --all` does not. `needs` names what else has to be given:
+    `pipeline.request.applies.NEEDS`.
     """
 
     help: str
@@ -67,9 +76,8 @@ class Option:
 
     @property
     def variable(self) -> str | None:
-        """The environment variable that sets it; None for one that may be given repeatedly."""
-        is_once = not self.repeat or self.commas
-        return f"PGCLI_{self.name.upper()}" if is_once and not self.own else None
+        """The environment variable that sets it; None for most options."""
+        return None if self.own or self.name not in VARIABLES else PREFIX + self.name.upper()
 
     @property
     def shown_default(self) -> str:

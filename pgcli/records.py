@@ -148,22 +148,6 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """A sampled answer, and the sum of its log-probabilities."""
-
-    text: str
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """A generated token, with the blank before it, and its log-probability."""
-
-    token: str
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
 class TextScore:
     """How well a text describes an image.
 
@@ -190,10 +174,9 @@ class Answer(Record):
     """The output row of an image and a prompt; the fields are the columns of all commands.
 
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
-    has an entry for each candidate, `alternatives` for each sampled answer, and `token_logprobs`
-    for each token, the stop token included. `embedding` holds float32 values, of the image or of
-    the `text`; `scores` has an entry for each text, `labels` for the most probable ones;
-    `truncated` says whether a text among these is longer than the model's input.
+    has an entry for each candidate. `embedding` holds float32 values, of the image or of the
+    `text`; `scores` has an entry for each text, `labels` for the most probable ones; `truncated`
+    says whether a text among these is longer than the model's input.
     """
 
     index: int
@@ -218,8 +201,6 @@ class Answer(Record):
     error_message: str | None
     masks: tuple[Mask | None, ...] | None = None
     choices: tuple[Choice, ...] | None = None
-    alternatives: tuple[Alternative, ...] | None = None
-    token_logprobs: tuple[TokenLogprob, ...] | None = None
     text: str | None = None
     embedding: array[float] | None = None
     scores: tuple[TextScore, ...] | None = None
@@ -228,8 +209,8 @@ class Answer(Record):
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns that only some answers have: `segment`, and runs with the options of these names.
-EXTRA_COLUMNS = ("masks", "choices", "alternatives", "token_logprobs")
+#: The columns that only some answers have: those of `segment`, and those picked among choices.
+EXTRA_COLUMNS = ("masks", "choices")
 #: The columns that only rows of `embed`, `score` and `classify` have.
 EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels", "truncated")
 #: The columns of every answer in order; the extra ones follow, then those of `--keep`.

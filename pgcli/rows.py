@@ -25,7 +25,6 @@ from pgcli.records import (
     SCORE_COLUMNS,
     TEXT_COLUMNS,
     TIMING_COLUMNS,
-    Alternative,
     Answer,
     Box,
     Choice,
@@ -34,7 +33,6 @@ from pgcli.records import (
     Rle,
     Task,
     TextScore,
-    TokenLogprob,
 )
 
 #: The numbers of a box, in their order.
@@ -44,8 +42,6 @@ MAX_FLOAT = sys.float_info.max  # a larger integer, which JSON may have, is not 
 #: The columns that are lists of one kind of record with a text and numbers.
 LISTED: Mapping[str, type[Any]] = {
     "choices": Choice,
-    "alternatives": Alternative,
-    "token_logprobs": TokenLogprob,
     "scores": TextScore,
     "labels": LabelProbability,
 }

@@ -386,7 +386,6 @@ class TestCallOptions:
         [
             *({"temperature": -1}, {"top_p": 0}, {"top_p": 2}, {"top_k": -1}, {"top_k": 0.5}),
             *({"batch_size": 0}, {"batch_size": 2.5}, {"max_new_tokens": 2.5}),
-            {"alternatives": -1},
         ],
     )
     def test_invalid_option_is_refused_at_once(self, engine, folder, option):
@@ -512,7 +511,6 @@ class TestWhatIsAsked:
         ("method", "arguments", "own"),
         [
             ("caption", {"lang": "de"}, {"templates": ("caption de",)}),
-            ("caption", *[{"alternatives": 4, "token_logprobs": True}] * 2),
             ("ask", {"prompt": ["x", "y"]}, {"templates": ("x", "y")}),
             (
                 "ask",
@@ -586,8 +584,8 @@ print(next(answers).answer)
 
 
 ASKED: dict[str, dict[str, Any]] = {
-    "caption": {"token_logprobs": True},
-    "ask": {"prompt": ["what?", "which?"], "alternatives": 2},
+    "caption": {},
+    "ask": {"prompt": ["what?", "which?"]},
     "ask choices": {"prompt": "is it red?", "choices": ["yes", "no"]},
     "detect": {"objects": ["star", "cross"]},
     "segment": {"objects": "star"},

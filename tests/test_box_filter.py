@@ -16,16 +16,15 @@ def box(label="cat", left=0.0, *, score=0.5, confidence=0.5, width=10.0):
 
 def test_thresholds_keep_boxes_at_and_above_them():
     boxes = [box(score=0.2, confidence=0.9), box(score=0.8, confidence=0.4)]
-    assert BoxFilter(min_score=0.2).kept(boxes) == [0, 1]
-    assert BoxFilter(min_score=0.21).kept(boxes) == [1]
-    assert BoxFilter(min_confidence=0.5).kept(boxes) == [0]
-    assert BoxFilter(0.5, 0.5).kept(boxes) == []
+    assert BoxFilter(0.4).kept(boxes) == [0, 1]
+    assert BoxFilter(0.41).kept(boxes) == [0]
+    assert BoxFilter(0.91).kept(boxes) == []
 
 
 def test_box_without_a_number_is_kept_by_its_threshold():
     unknown = box(score=None, confidence=None)
-    assert BoxFilter(0.9, 0.9).kept([unknown]) == [0]
-    assert BoxFilter(0.9).kept([box(score=0.5, confidence=None)]) == []
+    assert BoxFilter(0.9).kept([unknown]) == [0]
+    assert BoxFilter(0.9).kept([box(score=0.5, confidence=None)]) == [0]  # no threshold on scores
 
 
 def test_nms_keeps_the_most_confident_of_overlapping_boxes_of_a_label():
@@ -51,7 +50,7 @@ def test_of_equal_boxes_the_first_is_kept():
 )
 def test_what_is_not_a_box_stays_in_a_row(value):
     row = {"boxes": [value], "masks": [None], "id": "a"}
-    assert BoxFilter(0.5, 0.5, 0.5).row(row) == row
+    assert BoxFilter(0.5, 0.5).row(row) == row
 
 
 def test_masks_of_a_row_are_left_out_with_their_boxes():

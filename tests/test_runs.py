@@ -166,9 +166,9 @@ def test_progress_is_shown_on_request_only(engine, photos, capfd):
 
 def test_messages_are_written_as_asked(engine, photos, capfd):
     options = {"model": "demo", "progress": True, "log_format": "json", "no_progress": True}
-    pgcli.run("caption", "photos", output="a.jsonl", **options, prepend="sks", format=None)
+    pgcli.run("caption", "photos", output="a.jsonl", **options, top_p=0.5, format=None)
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    ignored = "ignored: --prepend applies to the texts of --sidecar"
+    ignored = "ignored: --top-p applies where a --temperature is given"
     assert events[0]["message"] == ignored
     assert "progress" not in {event["event"] for event in events}
     pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)

@@ -176,23 +176,20 @@ class Engine(EmbeddingMethods):
         *,
         strict: bool = False,
         each: bool = False,
-        min_score: float | None = None,
         min_confidence: float | None = None,
-        nms: float | None = None,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects in pixels.
 
         `strict` allows only complete boxes around these objects; `each` asks for one object in each
-        prompt, an answer per image and object. Boxes below `min_score` or `min_confidence` are left
-        out, and of boxes of one label that overlap by more than `nms` all but the most confident.
+        prompt, an answer per image and object. Boxes below `min_confidence` are dropped.
         """
         call, names = call_of(options), [objects] if isinstance(objects, str) else objects
         question = tasks.detect(
             names,
             strict=strict,
             each=each,
-            box_filter=BoxFilter(min_score, min_confidence, nms),
+            box_filter=BoxFilter(min_confidence),
             max_new_tokens=call.answering.max_new_tokens,
         )
         return self._answers(source, question, call)
@@ -203,19 +200,14 @@ class Engine(EmbeddingMethods):
         source: Source | Iterable[Source],
         objects: str | Sequence[str],
         *,
-        min_score: float | None = None,
         min_confidence: float | None = None,
-        nms: float | None = None,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
-        """One answer per image, with `boxes` around the named objects and their `masks`.
-
-        Boxes are left out as by `detect`.
-        """
+        """One answer per image, with `boxes` around the named objects and their `masks`."""
         call, names = call_of(options), [objects] if isinstance(objects, str) else objects
         question = tasks.segment(
             names,
-            box_filter=BoxFilter(min_score, min_confidence, nms),
+            box_filter=BoxFilter(min_confidence),
             max_new_tokens=call.answering.max_new_tokens,
         )
         return self._answers(source, question, call)
@@ -287,9 +279,4 @@ class Engine(EmbeddingMethods):
 
 def question_of_call(question: Question, call: Call) -> Question:
     """The question with what the options of a call add to it. Raises UsageError."""
-    options = call.answering
-    return tasks.with_extras(
-        tasks.with_region(question, options.region),
-        alternatives=options.alternatives,
-        token_logprobs=options.token_logprobs,
-    )
+    return tasks.with_region(question, call.answering.region)

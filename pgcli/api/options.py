@@ -19,9 +19,6 @@ class CallOptions(TypedDict, total=False):
     temperature: 0 takes the most likely token each time; above 0, tokens are sampled.
     top_p, top_k: Sample among the most likely tokens only.
     seed: Equal seeds sample equal answers, whatever the batch size.
-    alternatives: Also sample so many answers, at `temperature` or else at 1, for
-        `Answer.alternatives`; the answer itself stays the most likely one.
-    token_logprobs: Fill `Answer.token_logprobs`.
     batch_size: The most rows in one batch; by default that of the engine.
     workers: Processes that decode images.
     progress: Show a bar on stderr.
@@ -33,8 +30,6 @@ class CallOptions(TypedDict, total=False):
     top_p: float
     top_k: int
     seed: int
-    alternatives: int
-    token_logprobs: bool
     batch_size: int | None
     workers: int | None
     progress: bool

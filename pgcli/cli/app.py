@@ -62,6 +62,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "doctor": "Check this machine, and show the command that fixes each problem.",
     },
 }
+HELP = ("-h", "--help")
 #: The modules of commands that have not the name of their command.
 MODULES = {"import": "import_", "eval": "eval_"} | dict.fromkeys(
     [*PANELS["Ask about images"], "embed", "score", "classify"], "answering"
@@ -69,11 +70,14 @@ MODULES = {"import": "import_", "eval": "eval_"} | dict.fromkeys(
 
 
 class Declared(NamedTuple):
-    """How Typer makes a command, the records of its options, and its first example."""
+    """How Typer makes a command, the records of its options, its first example, and the names of
+    the options that are `seldom` needed.
+    """
 
     info: CommandInfo
     records: tuple[type, ...]
     example: str
+    seldom: frozenset[str]
 
 
 #: The commands whose modules were imported.
@@ -106,11 +110,18 @@ class FlagHelp:
 
 
 class PgcliCommand(FlagHelp, TyperCommand):
-    """A command with `--help` in the panel of running, and `--no-NAME` for every flag."""
+    """A command with `--help` in the panel of running, and `--no-NAME` for every flag.
+
+    The help has the options that are seldom needed only after `--help --all`.
+    """
 
     def get_params(self, context: Any) -> Any:
         params = super().get_params(context)
         params[-1].rich_help_panel = params[-2].rich_help_panel
+        seldom = DECLARED[str(self.name)].seldom
+        for param in params:
+            if param.name in seldom:
+                param.hidden = not getattr(context.obj, "shows_all", False)
         return params
 
     def make_parser(self, context: Any) -> Any:
@@ -160,6 +171,6 @@ class PgcliGroup(FlagHelp, TyperGroup):
 
 app = typer.Typer(
     cls=PgcliGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": [*HELP]},
     pretty_exceptions_enable=False,
 )

@@ -1,4 +1,4 @@
-"""Options that are set outside of a command line: by `PGCLI_*` and by the configuration file."""
+"""Options that are set outside of a command line: by variables and by the configuration file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pgcli.cli.app import PANELS, declared, negated
-from pgcli.declare import Option, opt, options_of, parse_value
+from pgcli.cli.app import HELP, PANELS, declared, negated
+from pgcli.declare import PREFIX, VARIABLES, Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
 from pgcli.foreign_text import number_reason
 from pgcli.stores.files import read_text
 
 COMMANDS = [name for summaries in PANELS.values() for name in summaries]
+ALL = "--all"  # after --help
 _running = partial(opt, panel="How to run", affects_rows=False, seldom=True)
 
 
@@ -38,9 +39,10 @@ class ProgramOptions:
 
 @dataclass(frozen=True, slots=True)
 class Program(ProgramOptions):
-    """The options of a program, and the words of its command line."""
+    """The options of a program, and the words of its command line; `shows_all` in the help."""
 
     arguments: tuple[str, ...] = ()
+    shows_all: bool = False
 
 
 def read_program(words: Sequence[str]) -> Program:
@@ -48,6 +50,8 @@ def read_program(words: Sequence[str]) -> Program:
 
     A wrong value is left to the command, which raises it.
     """
+    if shows_all := ALL in words and any(word in HELP for word in words):
+        words = [word for word in words if word != ALL]
     command = next((word for word in words if word[:1] != "-"), "")
     typed: dict[str, Any] = {}
     for option in options_of(ProgramOptions):
@@ -61,7 +65,13 @@ def read_program(words: Sequence[str]) -> Program:
         values = outside_values(command, [ProgramOptions], typed.get("config"))
     except UsageError:
         values = {}
-    return Program(**values | typed, arguments=tuple(words))
+    return Program(**values | typed, arguments=tuple(words), shows_all=shows_all)
+
+
+def unknown_variables() -> list[str]:
+    """The names of variables that look like those of options, and set none."""
+    names = {PREFIX + name.upper() for name in VARIABLES}
+    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in names)
 
 
 def outside_values(command: str, records: Iterable[type], config: str | None) -> dict[str, Any]:

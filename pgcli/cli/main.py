@@ -21,12 +21,18 @@ from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_clos
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
+from pgcli.declare import VARIABLES
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.pipeline.progress.shutdown import Interrupted
 
 #: The errors of writing to a file that cannot grow.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TRACEBACK_CALLS = 3  # the last calls, which a traceback shows without --debug
+
+
+def variable_names() -> str:
+    """The names of all variables after their prefix."""
+    return ", ".join(sorted(name.upper() for name in VARIABLES))
 
 
 def show_version(is_given: bool) -> None:
@@ -38,11 +44,10 @@ def show_version(is_given: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="PGCLI_<OPTION>, such as PGCLI_BATCH_SIZE=8, sets an option of the answering commands "
-    "that may be given once, and the same option of others. ~/.config/pgcli/config.toml, or the "
-    "file that --config names, sets these and repeatable ones (batch-size = 8, object = "
-    '\\["cat", "dog"]), and below \\[view] any option of view. --no-NAME turns off a flag that '
-    "they turned on. The command line comes first, then the environment.\n\n"
+    epilog="~/.config/pgcli/config.toml, or the file that --config names, sets any option "
+    '(batch-size = 8, object = \\["cat", "dog"]; those of view alone below \\[view]). Variables '
+    f"set what belongs to a machine or a session: PGCLI_ {variable_names()}. --no-NAME turns off "
+    "a flag. The command line overrides variables, and these override the file.\n\n"
     "Exit codes: "
     + ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     + ". After 12, 14 and 15, and after Ctrl-C, the same command resumes the run.",
@@ -61,7 +66,7 @@ def pgcli(
 
     The answers are rows of JSON lines or Parquet.
 
-    `pgcli COMMAND --help` describes a command and shows examples.
+    `pgcli COMMAND --help` describes a command and shows examples; with `--all`, all its options.
 
     $ pgcli caption photo.jpg
     $ pgcli caption photos -o captions.jsonl
@@ -91,7 +96,7 @@ def exit_code(words: Sequence[str]) -> int:
     program = read_program(words)
     Screen.style = StderrStyle(program.log_format, program.no_progress)
     try:
-        return call(words, program)
+        return call(program)
     except PgcliError as problem:
         return report_error(problem, program)
     except BrokenPipeError:
@@ -127,8 +132,9 @@ def output_failed(problem: OSError) -> OutputFailed | None:
     return None
 
 
-def call(words: Sequence[str], program: Program) -> int:
+def call(program: Program) -> int:
     """Run a command line and return its exit code. Raises the errors of `pgcli.errors`."""
+    words = program.arguments
     try:
         group, name = command_group(), program_name()
         return int(group([*words], prog_name=name, standalone_mode=False, obj=program) or 0)

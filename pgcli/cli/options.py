@@ -12,7 +12,13 @@ import typer
 from typer.models import CommandInfo
 
 from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
-from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value
+from pgcli.cli.config import (
+    Program,
+    ProgramOptions,
+    outside_values,
+    typed_value,
+    unknown_variables,
+)
 from pgcli.cli.usage_errors import missing
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
@@ -31,8 +37,7 @@ SHARED_PANELS = (
     *("What to ask", "Which model", "Which images", "Where to"),
     *("Rows", "Boxes", "Images", "Text files", "How to run"),
 )
-MORE = "Options that are seldom needed, and all variables and keys of the configuration file: \
-docs/reference.md"
+MORE = "--help --all shows all options."
 
 # hidden, as its panel would show Python's type; the text of the help explains it
 Sources = Annotated[list[str] | None, typer.Argument(metavar="SOURCE", hidden=True)]
@@ -150,7 +155,9 @@ def command(
     def declare(function: Function) -> Function:
         def callback(context: typer.Context, **values: Any) -> None:
             words = {option.name: values.pop(option.name) for option in options}
-            function(**values, call=read_call(name, words, context.obj, reads_config))
+            call = read_call(name, words, context.obj, reads_config)
+            report_unknown_variables(call)
+            function(**values, call=call)
 
         hints = get_type_hints(function, include_extras=True)
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -179,6 +186,7 @@ def command(
             ),
             records,
             examples.splitlines()[0].removeprefix("$ "),
+            frozenset(option.name for option in options if option.seldom),
         )
         return function
 
@@ -206,7 +214,7 @@ def parameter(option: Option, default: str = "", *, is_used: bool = True) -> ins
         rich_help_panel=option.panel,
         metavar=None if is_flag else value_name(option),
         autocompletion=completion(choices),
-        hidden=option.seldom or not is_used,
+        hidden=not is_used,
         show_default=False,
     )
     return inspect.Parameter(
@@ -229,6 +237,15 @@ def value_name(option: Option) -> str:
     if option.choices and not callable(option.choices):
         return f"[{'|'.join(option.choices)}]"
     return {int: "N", float: "X"}.get(option.kind, "TEXT")
+
+
+def report_unknown_variables(call: CliCall) -> None:
+    """Name the variables that look like those of options, and set none, in one line."""
+    if names := unknown_variables():
+        from pgcli.cli.ui.console import Screen  # imports Rich
+
+        pronoun = "it is" if len(names) == 1 else "they are"
+        Screen(quiet=call.quiet).info(f"no option is set by {', '.join(names)}: {pronoun} ignored")
 
 
 def read_call(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.cli.ui.progress import StageProgress
-from pgcli.errors import OutputExists, OutputFailed
-from pgcli.inputs import Inventory
 from pgcli.inputs.paths import url_scheme
-from pgcli.pipeline.checks import check_not_a_source, image_limits, read_options
+from pgcli.pipeline.checks import image_limits
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.summary import Summary
 from pgcli.pipeline.request import RunRequest
@@ -21,8 +18,6 @@ from pgcli.pipeline.run import run
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.images import saved_record
 from pgcli.results.row_hook import RowHook
-from pgcli.stores.files import read_json
-from pgcli.stores.writing import check_target
 
 
 def run_request(request: RunRequest) -> int:
@@ -31,18 +26,16 @@ def run_request(request: RunRequest) -> int:
     shown = RunOnScreen(screen)
     for line in request.ignored:
         screen.info(line)
-    check_summary_file(request)
     try:
         summary = run(request, shown, hooks_of(request, screen))
     except BaseException as problem:
         shown.close()
         failure = getattr(problem, "summary", None)
         if isinstance(failure, Summary):
-            with suppress(OutputFailed, OutputExists):  # the first problem is the one to report
-                write_summary(failure, screen)
+            log_summary(failure, screen)
         raise
     show_summary(summary, screen)
-    write_summary(summary, screen)
+    log_summary(summary, screen)
     return summary.exit_code or 0
 
 
@@ -60,25 +53,7 @@ def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
         request.question,
         limits=image_limits(request),
         reader=request.input.url_reader,
-        write_page=partial(write_page, request, screen),
     )
-
-
-def write_page(request: RunRequest, screen: Screen, rows: Path) -> None:
-    """Write the page of `--view`. Raises the errors of `pgcli view`."""
-    from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
-    from pgcli.results.gallery.options import GalleryOptions
-    from pgcli.results.images import ImageLocator
-
-    def reopen() -> Inventory | None:
-        """The input of rows that were not saved."""
-        if "-" in request.sources:
-            return None
-        return Inventory.scan(request.sources, read_options(request))
-
-    options = GalleryOptions(output=request.output.view, option="--view", overwrite=True)
-    locator = ImageLocator(RunOnScreen(screen), url_reader=request.input.url_reader, reopen=reopen)
-    write_gallery([RowGroup(rows, rows.name)], options, locator)
 
 
 class RunOnScreen:
@@ -146,31 +121,7 @@ def show_summary(summary: Summary, screen: Screen) -> None:
         screen.info(lines[-1], hint=summary.next_command() if has_next else "")
 
 
-def check_summary_file(request: RunRequest) -> None:
-    """Raise for a file of `--summary-json` that cannot be written; only a summary is replaced.
-
-    Raises UsageError, OutputExists and OutputFailed.
-    """
-    file, option = request.running.summary_json, "--summary-json"
-    if file is None:
-        return
-    check_not_a_source(file, request.sources, option)
-    path = Path(file)
-    check_target(path, option, is_folder=False, overwrite=True)
-    if path.exists() and "exit_code" not in (read_json(path) or {}):
-        raise OutputExists(
-            f"{file} exists and is not the summary of a run", hint=f"name another {option}"
-        )
-
-
-def write_summary(summary: Summary, screen: Screen) -> None:
-    """Write the event of a log and the file of `--summary-json`. Raises OutputFailed."""
-    if summary.request.running.dry_run:
-        return
-    values = summary.values()
-    screen.event("summary", **values)
-    file = summary.request.running.summary_json
-    if file is not None:
-        from pgcli.stores.writing import write_json
-
-        write_json(Path(file), values)
+def log_summary(summary: Summary, screen: Screen) -> None:
+    """Write the event `summary` into a log of JSON lines."""
+    if not summary.request.running.dry_run:
+        screen.event("summary", **summary.values())

@@ -10,8 +10,8 @@ from pgcli.doctor.finding import Finding, Severity
 __all__ = ["Finding", "Severity", "examine", "has_device"]
 
 
-def examine(*, online: bool = False) -> Iterator[Finding]:
-    """Every finding, as soon as its check is done; only with `online` is there network access.
+def examine() -> Iterator[Finding]:
+    """Every finding, as soon as its check is done, without network access.
 
     Checks are independent of each other: they work if PyTorch or any other package is missing or
     broken, and change nothing.
@@ -24,7 +24,7 @@ def examine(*, online: bool = False) -> Iterator[Finding]:
     yield machine.processor()
     yield machine.memory()
     yield from machine.models()
-    yield from hub.findings(online=online)
+    yield from hub.findings()
 
 
 def has_device(findings: list[Finding]) -> bool:

@@ -1,4 +1,4 @@
-"""Checks the Hub's cache, login and connection, as huggingface_hub sees them."""
+"""Checks the Hub's cache and login, as huggingface_hub sees them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pgcli.printable import first_line
 MOVE = "export HF_HOME=DIR with a folder of your own on a large disk"
 
 
-def findings(*, online: bool) -> Iterator[Finding]:
-    """The findings about the Hub; only with `online` is it reached."""
+def findings() -> Iterator[Finding]:
+    """The findings about the Hub, without network access."""
     try:
         from huggingface_hub import constants
     except ImportError as problem:
@@ -25,8 +25,6 @@ def findings(*, online: bool) -> Iterator[Finding]:
     yield login()
     if constants.HF_HUB_OFFLINE:
         yield warn("downloads", "forbidden by HF_HUB_OFFLINE", "unset HF_HUB_OFFLINE")
-    elif online:
-        yield reachable()
 
 
 def cache(folder: Path) -> Finding:
@@ -55,24 +53,3 @@ def login() -> Finding:
     if not token.startswith("hf_"):
         return warn("login", "the token is not one of the Hub", "hf auth login --force")
     return ok("login", f"a token, from {token_source()}")
-
-
-def reachable() -> Finding:
-    """Whether the Hub answers and accepts the token."""
-    from huggingface_hub import HfApi, constants, get_token
-    from huggingface_hub.errors import HfHubHTTPError
-
-    endpoint = constants.ENDPOINT
-    try:
-        if get_token():
-            HfApi().whoami()
-            return ok("hub", f"{endpoint} answers and accepts the token")
-        next(iter(HfApi().list_models(limit=1)), None)
-        return ok("hub", f"{endpoint} answers")
-    except HfHubHTTPError as problem:
-        if getattr(problem.response, "status_code", None) in (401, 403):
-            return bad("hub", f"{endpoint} rejects the token", "hf auth login --force")
-        return warn("hub", f"{endpoint}: {first_line(problem)}", "try again later")
-    except Exception as problem:  # noqa: BLE001 - whatever the client raises, it is not reached
-        check = "check the network, HTTPS_PROXY and HF_ENDPOINT"
-        return bad("hub", f"{endpoint} cannot be reached: {first_line(problem)}", check)

@@ -11,7 +11,7 @@ from pgcli.checkpoints.families import ModelKind
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
-from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
+from pgcli.engine.input_processor import InputProcessor, Sampling
 from pgcli.engine.memory import (
     GROUP_TOKENS,
     LARGE_PARAMETERS,
@@ -243,7 +243,7 @@ class InferenceEngine:
             self.batch_limits,
             max_rows=rows,
             should_stop=should_stop,
-            first_rows=self._first_rows(rows, 1 + question.alternatives),
+            first_rows=self._first_rows(rows),
         )
 
     @property
@@ -261,16 +261,14 @@ class InferenceEngine:
             shares_images = has_several_prompts(question)
             _, tokens = self._budget.batch(new_slots(question), shares_images=shares_images)
         group = group_size(self.model.config, rows, tokens)
-        group = min(rows, group * (1 + question.alternatives))  # copies share a prefill
         if question.has_choices:  # candidates take several times the memory of one answer
             group = min(group, max(1, rows // 4))
         return group
 
-    def _first_rows(self, rows: int, answers_per_row: int) -> int:
+    def _first_rows(self, rows: int) -> int:
         """The rows of a small first batch; 0 for none, as where all batches are small."""
-        first = FIRST_ROWS * answers_per_row
-        is_small, self.starts_small = self.starts_small and 2 * first <= rows, False
-        return first if is_small else 0
+        is_small, self.starts_small = self.starts_small and rows >= 2 * FIRST_ROWS, False
+        return FIRST_ROWS if is_small else 0
 
     def _window(self, rows: int) -> int:
         """How many sequences may wait: a few batches, limited by the bytes of their images."""
@@ -284,16 +282,10 @@ class InferenceEngine:
 
 
 def _common_params(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:
-    """The parameters common to all rows, and the maximum number of new tokens of any row.
-
-    Alternatives are sampled, at the default temperature if none is given.
-    """
+    """The parameters common to all rows, and the maximum number of new tokens of any row."""
     rows = [sampling] if isinstance(sampling, SamplingParams) else list(sampling)
     common = {replace(row, max_new_tokens=None) for row in rows}
     if len(common) != 1:
         raise ValueError("sampling parameters of a run may differ only in max_new_tokens")
     lengths = [row.max_new_tokens or question.max_new_tokens for row in rows]
-    params = common.pop()
-    if question.alternatives:
-        params = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)
-    return params, max(lengths)
+    return common.pop(), max(lengths)

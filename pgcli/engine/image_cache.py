@@ -25,7 +25,7 @@ MAX_BYTES = 256 * 2**20  # on the device
 
 @dataclass(eq=False, slots=True)
 class ImageCacheStats:
-    """The prompts prefilled, and the images encoded for them; alternatives are not counted."""
+    """The prompts prefilled, and the images encoded for them."""
 
     prompts: int = 0
     misses: int = 0
@@ -89,7 +89,7 @@ class ImageFeatureCache:
         """Count these sequences as prefilled; the last one of an image drops its features."""
         for sequence in batch:
             key = sequence.image_key
-            self._stats.prompts += not sequence.alternative
+            self._stats.prompts += 1
             self._counts.setdefault(key, sequence.image_uses)
             self._counts[key] -= 1
             if not self._counts[key]:
@@ -99,7 +99,7 @@ class ImageFeatureCache:
     def retain(self, batch: Iterable[Sequence]) -> None:
         """Count these sequences, which were released, as still to be prefilled."""
         for sequence in batch:
-            self._stats.prompts -= not sequence.alternative
+            self._stats.prompts -= 1
             self._counts[sequence.image_key] += 1
 
     def clear(self) -> None:

@@ -20,8 +20,6 @@ from pgcli.tasks import Question
 #: An upper bound for all tokens except runs of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
 
-#: The temperature at which alternatives are sampled unless one is given.
-DEFAULT_TEMPERATURE = 1.0
 #: The sampling parameters of all rows, or of each row by its index; they may differ only in
 #: `max_new_tokens`.
 Sampling = SamplingParams | abc.Sequence[SamplingParams]
@@ -30,8 +28,7 @@ Sampling = SamplingParams | abc.Sequence[SamplingParams]
 class InputProcessor:
     """Turns images into sequences; a prompt that leaves no slots for an answer is an error row.
 
-    `starts` are the states of the grammar in which the answers of prompts begin. Each prompt has a
-    sequence for its answer and one for each alternative of the question, which are sampled.
+    `starts` are the states of the grammar in which the answers of prompts begin.
     """
 
     def __init__(
@@ -49,7 +46,6 @@ class InputProcessor:
         self._sampling = sampling
         self._max_new_tokens = question.max_new_tokens
         self._starts = starts
-        self._alternatives = question.alternatives
         self._refused = partial(error_answer, task=question.task, model=model)
         # images share their candidates unless a manifest has a column of choices
         self._candidates = lru_cache(maxsize=1)(partial(make_candidates, tokenizer=tokenizer))
@@ -82,16 +78,15 @@ class InputProcessor:
                 prompt_ids=ids,
                 max_new_tokens=sampling.max_new_tokens or self._max_new_tokens,
                 sampling=sampling,
-                key=f"{item.index} {full}" + f" alternative {number}" * bool(number),
-                alternative=number,
+                key=f"{item.index} {full}",
                 image=image,
                 image_key=row_index,
-                image_uses=len(accepted) * (1 + self._alternatives),
+                image_uses=len(accepted),
                 candidates=candidates,
                 start=start,
             )
             for index, full, ids, start in accepted
-            for number, sampling in enumerate(self._sampling_of(index))
+            for sampling in [self._sampling_of(index)]
         ], refused
 
     def _location_values(self, image: DecodedImage) -> tuple[int, ...] | None:
@@ -102,14 +97,10 @@ class InputProcessor:
         assert image.height
         return location_values(image.item.region, image.width, image.height)
 
-    def _sampling_of(self, row_index: int) -> list[SamplingParams]:
-        """The sampling parameters of a row's answer and of its alternatives."""
+    def _sampling_of(self, row_index: int) -> SamplingParams:
+        """The sampling parameters of a row."""
         sampling = self._sampling
-        params = sampling if isinstance(sampling, SamplingParams) else sampling[row_index]
-        if not self._alternatives:
-            return [params]
-        sampled = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)
-        return [replace(params, temperature=0.0), *[sampled] * self._alternatives]
+        return sampling if isinstance(sampling, SamplingParams) else sampling[row_index]
 
     def _too_long(self, prompt: str) -> str:
         """Why a prompt is too long to be encoded; empty if it is not."""

@@ -30,7 +30,7 @@ from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
 from pgcli.engine.scheduler import Batch
-from pgcli.engine.sequence import Sequence, split_copies
+from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.float16 import overflow_named
 from pgcli.model.paligemma import PaliGemma
@@ -142,29 +142,16 @@ class ModelRunner:
         patch_BPD = self._images.get(batch.sequences)
         run = self.score if batch.kind == "score" else self.prefill
         run(patch_BPD, batch.sequences)
-        rows = {sequence.row_index for sequence in batch.sequences}
         for sequence in batch.sequences:
-            sequence.batch = len(rows)
+            sequence.batch = len(batch.sequences)
 
     def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
-        """Prefill a group with encoded images and prompts, and sample its first tokens.
-
-        Sequences of one row, an answer and its alternatives, share the prefill: the others are
-        copies of the first.
-        """
+        """Prefill a group with encoded images and prompts, and sample its first tokens."""
         start, first, end = self._watch.mark(), len(self.rows), len(self.rows) + len(group)
         new_slots = max(sequence.max_new_tokens for sequence in group) + self._depth
         if self._cache.allocates_all:  # also for longer prompts: growing takes twice the memory
             new_slots += max(0, LONG_PROMPT - max(len(sequence.prompt_ids) for sequence in group))
-        originals, copies = split_copies(group)
-        if copies:
-            patch_BPD = patch_BPD[to_device(torch.tensor(originals), self._device)]
-            group = [group[index] for index in (*originals, *copies)]
-        logits_BV = self._prefill_prompts(patch_BPD, group[: len(originals)], new_slots)
-        if copies:
-            self._cache.copy([first + row for row in copies.values()])
-            rows = torch.tensor([*range(len(originals)), *copies.values()])
-            logits_BV = logits_BV[to_device(rows, self._device)]
+        logits_BV = self._prefill_prompts(patch_BPD, group, new_slots)
         if self._sampling.temperature > 0:
             self._sampler.insert(slice(first, end), [sequence.draws() for sequence in group])
         if self._grammar_rows is not None:

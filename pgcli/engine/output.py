@@ -13,7 +13,7 @@ from pgcli.engine.oom import run_in_chunks
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.mask_decoder import MaskDecoder
-from pgcli.records import Alternative, Answer, Mask, Span, TokenLogprob, unanswered
+from pgcli.records import Answer, Mask, Span, unanswered
 from pgcli.tasks import Question
 
 #: A row's index and the row.
@@ -35,28 +35,15 @@ class OutputProcessor:
         self._mask_decoder = mask_decoder
         self._question = question
         self._model = model
-        self._ended: dict[int, list[Sequence]] = {}  # of rows whose other answers go on
 
     def answers(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[Row]:
         """The rows of these sequences, in the given order."""
-        ended = list(self._with_alternatives(sequences))
+        ended = list(sequences)
         for sequence, answer in zip(ended, run_in_chunks(self._answers, ended), strict=True):
             yield (
                 sequence.row_index,
                 oom_answer(self._unanswered(sequence)) if answer is None else answer,
             )
-
-    def _with_alternatives(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[Sequence]:
-        """The sequences, each once all answers of its row have ended, which are added to it."""
-        count = 1 + self._question.alternatives
-        for sequence in sequences:
-            of_row = self._ended.setdefault(sequence.row_index, [])
-            of_row.append(sequence)
-            if len(of_row) == count:
-                del self._ended[sequence.row_index]
-                answer, *alternatives = sorted(of_row, key=lambda answer: answer.alternative)
-                answer.alternatives = alternatives
-                yield answer
 
     def _answers(self, sequences: abc.Sequence[Sequence]) -> list[Answer]:
         spans = [self._spans(sequence) for sequence in sequences]
@@ -69,14 +56,14 @@ class OutputProcessor:
     def _answer(
         self, sequence: Sequence, spans: list[Span], masks: tuple[Mask | None, ...] | None
     ) -> Answer:
-        row, sequences = self._unanswered(sequence), [sequence, *sequence.alternatives]
-        if any(sequence.status == "out_of_memory" for sequence in sequences):
+        row = self._unanswered(sequence)
+        if sequence.status == "out_of_memory":
             return oom_answer(row)
         row = replace(
             row,
-            vision_ms=sum(sequence.vision_ms for sequence in sequences),
-            prefill_ms=sum(sequence.prefill_ms for sequence in sequences),
-            decode_ms=sum(sequence.decode_ms for sequence in sequences),
+            vision_ms=sequence.vision_ms,
+            prefill_ms=sequence.prefill_ms,
+            decode_ms=sequence.decode_ms,
             batch=sequence.batch,
         )
         if sequence.candidates:
@@ -98,25 +85,7 @@ class OutputProcessor:
             finish=sequence.finish,
             logprob=sum(sequence.logprobs) / len(sequence.logprobs),
             masks=masks,
-            alternatives=self._alternatives(sequence),
-            token_logprobs=self._token_logprobs(sequence),
         )
-
-    def _alternatives(self, sequence: Sequence) -> tuple[Alternative, ...] | None:
-        """The sampled answers, with the sums of their log-probabilities; None if none is asked."""
-        if not self._question.alternatives:
-            return None
-        return tuple(
-            Alternative(text_of(self._spans(alternative)), sum(alternative.logprobs))
-            for alternative in sequence.alternatives
-        )
-
-    def _token_logprobs(self, sequence: Sequence) -> tuple[TokenLogprob, ...] | None:
-        """Each token with its log-probability; None if they are not asked."""
-        if not self._question.token_logprobs:
-            return None
-        texts = map(self._tokenizer.token_text, sequence.tokens)
-        return tuple(map(TokenLogprob, texts, sequence.logprobs))
 
     def _spans(self, sequence: Sequence) -> list[Span]:
         count = len(sequence.tokens) - sequence.has_stop_token

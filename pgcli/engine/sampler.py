@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.model.sampling import ARGMAX, sample
+from pgcli.model.sampling import sample
 from pgcli.model.transfer import to_device, to_host
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
@@ -133,7 +133,7 @@ def select_tokens(
 ) -> NextTokens:
     """Each row's next token, with log-probabilities under the model's own distribution.
 
-    `draw_B` holds each row's random number from [0, 1), or ARGMAX; greedy selection needs none.
+    `draw_B` holds each row's random number from [0, 1); greedy selection needs none.
     """
     is_greedy = draw_B is None or sampling.temperature <= 0
     if is_greedy and grammar_mask is None and logits_BV.device.type in ONE_KERNEL:
@@ -176,8 +176,7 @@ def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tenso
 def _select(logits_BV: Tensor, draw_B: Tensor | None, sampling: SamplingParams) -> Tensor:
     if draw_B is None or sampling.temperature <= 0:
         return logits_BV.argmax(-1)
-    sampled_B = sample(logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p)
-    return torch.where(draw_B == ARGMAX, logits_BV.argmax(-1), sampled_B)
+    return sample(logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p)
 
 
 def mask_invalid(logits_BV: Tensor, vocabulary: OutputVocabulary) -> Tensor:

@@ -11,7 +11,6 @@ from pgcli.device.stopwatch import TimedPass
 from pgcli.engine.grammar import START, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.sampling import ARGMAX
 from pgcli.records import DecodedImage, Finish
 
 
@@ -31,11 +30,9 @@ Status = Literal["waiting", "preempted", "finished", "out_of_memory"]
 class Sequence:
     """A prompt about an image, and the tokens generated for it so far.
 
-    `row_index` is the index of its output row, `alternative` counts the answers that are sampled
-    for the same row from 1; 0 is the answer itself, to which they are added as `alternatives` once
-    all have ended. `image_key` is the same for all prompts of an image,
-    `image_uses` is their number. With `candidates` the answer is chosen among them, else it is
-    generated, with a grammar from its state `start`; `tokens` includes the stop token. Times in
+    `row_index` is the index of its output row. `image_key` is the same for all prompts of an
+    image, `image_uses` is their number. With `candidates` the answer is chosen among them, else it
+    is generated, with a grammar from its state `start`; `tokens` includes the stop token. Times in
     milliseconds include all attempts.
     """
 
@@ -45,7 +42,6 @@ class Sequence:
     max_new_tokens: int
     sampling: SamplingParams = GREEDY
     key: str = ""
-    alternative: int = 0
     image: DecodedImage | None = None
     image_key: int = 0
     image_uses: int = 1
@@ -56,7 +52,6 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     #: `NextTokens.near_logprob_B` of each token, where the vocabulary names locations.
     near_logprobs: list[float] = field(default_factory=list)
-    alternatives: list[Sequence] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
     state: GrammarState = START  # replaced by `start`
@@ -93,12 +88,7 @@ class Sequence:
         return sum(encode_pass.ms_of_row() for encode_pass in self.encode_passes)
 
     def draws(self) -> list[float]:
-        """Random numbers from [0, 1), one per token; they depend only on seed and key.
-
-        For a greedy answer beside sampled ones they are ARGMAX.
-        """
-        if self.sampling.temperature <= 0:
-            return [ARGMAX] * self.max_new_tokens
+        """Random numbers from [0, 1), one per token; they depend only on seed and key."""
         stream = Random(f"{self.sampling.seed} {self.key}")
         return [stream.random() for _ in range(self.max_new_tokens)]
 
@@ -136,19 +126,3 @@ def check_finite(logprob: float) -> None:
             "the model's scores are not numbers (NaN)",
             hint="the weights are damaged, or --dtype is too narrow for them: try float32",
         )
-
-
-def split_copies(group: list[Sequence]) -> tuple[list[int], dict[int, int]]:
-    """The indices of the first sequence of each output row, and of the others, each with the
-    position of its row's first among those.
-    """
-    positions: dict[int, int] = {}
-    originals: list[int] = []
-    copies: dict[int, int] = {}
-    for index, sequence in enumerate(group):
-        position = positions.setdefault(sequence.row_index, len(originals))
-        if position == len(originals):
-            originals.append(index)
-        else:
-            copies[index] = position
-    return originals, copies

@@ -431,25 +431,22 @@ class Inventory:
 
     # --- what changed
 
-    def changes(self, saved: Callable[[range], bool], *, moved: bool = False) -> Change | None:
+    def changes(self, saved: Callable[[range], bool]) -> Change | None:
         """The first of `each_change`."""
-        return next(self.each_change(saved, no_stamps(), moved=moved), None)
+        return next(self.each_change(saved, no_stamps()), None)
 
-    def each_change(
-        self, saved: Callable[[range], bool], stamps: np.ndarray, *, moved: bool = False
-    ) -> Iterator[Change]:
+    def each_change(self, saved: Callable[[range], bool], stamps: np.ndarray) -> Iterator[Change]:
         """The known files that are others now, and of whose items some rows are saved.
 
-        With `moved` a file of the same size is the same. A table of which no rows are saved is a
-        change all the same, as it may have other numbers of rows. Images that have stamps are
-        compared by these: see `other_files`.
+        A table of which no rows are saved is a change all the same, as it may have other numbers of
+        rows. Images that have stamps are compared by these: see `other_files`.
         """
         for record, is_touched in sorted(self._changed.items()):
             items = self._range(record)
             is_image = self._kinds[record] == IMAGE
             if is_image and items.start < len(stamps) and stamps[items.start, 0]:
                 continue
-            if not (moved and is_touched) and (not is_image or saved(items)):
+            if not is_image or saved(items):
                 yield Change(self._shown(record), items, is_touched, is_image)
 
     def other_files(self, stamps: np.ndarray) -> Iterator[tuple[int, str, str]]:

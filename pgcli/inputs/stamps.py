@@ -37,18 +37,15 @@ def sizes_and_times(paths: Iterable[str | None]) -> np.ndarray:
     return np.array(known, np.int64)
 
 
-def read_stamp(path: str, stamp: Stamp, *, reads: bool = True) -> Stamp | None:
-    """The stamp of a file now; None for one that is not there.
+def read_stamp(path: str, stamp: Stamp) -> Stamp | None:
+    """The stamp of a file now; None for a missing file.
 
-    Its bytes are read where the time alone is another than in the earlier `stamp`, unless `reads`
-    says that they count as equal.
+    Its bytes are read where the time alone differs from the earlier `stamp`.
     """
     try:
         status = os.stat(path)  # noqa: PTH116
         if status.st_size != stamp[0]:
             return status.st_size, status.st_mtime_ns, 0
-        if not reads:
-            return stamp
         digest = sha256()
         with open_regular(path) as file:
             while chunk := file.read(CHUNK_BYTES):

@@ -145,14 +145,6 @@ class KVCache:
         mask = None if is_real_BL is None else is_real_BS[:, None, None, :slots]
         return position_BL, AttentionMasks(mask, mask)
 
-    def copy(self, rows: Sequence[int]) -> None:
-        """Open a row for each of these rows, with the same keys and values."""
-        first, end = self.rows, self.rows + len(rows)
-        self.reserve(end, max(self.lengths))
-        self._copy_rows([*zip(rows, range(first, end), strict=True)])
-        self.lengths += [self.lengths[row] for row in rows]
-        self._has_padding += [self._has_padding[row] for row in rows]
-
     def append(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row; return positions (B, 1) and masks for the padded rows.
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
-ARGMAX = -1.0  # in place of a random number: the most likely token is taken
 #: The tokens that may be drawn unless top-k says how many. Of 257,000 the others have almost no
 #: mass together, and to sort all of them takes longer than the model's own step.
 MOST_DRAWN = 1024

@@ -22,8 +22,6 @@ BOX = pyarrow.struct([("label", STRING), *((name, FLOAT) for name in BOX_NUMBERS
 RLE = pyarrow.struct([("size", pyarrow.list_(INT)), ("counts", STRING)])
 MASK = pyarrow.struct([("codes", pyarrow.list_(pyarrow.int16())), ("rle", RLE)])
 CHOICE = pyarrow.struct([("text", STRING), ("logprob", FLOAT), ("probability", FLOAT)])
-ALTERNATIVE = pyarrow.struct([("text", STRING), ("logprob", FLOAT)])
-TOKEN_LOGPROB = pyarrow.struct([("token", STRING), ("logprob", FLOAT)])
 TEXT_SCORE = pyarrow.struct(
     [("text", STRING), ("cosine", FLOAT), ("score", FLOAT), ("probability", FLOAT)]
 )
@@ -54,8 +52,6 @@ TYPES: Mapping[str, pyarrow.DataType] = {
     "error_message": STRING,
     "masks": pyarrow.list_(MASK),
     "choices": pyarrow.list_(CHOICE),
-    "alternatives": pyarrow.list_(ALTERNATIVE),
-    "token_logprobs": pyarrow.list_(TOKEN_LOGPROB),
     "text": STRING,
     EMBEDDING: pyarrow.list_(pyarrow.float32()),
     "scores": pyarrow.list_(TEXT_SCORE),

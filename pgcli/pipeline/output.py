@@ -44,7 +44,7 @@ from pgcli.pipeline.state.image_stamps import ImageStamps
 from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, errors_in
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.parts_form import PartsForm
-from pgcli.pipeline.state.record import RunRecord, now, read_record
+from pgcli.pipeline.state.record import RunRecord, now, other_images, read_record
 from pgcli.records import Answer, Item
 from pgcli.stores import Store
 
@@ -63,7 +63,9 @@ def check_record(state: State, request: RunRequest) -> None:
     settings = run_settings(request)
     if request.output.rows_per_file is None:  # as the run began
         settings["rows_per_file"] = state.record.settings.get("rows_per_file")
-    state.record.check_settings(settings, state.name, is_moved=request.running.moved)
+    state.record.check_settings(settings, state.name)
+    if state.shard is not None and (change := state.record.moved_sources(settings)):
+        raise other_images(state.name, change)  # it may have no rows of the others to compare
     check_known_model(request, state.record, state.name)
 
 
@@ -212,16 +214,16 @@ class RunOutput:
         OutputExists for an input that has changed.
         """
         inventory, running = self.rows.inventory, self.request.running
-        gone, is_moved = 0, running.moved
+        gone = 0
         if known is not None or inventory.total is not None:
             stamps = self._stamped
-            listed = [*inventory.each_change(self._has_answers, stamps, moved=is_moved)]
+            listed = [*inventory.each_change(self._has_answers, stamps)]
             for change in listed:
                 if not change.is_image:
                     raise files_changed(self.state.name, [change], None, can_retry=False)
             images = ImageChanges()  # else `unsaved` compares them
             if self.rows.is_addressable:
-                images = compare_images(inventory, stamps, self._has_answers, is_moved=is_moved)
+                images = compare_images(inventory, stamps, self._has_answers)
             self.changed = [*listed, *images.changed]
             can_retry = self.rows.is_addressable and not listed
             if self.changed and not (running.retry_changed and can_retry):
@@ -231,8 +233,10 @@ class RunOutput:
             for index, stamp in images.touched.items():
                 self.stamps.note(index, stamp)
             gone = (inventory.gone + images.gone) * (self.rows.per_item or 1)
+            if self._moved_sources and gone:
+                raise other_images(self.state.name, self._moved_sources)
         if self.coverage.count() and self.rows.is_addressable:
-            check_saved_rows(self._probes(), self.rows, self.state.name, is_moved=is_moved)
+            check_saved_rows(self._probes(), self.rows, self.state.name, is_moved=self._is_moved)
         return gone
 
     def _probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
@@ -278,8 +282,7 @@ class RunOutput:
                     is_answered |= self._check_same(next(known), item, prompt)
             stamp = stamp_at(stamps, item.index)
             if is_answered and stamp[0] and item.path and is_other(item.path, stamp):
-                is_moved = self.request.running.moved
-                images.add(item.index, item.image, item.path, stamp, is_moved=is_moved)
+                images.add(item.index, item.image, item.path, stamp)
             if saved < first + len(item.prompts):
                 self._check_images(images)
                 yield saved, replace(item, prompts=item.prompts[saved - first :])
@@ -288,8 +291,8 @@ class RunOutput:
     def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> bool:
         """Raise OutputExists for a row of another item; return whether it is answered."""
         number, row = saved
-        if change := difference(row, item, prompt):
-            raise input_changed(self.state.name, number, change)
+        if change := difference(row, item, prompt, is_moved=self._is_moved):
+            raise input_changed(self.state.name, number, change, is_moved=self._is_moved)
         return row.get("error") is None
 
     def _check_images(self, images: ImageChanges) -> None:
@@ -320,6 +323,16 @@ class RunOutput:
             return
         if not (self.request.running.retry_changed and stamp_at(self._stamped, index)[0]):
             self.stamps.note(index, stamp)
+
+    @cached_property
+    def _moved_sources(self) -> str:
+        """`old -> new` of the first source that is in another place now; else empty."""
+        return self.record.moved_sources(run_settings(self.request))
+
+    @property
+    def _is_moved(self) -> bool:
+        """Whether the names of images in saved rows are those of other places."""
+        return self.record.is_moved or bool(self._moved_sources)
 
     @cached_property
     def _stamped(self) -> np.ndarray:

@@ -36,8 +36,9 @@ class RowComparison:
     """The number of rows compared, of those with errors, and the differences that were found.
 
     `is_running` while the run goes on, so that no row is missing yet. `is_stdin` where the input
-    was standard input, `is_moved` where the images were moved. `gone` rows are of images that are
-    not in the input any more; `changed_table` says which table of the input has changed.
+    was standard input, `is_moved` where the sources were in another place when rows were made.
+    `gone` rows are of images that are not in the input any more; `changed_table` says which table
+    of the input has changed.
     """
 
     is_running: bool = False
@@ -83,7 +84,7 @@ def check_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
     store = open_store(output)
     record = record_of(output, store)
     request = reopened_request(output, record)
-    comparison.is_moved = "--moved" in record.arguments
+    comparison.is_moved = record.is_moved
     rows = complete_rows(indexed_rows(Path(output)), comparison)
     if "-" in request.sources:
         comparison.is_stdin = True
@@ -119,7 +120,7 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
     inventory = Inventory.scan(request.sources, options, recorded.inventory)
     rows = RunRows(inventory, question)
     comparison.gone = inventory.gone * (rows.per_item or 1)
-    change = inventory.changes(lambda items: True, moved=comparison.is_moved)
+    change = inventory.changes(lambda items: True)
     if change is not None and manifest_ending(change.name) is not None:
         comparison.changed_table = described(change)
         return RunRows(Inventory.scan(request.sources, options), question)
@@ -136,10 +137,10 @@ def changed_files(
         start, stop = items.start * per_item, items.stop * per_item
         return stop - start > bisect_left(errors, stop) - bisect_left(errors, start)
 
-    inventory, is_moved = expected.inventory, comparison.is_moved
-    images = compare_images(inventory, stamps, is_answered, is_moved=is_moved)
+    inventory = expected.inventory
+    images = compare_images(inventory, stamps, is_answered)
     comparison.gone += images.gone * per_item
-    changes = [*inventory.each_change(is_answered, stamps, moved=is_moved), *images.changed]
+    changes = [*inventory.each_change(is_answered, stamps), *images.changed]
     yield from map(described, changes)
 
 
@@ -237,10 +238,10 @@ def compared(comparison: RowComparison) -> str:
     if comparison.is_stdin:
         return "number and order of rows"
     images = "" if comparison.is_moved else "images' names, "
-    sizes = "sizes of files"
-    if not comparison.is_moved:
-        sizes = "sizes and times of files, bytes of touched ones"
-    return f"number and order of rows, ids, {images}prompts, {sizes}"
+    return (
+        f"number and order of rows, ids, {images}prompts, sizes and times of files, bytes of "
+        "touched ones"
+    )
 
 
 def not_compared(comparison: RowComparison) -> Iterator[str]:
@@ -249,6 +250,6 @@ def not_compared(comparison: RowComparison) -> Iterator[str]:
         yield "standard input, which is gone: ids and names of images"
         return
     if comparison.is_moved:
-        yield "names of images, which were moved, and times of files"
+        yield "names of images, which were moved"
     if comparison.gone:
         yield f"{count(comparison.gone, 'row')} of images that are not in the input any more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -39,7 +39,6 @@ NO_RUN_RECORD = Fault(
 )
 
 #: Reads the input of a run again; None if it was standard input.
-Reopen = Callable[[], "Inventory | None"]
 Row = Mapping[str, Any]
 
 
@@ -110,10 +109,10 @@ class ImageLocator:
     """Finds the images of rows, best in the order of the rows.
 
     `images` is the only folder to search for files, by the paths of the run that lead into it, and
-    by the rows' paths and ids relative to it. `url_reader` fetches addresses. `reopen` reads the
-    input of rows that have no record of their run. Where there are no `images`, files that are not
-    where their run found them are searched `beside` another file, in its folder. Problems that
-    concern many images go to `on_event`. Raises UsageError for `images` that are not a folder.
+    by the rows' paths and ids relative to it. `url_reader` fetches addresses. Where there are no
+    `images`, files that are not where their run found them are searched `beside` another file, in
+    its folder. Problems that concern many images go to `on_event`. Raises UsageError for `images`
+    that are not a folder.
     """
 
     def __init__(
@@ -121,13 +120,12 @@ class ImageLocator:
         on_event: OnEvent = ignore,
         images: str | None = None,
         url_reader: Reader | None = None,
-        reopen: Reopen | None = None,
         beside: str | None = None,
     ):
         if images is not None and not os.path.isdir(images):  # noqa: PTH112 - a NUL is no error
             raise UsageError(f"{images} is not a folder", hint="name the folder of the images")
         self.on_event, self.url_reader = on_event, url_reader
-        self._images, self._reopen, self._beside = images, reopen, beside
+        self._images, self._beside = images, beside
         self._input = lru_cache(maxsize=None)(self._open_input)
         self._container = lru_cache(maxsize=None)(Container)
 
@@ -226,7 +224,7 @@ class ImageLocator:
                     yield from expand_source(path)
 
     def _open_input(self, output: Path) -> RunInput:
-        return RunInput(output, self, self._reopen)
+        return RunInput(output, self)
 
 
 class SequentialItems:
@@ -274,8 +272,8 @@ class Container:
 class RunInput:
     """The input of a run as it is recorded, opened when the first item is asked for."""
 
-    def __init__(self, output: Path, locator: ImageLocator, reopen: Reopen | None):
-        self._output, self._locator, self._reopen = output, locator, reopen
+    def __init__(self, output: Path, locator: ImageLocator):
+        self._output, self._locator = output, locator
         self._record = saved_record(output)
         values = self._record.input if self._record is not None else {}
         folder, sources = values.get("folder"), values.get("sources")
@@ -316,13 +314,10 @@ class RunInput:
         return match if is_here else None
 
     def _open(self) -> None:
-        if self._record is not None:
-            rows = reopened_rows(str(self._output), self._locator.url_reader)
-            self._inventory = None if rows is None else rows.inventory
-        elif self._reopen is not None:
-            self._inventory = self._reopen()
-        else:
+        if self._record is None:
             return
+        rows = reopened_rows(str(self._output), self._locator.url_reader)
+        self._inventory = None if rows is None else rows.inventory
         if self._inventory is None:
             self.problem = "it was standard input, which can be read only once"
         else:
@@ -340,5 +335,4 @@ class RunInput:
             return INPUT_NOT_READABLE
         if self._reason is not None:
             return self._reason
-        is_known = self._record is not None or self._reopen is not None
-        return NO_RUN_RECORD if is_in_container(image) and not is_known else NOT_FOUND
+        return NO_RUN_RECORD if is_in_container(image) and self._record is None else NOT_FOUND

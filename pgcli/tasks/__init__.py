@@ -16,7 +16,6 @@ from pgcli.tasks.question import (
     detect,
     ocr,
     segment,
-    with_extras,
     with_region,
 )
 from pgcli.tasks.templates import rows_per_image, template_columns, with_prompts
@@ -37,7 +36,6 @@ __all__ = [
     "score",
     "segment",
     "template_columns",
-    "with_extras",
     "with_prompts",
     "with_region",
 ]

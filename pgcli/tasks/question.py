@@ -35,8 +35,6 @@ class Question:
     around these as an answer. Of the boxes found, `box_filter` says which are kept.
     `choices` are the candidates for every answer; `choices_column` names an item's own.
     `region` is the part of every image that the prompts are about, unless items have their own.
-    Rows have as many sampled answers as `alternatives` says, and with `token_logprobs` the
-    log-probability of each token.
     """
 
     #: Attributes of `EmbeddingQuestion`, as they are for prompts.
@@ -54,8 +52,6 @@ class Question:
     region: Region | None = None
     each: bool = False
     box_filter: BoxFilter = NO_FILTER
-    alternatives: int = 0
-    token_logprobs: bool = False
 
     @property
     def objects_of_prompts(self) -> dict[str, tuple[str, ...]]:
@@ -79,8 +75,6 @@ class Question:
         present = {
             "masks": self.task == "segment",
             "choices": self.has_choices,
-            "alternatives": self.alternatives > 0,
-            "token_logprobs": self.token_logprobs,
         }
         return tuple(name for name in EXTRA_COLUMNS if present[name])
 
@@ -172,20 +166,6 @@ def with_region(question: Question, region: Any) -> Question:
         raise UsageError(
             f"the region {region!r} is {problem}", hint="for example (10, 10, 200, 150)"
         ) from problem
-
-
-def with_extras(question: Question, *, alternatives: int, token_logprobs: bool) -> Question:
-    """The question with so many sampled answers, and log-probabilities of tokens.
-
-    Raises UsageError where answers are picked among choices, which have their log-probabilities.
-    """
-    if question.has_choices and (alternatives or token_logprobs):
-        name = "alternatives" if alternatives else "token-logprobs"
-        raise UsageError(
-            f"--{name} is for generated answers, and this one is picked among choices",
-            hint=f"leave out --{name}: the column choices has every candidate's log-probability",
-        )
-    return replace(question, alternatives=alternatives, token_logprobs=token_logprobs)
 
 
 def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:

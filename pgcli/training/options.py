@@ -62,7 +62,6 @@ SCOPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("init", "probe"), ("--task contrastive", "--task classify")),
         **dict.fromkeys(("loss", "text_column"), ("--task contrastive",)),
         "label_column": ("--task classify",),
-        "label_smoothing": ("--method lora", "--method full", "--task classify"),
         **dict.fromkeys(
             ("prompt", "prompt_column", "answer_column", "dropout", "gradient_checkpointing"),
             ("--method lora", "--method full"),
@@ -76,7 +75,7 @@ SCOPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 #: The options that change weights, by which a run is resumed.
 FIXED = (
-    *("model", "init", "loss", "probe", "epochs", "steps", "warmup", "label_smoothing"),
+    *("model", "init", "loss", "probe", "epochs", "steps", "warmup"),
     *("max_grad_norm", "seed", "eval_fraction"),
     *("eval_every", "patience", "dtype", "max_pixels", "fast_decode"),
 )
@@ -125,8 +124,8 @@ class TrainOptions:
         "Rows of an update.", min=1, default_text="32, contrastive 256, classify 64"
     )
     micro_batch: int | None = _learning(
-        "Rows computed at once, which does not change the update; auto: as many as fit, with "
-        "--task the whole batch; halved when memory runs out.",
+        "Rows computed at once, which does not change the update; auto: the fastest number that "
+        "fits, with --task the whole batch; halved when memory runs out.",
         min=1,
         auto=True,
     )
@@ -148,12 +147,6 @@ class TrainOptions:
         "The weight decay of the kernels of linear layers and convolutions.",
         min=0.0,
         default_text="0, contrastive 1e-4, classify 0.05 without --probe",
-    )
-    label_smoothing: float = _learning(
-        "The share of the target that is spread over all tokens, or labels.",
-        default=0.0,
-        min=0.0,
-        max=0.9,
     )
     max_grad_norm: float = _learning(
         "Gradients with a larger norm are scaled down to it; 0: none are.", default=1.0, min=0.0

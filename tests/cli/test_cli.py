@@ -116,15 +116,14 @@ def test_every_error_class_has_its_exit_code(cli, monkeypatch):
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
 
-def test_full_temporary_folder_is_no_bug(cli, workdir, pretended, monkeypatch):
-    option = ("--view", "page.html")
+def test_full_temporary_folder_is_no_bug(cli, workdir, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_get_default_tempdir", no_folder)
-    code, _, err = cli("caption", EXAMPLES, "-q", *option)
+    code, _, err = cli("view", "-", "-q")
     assert (code, "pgcli: cannot write a temporary file: No usable" in err) == (14, True), err
     assert "TMPDIR" in err
     monkeypatch.setattr(tempfile, "gettempdir", full)
-    code, _, err = cli("caption", EXAMPLES, "-q", *option)
+    code, _, err = cli("view", "-", "-q")
     assert (code, "pgcli: cannot write /tmp/one: No space left" in err) == (14, True), err
 
 
@@ -155,12 +154,10 @@ def test_recorded_batch_size_is_that_of_the_question(
 ):
     needed = batch_bytes(read_config(BUILTIN), 4, 9, new_tokens=new_tokens)
     monkeypatch.setattr(loader, "free_bytes", lambda device: int(needed / SHARE_OF_FREE["cpu"]) + 9)
-    summary = tmp_path / "summary.json"
-    model = ["--model", "demo", "--device", "cpu", "--dtype", "float32"]
-    model += ["--summary-json", summary]
+    model = ["--model", "demo", "--device", "cpu", "--dtype", "float32", "--log-format", "json"]
     code, _, err = cli("ask", EXAMPLES / "one.png", "--prompt", "what?", *options, *model)
     assert code == 0, err
-    assert json.loads(summary.read_text())["batch_size"] == 9
+    assert json.loads(err.splitlines()[-1])["batch_size"] == 9
 
 
 def test_parquet_metadata_has_the_settings(cli, tmp_path, pretended):

@@ -43,6 +43,25 @@ def test_file_that_the_reference_shows_is_valid(cli):
     assert cli("status rows.jsonl")[0] == 0  # the next tests read text again, not a log of JSON
 
 
+def test_variables_are_those_of_a_machine_or_a_session():
+    options = [
+        one for name in COMMANDS for record in declared(name).records for one in options_of(record)
+    ]
+    names = "MODEL REVISION ADAPTER DEVICE DTYPE QUANTIZE BATCH_SIZE ENGINES WORKERS ALLOW_URLS "
+    names += "CONFIG LOG_FORMAT NO_PROGRESS QUIET DEBUG"
+    assert {one.variable for one in options} - {None} == {f"PGCLI_{name}" for name in names.split()}
+
+
+def test_help_has_all_options_after_all_only(cli):
+    shown, everything = (cli(f"caption --help{words}")[1] for words in ("", " --all"))
+    options = [one for record in declared("caption").records for one in options_of(record)]
+    assert [one.flag for one in options if f"{one.flag} " not in everything] == []
+    assert [one.flag for one in options if one.seldom and f"{one.flag} " in shown] == []
+    assert "--help --all shows all options" in shown
+    assert len(options) < 50  # and --help
+    assert cli("caption --all")[0] == 2
+
+
 def test_variables_mean_the_same_in_all_commands():
     """Those of options that answering commands have too."""
     shared = {}

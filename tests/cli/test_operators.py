@@ -139,9 +139,11 @@ def test_log_of_json_lines_on_a_terminal_has_no_bar():
     assert events(shown.replace("\r", ""))
 
 
-def test_summary_json_has_the_times_of_stages(cli):
-    assert cli(f"{RUN} -o rows.jsonl --summary-json summary.json")[0] == 3
-    seconds = json.loads(Path("summary.json").read_text())["seconds"]
+def test_summary_in_the_log_has_the_times_of_stages(cli):
+    code, _, err = cli(f"{RUN} -o rows.jsonl --log-format json")
+    assert code == 3
+    (summary,) = of_kind("summary", err)
+    seconds = summary["seconds"]
     stages = {"total", "loading", "answering", "waited_for_images", "vision", "prefill", "decode"}
     assert seconds.keys() == stages
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]

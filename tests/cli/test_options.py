@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -183,10 +182,6 @@ def made(pattern: str) -> Observe:
     return lambda _: sorted(str(path) for path in Path().glob(pattern))
 
 
-def text_has(words: str) -> Observe:
-    return lambda _: words in Path("photos/a.txt").read_text()
-
-
 def saved_rows(file: str) -> Observe:
     return lambda _: len(Path(file).read_text().splitlines()) if Path(file).is_file() else None
 
@@ -216,13 +211,6 @@ def change_image() -> None:
     Image.new("RGB", (9, 9)).save("photos/a.png")
 
 
-def move_folder() -> None:
-    """Copy the folder, as to another disk, and continue there."""
-    moved = f"{Path.cwd()}-moved"
-    shutil.copytree(".", moved)
-    os.chdir(moved)
-
-
 @dataclass
 class Case:
     """An option: a command line without it, what to add, and what is observed in both runs."""
@@ -240,7 +228,6 @@ PHOTOS = "caption photos --model demo"
 LETTERS = ["a.png", "b.png", "c.png", "d.png"]
 ROW = "ask rows.jsonl --model demo"
 BOX = "segment photos --object a --model demo"
-TEXTS = f"{PHOTOS} --limit 1 --sidecar .txt"
 CASES = {
     # model
     "--model": Case("caption photos", "--model me/mine", loaded("model"), "demo", "me/mine"),
@@ -252,10 +239,6 @@ CASES = {
     "--batch-size": Case(PHOTOS, "--batch-size 7", loaded("batch_size"), None, 7),
     "--engines": Case(f"{PHOTOS} --device mps", "--engines 2", lambda outcome: outcome.code, 0, 2),
     "--ray": Case(f"{PHOTOS} -o new.jsonl", "--ray local", lambda done: done.code, 0, 2),
-    "--ray-gpus": Case(
-        PHOTOS, "--ray-gpus 0.5", prints("--ray-gpus applies to --ray"), False, True
-    ),
-    "--ray-cpus": Case(PHOTOS, "--ray-cpus 2", prints("--ray-cpus applies to --ray"), False, True),
     "--mask-decoder": Case(
         "segment photos --object a --model demo",
         *("--mask-decoder masks.npz", loaded("mask_decoder_file"), None, Path("masks.npz")),
@@ -285,13 +268,7 @@ CASES = {
         "detect photos --model demo --object a --object b",
         *("--each", question("templates"), ("detect a ; b",), ("detect a", "detect b")),
     ),
-    "--min-score": Case(BOX, "--min-score 0.2", box_limit("min_score"), None, 0.2),
     "--min-confidence": Case(BOX, "--min-confidence 0.5", box_limit("min_confidence"), None, 0.5),
-    "--nms": Case(BOX, "--nms 0.4", box_limit("nms"), None, 0.4),
-    "--alternatives": Case(PHOTOS, "--alternatives 2", question("alternatives"), 0, 2),
-    "--token-logprobs": Case(
-        PHOTOS, "--token-logprobs", lambda done: "token_logprobs" in done.rows[0], False, True
-    ),
     # input
     "--image-column": Case(ROW, "--image-column other", column("width"), [40], [20]),
     "--id-column": Case(ROW, "--id-column name", column("id"), ["one"], ["uno"]),
@@ -330,12 +307,9 @@ CASES = {
         "detect photos --object a --limit 1 --model demo",
         *("--draw drawn", made("drawn/*"), [], ["drawn/a.png"]),
     ),
-    "--view": Case(PHOTOS, "--view page.html", made("*.html"), [], ["page.html"]),
     "--sidecar": Case(
         f"{PHOTOS} --limit 1", "--sidecar .txt", made("photos/*.txt"), [], ["photos/a.txt"]
     ),
-    "--prepend": Case(TEXTS, "--prepend sks", text_has("sks"), False, True),
-    "--append": Case(TEXTS, "--append !", text_has("!"), False, True),
     "--rows-per-file": Case(
         f"{PHOTOS} -o parts/",
         "--rows-per-file 3",
@@ -359,18 +333,11 @@ CASES = {
         before="caption photos --model demo -o out.jsonl",
         prepare=change_image,
     ),
-    "--moved": Case(
-        "caption photos --model demo -o out.jsonl",
-        *("--moved", code, 13, 0),
-        before="caption photos --model demo -o out.jsonl --limit 2",
-        prepare=move_folder,
-    ),
     "--dry-run": Case(PHOTOS, "--dry-run", lambda done: done.out == "", False, True),
     "--quiet": Case(PHOTOS, "--quiet", lambda done: done.err == "", False, True),
     "-q": Case(PHOTOS, "-q", lambda done: done.err == "", False, True),
     "--verbose": Case(PHOTOS, "--verbose", prints("prompt: caption en"), False, True),
     "-v": Case(PHOTOS, "-v", prints("prompt: caption en"), False, True),
-    "--summary-json": Case(PHOTOS, "--summary-json s.json", made("s.json"), [], ["s.json"]),
     "--config": Case(PHOTOS, "--config c.toml", row_count, 4, 1),
     "--log-format": Case(PHOTOS, "--log-format json", prints('"event": "summary"'), False, True),
     "--no-progress": Case(

@@ -44,10 +44,7 @@ def repair() -> None:
 
 
 @pytest.mark.parametrize("line", RUNS.values(), ids=RUNS)
-@pytest.mark.parametrize("environment", [{}, {"PGCLI_OVERWRITE": "1"}])
-def test_printed_commands_run(line, environment, cli, monkeypatch):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def test_printed_commands_run(line, cli):
     with used_store():
         code, _, said = cli(line)
         assert code == 3, said

@@ -10,10 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.errors import HfHubHTTPError
 from rich.console import Console
 
-from pgcli import doctor
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.commands import doctor as shown
 from pgcli.cli.main import main
@@ -311,34 +309,3 @@ class TestHub:
         monkeypatch.setenv("HF_TOKEN", "password")
         assert hub.login().state == "warn"
         assert "password" not in hub.login().description
-
-    def test_network_is_used_only_with_online(self, monkeypatch):
-        def reached():
-            raise AssertionError("nothing may reach out")
-
-        monkeypatch.setattr(hub, "reachable", reached)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        assert "hub" not in [finding.name for finding in doctor.examine()]
-        with pytest.raises(AssertionError, match="reach out"):
-            list(doctor.examine(online=True))
-
-    def test_unreachable_hub_is_reported(self, monkeypatch):
-        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-        found = hub.reachable()
-        assert (found.state, found.name) == ("bad", "hub")
-
-    @pytest.mark.parametrize(
-        ("code", "expected", "state"),
-        [(None, "accepts the token", "ok"), (401, "rejects", "bad"), (503, "503", "warn")],
-    )
-    def test_token_is_checked_with_the_hub(self, monkeypatch, code, expected, state):
-        def whoami(api):
-            if code:
-                response = SimpleNamespace(status_code=code, headers={}, request=None)
-                raise HfHubHTTPError(f"answer {code}", response=response)
-
-        monkeypatch.setenv("HF_TOKEN", SECRET)
-        monkeypatch.setattr("huggingface_hub.HfApi.whoami", whoami)
-        found = hub.reachable()
-        assert (found.state, expected in found.description) == (state, True)
-        assert SECRET not in found.description

@@ -53,7 +53,6 @@ def small_heap(monkeypatch) -> None:
 QUESTIONS = {
     "free": Question("ask", None, TOKENS),
     "strict": tasks.detect(["red circle", "blue square"], strict=True, max_new_tokens=14),
-    "alternatives": replace(Question("ask", None, TOKENS), alternatives=2),
 }
 
 
@@ -66,9 +65,8 @@ def comparable(found: Iterable[tuple[int, Answer]]) -> list[tuple[int, Answer]]:
 
 def without_batch(row: Answer) -> Answer:
     """The row without what may depend on the batch."""
-    alternatives = row.alternatives and tuple(replace(a, logprob=0) for a in row.alternatives)
     zeros = dict.fromkeys(("vision_ms", "prefill_ms", "decode_ms", "batch", "logprob"), 0)
-    return replace(row, alternatives=alternatives, **zeros)
+    return replace(row, **zeros)
 
 
 def assert_same_answers(
@@ -106,8 +104,7 @@ def test_oom_loses_doubles_or_changes_no_row(loaded, expected_answers, monkeypat
         with monkeypatch.context() as patch:
             memory = LimitedMemory(patch, site, size)
             assert_same_answers(fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected)
-            # the alternatives of a prompt share its image and its prefill
-            assert memory.failures or size > (1 if name == "alternatives" else 2)
+            assert memory.failures or size > 2
 
 
 #: Calls that leave keys, random numbers or tokens: their owner, and how to count the rows.

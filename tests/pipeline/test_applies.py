@@ -50,10 +50,6 @@ def request(command: str, typed: dict[str, Any], outside: dict[str, Any]) -> Run
 #: A command, an option that does not apply to it, and what else is given.
 WITHOUT_EFFECT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"rows_per_file": 3}, {"output": "rows.jsonl"}),
-    ("caption", {"prepend": "a"}, {}),
-    ("caption", {"append": "a"}, {}),
-    ("caption", {"ray_gpus": 1}, {}),
-    ("caption", {"ray_cpus": 1}, {}),
     ("caption", {"top_p": 0.5}, {}),
     ("caption", {"top_k": 5}, {}),
     ("ask", {"temperature": 1}, {"choice": ["yes", "no"]}),
@@ -76,8 +72,6 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"retry_changed": True}, {}),
     ("caption", {"retry_changed": True}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
-    ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
-    ("caption", {"view": "a.html"}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"draw": "drawn"}, {"output": "rows/", "ray": "local"}),
     ("caption", {"sidecar": ".txt"}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"format": "jsonl"}, {"output": "rows.parquet"}),
@@ -85,8 +79,6 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("embed", {"draw": "drawn"}, {}),
     ("score", {"sidecar": ".txt"}, {}),
     ("ask", {"sidecar": ".txt"}, {"prompt": ["what?", "where?"]}),
-    ("ask", {"alternatives": 2}, {"choice": ["yes", "no"]}),
-    ("ask", {"token_logprobs": True}, {"choice": ["yes", "no"]}),
 ]
 #: The same, where the input is refused when it is read: photos have no columns.
 WITHOUT_COLUMNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -207,7 +199,6 @@ VALUES = {
     "output": "rows.jsonl",
     "draw": "drawn",
     "format": "jsonl",
-    "view": "page.html",
     "sidecar": ".txt",
     "on_error": "record",
     "config": "c.toml",
@@ -228,29 +219,34 @@ def value_for(option: Option) -> str:
     return VALUES[option.name]
 
 
-def set_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the variables of all options of all commands; the files that they name are there."""
-    Path("c.toml").write_text('keep = "b"\n[ask]\nchoices-column = "c"\n')
+def set_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set all options of all commands, by variables and in a file; files that they name exist."""
     Path("prompts.txt").write_text("how many?\n")
     Path("masks.npz").touch()
     Path("lora").mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         Path("lora", name).write_text("{}")
     names = [name for summaries in PANELS.values() for name in summaries]
+    keys = {}
     for record in {record for name in names for record in declared(name).records}:
         for option in options_of(record):
             if option.variable is not None:
                 monkeypatch.setenv(option.variable, value_for(option))
-    monkeypatch.setenv("PGCLI_DRY_RUN", "0")
+            elif not option.own and (not option.repeat or option.commas):
+                keys[option.key] = value_for(option)
+    keys["dry-run"] = "0"
+    Path("c.toml").write_text("".join(f'{key} = "{value}"\n' for key, value in keys.items()))
+    monkeypatch.setenv("PGCLI_CONFIG", "c.toml")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_all_variables_at_once_break_no_command(command, monkeypatch, cli):
-    set_all_variables(monkeypatch)
+def test_all_options_in_the_file_break_no_command(command, monkeypatch, cli):
+    set_all_options(monkeypatch)
     if command in ("embed", "score", "classify"):
         monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
         monkeypatch.setattr(running, "load_engine", task.load_engine)
     words = [f"--{name}={value}" for name, value in NEEDED.get(command, {}).items()]
+    words += ["--config", "c.toml"]
     words += ["--label=cat", "--label=dog"] if command == "classify" else []
     code, _, err = cli(command, "photos", *words)
     assert (code, "ignored" in err) == (0, False), err
@@ -268,10 +264,9 @@ def test_variable_that_does_not_apply_breaks_nothing(line, monkeypatch, cli):
 
 def test_variable_of_another_task_does_not_break_training(monkeypatch, cli):
     Path("rows.jsonl").write_text('{"image": "photos/a.png", "prefix": "a", "suffix": "b"}\n')
-    monkeypatch.setenv("PGCLI_TEXT_COLUMN", "caption")
-    monkeypatch.setenv("PGCLI_LABEL_COLUMN", "kind")
+    Path("columns.toml").write_text('text-column = "caption"\nlabel-column = "kind"\n')
     monkeypatch.setenv("PGCLI_REVISION", "main")
-    line = "train rows.jsonl --model demo -o out --dry-run"
+    line = "train rows.jsonl --model demo -o out --dry-run --config columns.toml"
     assert cli(line)[0] == 0
     code, _, err = cli(f"{line} --text-column caption")
     assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
@@ -281,13 +276,13 @@ def test_python_has_what_the_environment_and_the_file_set(monkeypatch):
     Path("c.toml").write_text(
         'limit = 1\nlang = "fr"\nno-timing = true\n[caption]\nlang = "de"\nworkers = 0\n'
     )
-    monkeypatch.setenv("PGCLI_LIMIT", "7")
-    monkeypatch.setenv("PGCLI_ROWS_PER_FILE", "3")
+    monkeypatch.setenv("PGCLI_LIMIT", "7")  # not a variable
+    monkeypatch.setenv("PGCLI_WORKERS", "3")
     values = outside_values("caption", records_of("caption"), "c.toml")
-    assert values == {"limit": 7, "lang": "de", "no_timing": True, "workers": 0, "rows_per_file": 3}
+    assert values == {"limit": 1, "lang": "de", "no_timing": True, "workers": 3}
     report = pgcli.run("caption", "photos", output="rows.jsonl", model="demo", config="c.toml")
     (row,) = report.read()
     assert (row.prompt, row.vision_ms) == ("caption de", None)
-    monkeypatch.setenv("PGCLI_LIMIT", "none")
-    with pytest.raises(UsageError, match="PGCLI_LIMIT: 'none' is not a whole number"):
+    monkeypatch.setenv("PGCLI_WORKERS", "none")
+    with pytest.raises(UsageError, match="PGCLI_WORKERS: 'none' is not a whole number"):
         pgcli.run("caption", "photos", output="rows.jsonl", model="demo")

@@ -173,14 +173,6 @@ def test_an_image_that_is_gone_keeps_its_row(run, cli):
     assert (code, "4 of 5 rows match the input" in out) == (0, True)
 
 
-def test_moved_images_are_compared_by_size(run, cli):
-    assert run()[0] == 0
-    save(NAMES[1], 11, "blue")
-    assert run("--moved")[0] == 0
-    save(NAMES[1], 12)
-    assert run("--moved")[0] == 13
-
-
 def test_sources_that_moved_keep_their_names(cli, monkeypatch):
     words = ["caption", "photos/0.ppm", "photos/*.ppm", "--model", "demo", "--exclude", "*4*"]
     Path("photos/0.ppm").rename("photos/first.bmp")
@@ -189,13 +181,13 @@ def test_sources_that_moved_keep_their_names(cli, monkeypatch):
     assert cli(*words, "-o", output)[0] == 0
     shutil.copytree("photos", "moved/photos")
     ways = words[0], "moved/photos/first.bmp", "moved/photos/*.ppm", *words[3:]
-    code, _, err = cli(*ways, "-o", output, "--moved")
+    code, _, err = cli(*ways, "-o", output)
     assert (code, "type the sources as before, in the folder that" in " ".join(err.split())) == (
         13,
         True,
     )
     monkeypatch.chdir("moved")
-    code, _, err = cli(*words, "-o", output, "--moved")
+    code, _, err = cli(*words, "-o", output)
     assert (code, "nothing to do" in err) == (0, True), err
 
 

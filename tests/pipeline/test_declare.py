@@ -116,7 +116,7 @@ def test_defaults_are_valid_and_names_are_unique(command):
 
 def test_fingerprint_has_the_options_that_rows_depend_on():
     assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
-    names = "max_new_tokens temperature top_p top_k seed alternatives token_logprobs region"
+    names = "max_new_tokens temperature top_p top_k seed region"
     assert fingerprint_values(AnsweringOptions()).keys() == {*names.split()}
     assert fingerprint_values(RunningOptions()) == {}
     assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}
@@ -142,11 +142,10 @@ def test_words_of_a_call_are_those_of_the_command_line():
 
 
 def test_request_has_its_question_and_records():
-    values = read(lang="de", region=(1, 2, 3, 4), alternatives=2, limit=3, max_new_tokens=9)
+    values = read(lang="de", region=(1, 2, 3, 4), limit=3, max_new_tokens=9)
     request = make_request("caption", ["photos"], values, typed=values)
     assert request.question.templates == ("caption de",)
     assert request.question.region == (1.0, 2.0, 3.0, 4.0)
-    assert request.question.extra_columns == ("alternatives",)
     assert (request.sources, request.input.limit) == (("photos",), 3)
     assert request.folder == str(Path.cwd())
     with pytest.raises(UsageError, match="object is not given"):

@@ -140,17 +140,31 @@ def test_a_grown_list_of_sources_names_the_new_ones_from_the_first_folder(cli):
     assert images == [*NAMES, "photos/0.png", "photos/1.png", f"{top}/data/photos/2.png"]
 
 
-def test_the_same_relative_name_in_another_folder_is_another_input(cli):
+def test_a_copy_of_the_input_in_another_folder_resumes_the_run(cli):
     top = Path.cwd()
-    shutil.copytree("data", "other")
     assert caption(cli, "data/m.jsonl", output=top / "rows.jsonl")[0] == 0
-    Path("elsewhere").mkdir()
-    shutil.copytree("data", "elsewhere/data")
+    shutil.copytree("data", "elsewhere/data", copy_function=shutil.copyfile)  # with other times
     os.chdir("elsewhere")
     code, _, err = caption(cli, "data/m.jsonl", output=top / "rows.jsonl")
+    assert (code, "nothing to do" in err) == (0, True), err
+    code, out, _ = cli("check", top / "rows.jsonl")
+    assert (code, "rows match the input" in out) == (0, True), out
+
+
+def test_another_input_of_the_same_name_is_refused(cli):
+    top = Path.cwd()
+    assert caption(cli, "data/photos", output=top / "rows.jsonl")[0] == 0
+    shutil.copytree("data", "changed/data")
+    Image.new("RGB", (9, 9)).save("changed/data/photos/0.png")
+    shutil.copytree("data", "fewer/data")
+    Path("fewer/data/photos/0.png").unlink()
+    os.chdir("changed")
+    code, _, err = caption(cli, "data/photos", output=top / "rows.jsonl")
+    assert (code, "0.png has changed" in err) == (13, True), err
+    os.chdir("../fewer")
+    code, _, err = caption(cli, "data/photos", output=top / "rows.jsonl")
     assert code == 13
-    assert f"{top}/data/m.jsonl -> {top}/elsewhere/data/m.jsonl" in err.replace("\n", "")
-    assert caption(cli, "data/m.jsonl", "--moved", output=top / "rows.jsonl")[0] == 0
+    assert f"{top}/data/photos -> {top}/fewer/data/photos" in err.replace("\n", "")
 
 
 def test_a_model_is_the_same_by_any_name_of_its_folder(cli, tiny, monkeypatch):

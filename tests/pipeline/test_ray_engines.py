@@ -277,7 +277,7 @@ def test_silent_cluster_ends_the_command_with_17(ray, caption, monkeypatch):
 def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
     monkeypatch.setattr(ray_engines, "NOTE_SECONDS", 0.0)
     looks = iter(range(100))
-    words = ["caption", "photos", "-o", "rows/", *OPTIONS, "--ray", "auto", "--ray-cpus", "2"]
+    words = ["caption", "photos", "-o", "rows/", *OPTIONS, "--ray", "auto"]
     monkeypatch.setattr("tests.support.fake_ray.NODE_ACTORS", 0)
     ray.on_wait = lambda: (
         next(looks) == 3 and monkeypatch.setattr("tests.support.fake_ray.NODE_ACTORS", 2)

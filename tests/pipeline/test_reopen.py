@@ -18,10 +18,10 @@ RUNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("ask", ["photos"], {"prompt": ["a {b}?", "é\udcff"], "prompts_file": "lines.txt"}),
     ("ask", ["rows.csv"], {"choices_column": "options", "keep": ["a", "source"], "id_column": "n"}),
     ("ask", ["-"], {"prompt": "yes?", "choice": ["yes", "no"], "null": True}),
-    ("detect", ["photos"], {"object": ["cat", "{dog}"], "each": True, "strict": True, "nms": 0.5}),
+    ("detect", ["photos"], {"object": ["cat", "{dog}"], "each": True, "strict": True}),
     ("detect", ["photos"], {"object": "cat", "region": "1,2,3.5,4", "max_new_tokens": 9}),
     ("segment", ["photos"], {"object": "cat", "mask_decoder": "masks.npz", "min_confidence": 0.1}),
-    ("ocr", ["s3://bucket/a"], {"allow_urls": True, "temperature": 0.5, "alternatives": 2}),
+    ("ocr", ["s3://bucket/a"], {"allow_urls": True, "temperature": 0.5}),
     ("embed", [], {"text": "a cat", "texts_file": "lines.txt", "raw_text": True}),
     ("score", ["rows.csv"], {"text_column": "caption", "include": ["*.png", "a,b"]}),
     ("classify", ["photos"], {"label": "cat", "label_file": "lines.txt", "template": "a {label}"}),
@@ -52,7 +52,7 @@ def test_request_is_made_again_from_its_record(command, sources, options, monkey
     for name in ("rows.csv", "lines.txt"):
         Path(name).unlink()
     Path("photos").mkdir()  # a folder, in which keep and choices name no columns
-    monkeypatch.setenv("PGCLI_LIMIT", "1")
+    monkeypatch.setenv("PGCLI_ALLOW_URLS", "1")
     monkeypatch.chdir(tmp_path)
     reopened = reopened_request("rows.jsonl", record)
     assert (reopened.question, reopened.input) == (request.question, request.input)

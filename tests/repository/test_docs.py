@@ -25,13 +25,11 @@ from pgcli.records import (
     EXTRA_COLUMNS,
     SCORE_COLUMNS,
     TEXT_COLUMNS,
-    Alternative,
     Choice,
     LabelProbability,
     Mask,
     Rle,
     TextScore,
-    TokenLogprob,
 )
 from pgcli.registry import BUILT_IN
 from pgcli.rows import RowSchema, answer_digest
@@ -50,9 +48,6 @@ ROWS = {
     "kept": RowSchema(keep=("sku",)).row(answer(kept={"sku": {"a": [1]}})),
     "choices": RowSchema(extras=("choices",)).row(
         answer(choices=(Choice("yes", -0.5, 1.0),), tokens=None, finish=None, logprob=None)
-    ),
-    "alternatives": RowSchema(extras=("alternatives", "token_logprobs")).row(
-        answer(alternatives=(Alternative("no", -2.5),), token_logprobs=(TokenLogprob("yes", -0.5),))
     ),
     "detect": RowSchema().row(answer(task="detect", boxes=(BOX, BOX))),
     "segment": RowSchema(extras=("masks",)).row(

@@ -130,23 +130,18 @@ FORMULAS += ["\u200b-1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20x", " \u3000\uf
 HOSTILE = [*FORMULAS, 'a,"b"\nc', "'quoted", "fine", " fine = 1", "a-b", "\u00e9=1"]
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_csv_escapes_formulas_unless_raw(cli, tmp_path, raw):
+def test_csv_escapes_formulas(cli, tmp_path):
     rows = [row(index, answer=text, kept={"=k": text}) for index, text in enumerate(HOSTILE)]
     file, output = saved(tmp_path / "r.jsonl", rows), tmp_path / "o.csv"
-    exported(cli, file, "csv", output, *["--csv-raw"] * raw)
+    exported(cli, file, "csv", output)
     with open(output, encoding="utf-8", newline="") as opened:
         header, *lines = csv.reader(opened)
     column = header.index("answer")
     reported = [line[column] for line in lines]
     assert [line[-1] for line in lines] == reported
-    if raw:
-        assert reported == HOSTILE
-        assert header[-1] == "=k"
-    else:
-        count = len(FORMULAS)
-        assert reported == [f"'{text}" for text in FORMULAS] + HOSTILE[count:]
-        assert header[-1] == "'=k"
+    count = len(FORMULAS)
+    assert reported == [f"'{text}" for text in FORMULAS] + HOSTILE[count:]
+    assert header[-1] == "'=k"
 
 
 # All formats

@@ -272,7 +272,7 @@ def test_impossible_boxes_and_masks_are_not_drawn(results):
 
 def test_rows_whose_boxes_are_null_are_drawn_without_boxes(results):
     saved(results, [row(0, boxes=None), row(1, boxes=None, masks=[]), row(2, boxes=[box("a")])])
-    for options in ((), ("--min-score", "0.1", "--nms", "0.5")):
+    for options in ((), ("--min-confidence", "0.1", "--nms", "0.5")):
         assert viewed(results, "-o", "g.html", "--draw", "drawn", "--overwrite", *options) == 0
         assert [file.name for file in Path("drawn").iterdir()] == ["00002.png"]
 

@@ -108,7 +108,6 @@ class Programs:
         words += [*self._kind.options.split(), *options.split()]
         lease = json.dumps(LEASE)
         if self._kind.model == "Ray":
-            words += ["--ray-gpus", "1"]  # which the cluster only counts
             return ray_cluster.start_run(self._cluster.address, words, self._folder, LEASE=lease)
         return ForkedRun(
             words,

@@ -75,7 +75,7 @@ def command(output: str, *options: str) -> list[str]:
 
 def on_ray(cluster: Any, *options: str, address: str = "") -> subprocess.Popen[str]:
     """A run into `rows/` whose engines need no model, on the GPUs that the cluster counts."""
-    words = command("rows/", "--ray-gpus", "1", *options)
+    words = command("rows/", *options)
     RUNS.append(start_run(address or cluster.address, words))
     return RUNS[-1]
 

@@ -191,13 +191,13 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
 def test_rows_that_the_store_did_not_take_are_not_counted(pattern, saved, status_code, capsys):
     with unreliable_store() as server:
         server.troubles.append(Trouble(pattern, status_code, body=EXPIRED))
-        options = ["--summary-json", "summary.json", "--no-quiet"]
-        assert caption(*options) == 14
+        assert caption("--log-format", "json", "--no-quiet") == 14
         err = capsys.readouterr().err
         notice = f"stopped after {saved} rows, saved" if saved else "stopped before the first row"
         assert notice in err
         assert "credentials" in err
-        summary = json.loads(Path("summary.json").read_text())
+        events = [json.loads(line) for line in err.splitlines()]
+        (summary,) = [event for event in events if event["event"] == "summary"]
         assert summary["rows"] == saved
         assert sum(summary["errors"].values()) == (saved == 11)
         assert not saved or status(capsys)["rows"] == saved

@@ -109,7 +109,7 @@ def test_loss_and_gradients_are_the_means_of_those_of_transformers(tmp_path, gen
 
 def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(tmp_path, monkeypatch):
     _, ours = pair(tmp_path, 2)
-    whole = our_loss(ours, label_smoothing=0.1)
+    whole = our_loss(ours)
     whole.backward()
     expected = {name: one.grad for name, one in ours.named_parameters() if one.grad is not None}
     ours.zero_grad()
@@ -122,22 +122,8 @@ def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(tmp_path, monk
 
     monkeypatch.setattr(F, "cross_entropy", counted)
     monkeypatch.setattr(answer_loss_module, "CHUNK_BYTES", 4 * 4 * VOCABULARY)
-    parts = our_loss(ours, label_smoothing=0.1)
+    parts = our_loss(ours)
     parts.backward()
     assert sorted(seen) == sorted([4, 4, 4, 3] * 2)  # 15 answer tokens, also in the backward pass
     assert parts.item() == pytest.approx(whole.item(), rel=1e-6)
     assert_same_gradients(ours, expected)
-
-
-def test_label_smoothing(tmp_path):
-    """A share of the target goes to all tokens; the weights of tokens are those of their row."""
-    _, ours = pair(tmp_path, 2)
-    with torch.no_grad():
-        hard, smooth = our_loss(ours), our_loss(ours, label_smoothing=0.2)
-        text = tokens(ROWS, ours)
-        hidden = ours(ours.encode(pixels()), text.token_BT, text.position_BS, text.masks)
-        logits = ours.decoder.lm_head(hidden, ours.decoder.embed_tokens.weight)
-        mean_BT = logits.log_softmax(-1).mean(-1)
-        is_answer_BT = text.label_BT >= 0
-        uniform = -((mean_BT * is_answer_BT).sum(1) / is_answer_BT.sum(1)).mean()
-    assert smooth.item() == pytest.approx((0.8 * hard + 0.2 * uniform).item(), rel=1e-5)

@@ -68,7 +68,7 @@ def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
     model = ImageClassifier(ClassifierConfig("siglip", vision, tuple(WORDS)))
     init_towers(model, seed=0)
     micro = MicroBatches(micro_batch, is_fixed=is_fixed)
-    return ClassifyTask(**shared(model, micro), label_smoothing=0.1)
+    return ClassifyTask(**shared(model, micro))
 
 
 def gradients(task: Any) -> tuple[float, list[Tensor]]:

@@ -28,9 +28,6 @@ COLOURS = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 class DoctorOptions(JsonOptions):
     """The options of `doctor`."""
 
-    online: bool = opt(
-        "Also check that the Hub answers, and accepts the token.", panel="How to run", default=False
-    )
     strict: bool = opt(
         "Exit with 5 if a check is bad.", panel="How to run", default=False, own=True
     )
@@ -42,7 +39,7 @@ class DoctorOptions(JsonOptions):
     "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
     "problems; with --strict, with 5 if anything is bad.",
     DoctorOptions,
-    examples="$ pgcli doctor\n$ pgcli doctor --online --json",
+    examples="$ pgcli doctor\n$ pgcli doctor --json",
     reads_config=False,  # an invalid file is one of the findings
 )
 def doctor(call: CliCall) -> None:
@@ -51,7 +48,7 @@ def doctor(call: CliCall) -> None:
     options = call.build(DoctorOptions)
     with Screen().status("checking this machine"):
         settings = check_config(call.values.get("config") or os.environ.get("PGCLI_CONFIG"))
-        findings = [settings, *examine(online=options.online)]
+        findings = [settings, *examine()]
     show(findings, as_json=options.json)
     if not has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")

@@ -185,8 +185,8 @@ class Summary:
             return ""
         if self.tally.all_errors:
             return f"to retry the rows with errors: {retry_command(self.request)}"
-        is_seen = self.request.output.view is not None or self.request.output.format == "text"
-        return "" if is_seen else f"pgcli view {shlex.quote(output)}"
+        is_text = self.request.output.format == "text"
+        return "" if is_text else f"pgcli view {shlex.quote(output)}"
 
 
 def retry_command(request: RunRequest) -> str:

@@ -47,11 +47,6 @@ def is_text(o: Options) -> bool:
     return o.task not in WITHOUT_ANSWERS
 
 
-def is_generated(o: Options) -> bool:
-    """Whether answers are not picked among choices."""
-    return not o.choice and o.choices_column is None
-
-
 def is_folder(o: Options) -> bool:
     """Whether the output is a folder of Parquet files."""
     return named_format(o.output) == FOLDER
@@ -105,7 +100,6 @@ NEEDS: Mapping[str, Rule] = {
         "{model} has no revisions to choose from",
         "{flag} goes with a name on the Hub",
     ),
-    "ray": Rule(lambda o: o.ray is not None, "{flag} applies to --ray"),
     "folder": Rule(
         is_folder,
         "{flag} needs a folder of Parquet files as output",
@@ -128,13 +122,10 @@ NEEDS: Mapping[str, Rule] = {
         "{flag} writes answers, and the rows of {task} have none",
         LEAVE_OUT,
     ),
-    "sidecar": Rule(lambda o: o.sidecar is not None, "{flag} applies to the texts of --sidecar"),
-    "generated": Rule(is_generated),
-    "generation": Rule(is_generated, "{flag} does not apply to choices"),
-    "sampling": Rule(
-        lambda o: o.temperature > 0 or o.alternatives > 0,
-        "{flag} applies where a --temperature is given",
+    "generation": Rule(
+        lambda o: not o.choice and o.choices_column is None, "{flag} does not apply to choices"
     ),
+    "sampling": Rule(lambda o: o.temperature > 0, "{flag} applies where a --temperature is given"),
 }
 
 #: Two options of which only one applies.
@@ -156,7 +147,7 @@ PAIRS: Sequence[tuple[str, str, Rule]] = (
     ("shard", "ray", either("leave one of them out")),
     ("overwrite", "shard", either("remove the output and its folder .pgcli first")),
     ("overwrite", "retry_errors retry_changed", either("leave out {flag}")),
-    ("draw view sidecar", "ray shard", WHEN_SAVED),
+    ("draw sidecar", "ray shard", WHEN_SAVED),
     ("retry_errors retry_changed", "shard", WHEN_SAVED),
 )
 DEFAULTS: Mapping[str, Any] = {

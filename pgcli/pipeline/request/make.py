@@ -24,7 +24,7 @@ from pgcli.pipeline.request.questions import (
     CommandOptions,
     text_lines,
 )
-from pgcli.tasks import Question, with_extras, with_region
+from pgcli.tasks import Question, with_region
 
 
 def records_of(command: str) -> tuple[type, ...]:
@@ -71,11 +71,7 @@ def build_request(
     own: CommandOptions = build(COMMANDS[command], values)
     question = own.question(answering, sources)
     if isinstance(question, Question):
-        question = with_extras(
-            with_region(question, answering.region),
-            alternatives=answering.alternatives,
-            token_logprobs=answering.token_logprobs,
-        )
+        question = with_region(question, answering.region)
     return RunRequest(
         question=question,
         sources=sources,

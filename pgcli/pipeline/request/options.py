@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from pgcli.stores import Reader
 
 _model = partial(opt, panel="Which model", affects_rows=False)
-_ray = partial(_model, seldom=True, needs="ray")
 _input = partial(opt, panel="Which images")
 _glob = partial(_input, metavar="GLOB", repeat=True, needs="images")
 _allow = partial(_input, default=False, affects_rows=False)
 _answering = partial(opt, panel="What to ask")
 _output = partial(opt, panel="Where to", affects_rows=False)
-_affix = partial(_output, metavar="TEXT", seldom=True, needs="sidecar")
 _running = partial(opt, panel="How to run", affects_rows=False)
 _flag = partial(_running, default=False)
 _retry = partial(_flag, needs="resumable local")
@@ -91,12 +89,6 @@ class ModelOptions:
         metavar="ADDRESS",
         needs="folder",
     )
-    ray_gpus: float | None = _ray(
-        "GPUs of the cluster for each engine; 0.5: two engines on each.",
-        min=0.0,
-        default_text="1 if the cluster has GPUs",
-    )
-    ray_cpus: int | None = _ray("Cores of the cluster for each engine.", min=1, default_text="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,21 +206,6 @@ class AnsweringOptions:
     seed: int = _answering(
         "Equal seeds sample equal answers at every batch size.", default=0, min=0
     )
-    alternatives: int = _answering(
-        "Also sample N answers, at --temperature or else at 1; the answer itself stays the most "
-        "likely one.",
-        default=0,
-        min=0,
-        max=1000,
-        seldom=True,
-        needs="generated",
-    )
-    token_logprobs: bool = _answering(
-        "Add a column with each token and its log-probability.",
-        default=False,
-        seldom=True,
-        needs="generated",
-    )
     region: Region | None = _answering(
         "Ask about xmin,ymin,xmax,ymax, in pixels of each upright image.",
         metavar="BOX",
@@ -255,18 +232,11 @@ class OutputOptions:
         metavar="DIR",
         needs="local text-model",
     )
-    view: str | None = _output(
-        "Write a page of the answers, as pgcli view does, with prompts side by side.",
-        metavar="PAGE",
-        needs="local images",
-    )
     sidecar: str | None = _output(
         "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
         metavar=".ENDING",
         needs="local answers one-prompt",
     )
-    prepend: str | None = _affix("Start each text of --sidecar with this.")
-    append: str | None = _affix("End each text of --sidecar with this.")
     no_timing: bool = _output(
         "Leave times and batch sizes null, so that equal runs write equal rows.",
         default=False,
@@ -302,13 +272,7 @@ class RunningOptions:
     retry_changed: bool = _retry(
         "Ask the rows whose images have changed again and keep the others."
     )
-    moved: bool = _flag("Resume although the images are now in another place.", seldom=True)
     dry_run: bool = _flag("Check everything, print the plan, and exit.")
-    summary_json: str | None = _running(
-        "Write counts, errors and times by stage as a JSON object, also of a failed run.",
-        metavar="FILE",
-        seldom=True,
-    )
     quiet: bool = _flag("Print errors only.", short=("-q",))
     verbose: bool = _flag("Print the plan, and times by stage.", short=("-v",))
 

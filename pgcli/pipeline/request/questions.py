@@ -73,11 +73,16 @@ class AskOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxOptions:
-    """Which boxes rows, pages and exports have."""
+class ConfidenceOptions:
+    """Which boxes rows have."""
 
-    min_score: float | None = _share("Leave out boxes with a score below this.")
     min_confidence: float | None = _share("Leave out boxes with a confidence below this.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxOptions(ConfidenceOptions):
+    """Which boxes pages and exports have."""
+
     nms: float | None = _share(
         "Of boxes with the same label that overlap by more than this, keep the most confident.",
         metavar="IOU",
@@ -86,11 +91,11 @@ class BoxOptions:
     @property
     def box_filter(self) -> BoxFilter:
         """The boxes to keep."""
-        return BoxFilter(self.min_score, self.min_confidence, self.nms)
+        return BoxFilter(self.min_confidence, self.nms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetectOptions(BoxOptions):
+class DetectOptions(ConfidenceOptions):
     """The options of `detect`."""
 
     object: tuple[str, ...] = _texts("What to find; repeatable.", default=REQUIRED)
@@ -106,13 +111,13 @@ class DetectOptions(BoxOptions):
             self.object,
             strict=self.strict,
             each=self.each,
-            box_filter=self.box_filter,
+            box_filter=BoxFilter(self.min_confidence),
             max_new_tokens=answering.max_new_tokens,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentOptions(BoxOptions):
+class SegmentOptions(ConfidenceOptions):
     """The options of `segment`."""
 
     object: tuple[str, ...] = same(DetectOptions, "object")
@@ -125,7 +130,8 @@ class SegmentOptions(BoxOptions):
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
         most = answering.max_new_tokens
-        return tasks.segment(self.object, box_filter=self.box_filter, max_new_tokens=most)
+        boxes = BoxFilter(self.min_confidence)
+        return tasks.segment(self.object, box_filter=boxes, max_new_tokens=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,7 @@ from pgcli.rows import prompt_of, task_of
 
 Row = Mapping[str, Any]
 MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
-WAYS_OUT = (
-    "restore it; --moved compares names and sizes only; another -o starts anew, "
-    "--overwrite replaces it"
-)
+WAYS_OUT = "restore it; another -o starts anew, --overwrite replaces it"
 
 
 def check_saved_rows(
@@ -92,9 +89,9 @@ class ImageChanges:
     gone: int = 0
     touched: dict[int, Stamp] = field(default_factory=dict)
 
-    def add(self, index: int, name: str, path: str, stamp: Stamp, *, is_moved: bool) -> None:
+    def add(self, index: int, name: str, path: str, stamp: Stamp) -> None:
         """Compare a file with the stamp of an item."""
-        now = read_stamp(path, stamp, reads=not is_moved)
+        now = read_stamp(path, stamp)
         if now is None:
             self.gone += 1
         elif (now[0], now[2]) != (stamp[0], stamp[2]):
@@ -104,17 +101,13 @@ class ImageChanges:
 
 
 def compare_images(
-    inventory: Inventory,
-    stamps: np.ndarray,
-    is_answered: Callable[[range], bool],
-    *,
-    is_moved: bool,
+    inventory: Inventory, stamps: np.ndarray, is_answered: Callable[[range], bool]
 ) -> ImageChanges:
     """Compare the images on this machine with those that were answered, by their stamps."""
     changes = ImageChanges()
     for index, name, path in inventory.other_files(stamps):
         if is_answered(range(index, index + 1)):
-            changes.add(index, name, path, stamp_at(stamps, index), is_moved=is_moved)
+            changes.add(index, name, path, stamp_at(stamps, index))
     return changes
 
 

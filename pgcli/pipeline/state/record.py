@@ -30,7 +30,8 @@ class RunRecord:
 
     `settings` are what its rows depend on, `model` what is known of the model's files and dtype
     (empty before one is loaded), `input` what reads the sources again. A folder has `file_rows` in
-    each file. `begun` is the time of the first row.
+    each file. `begun` is the time of the first row. `is_moved` says that rows were made while the
+    sources were in other folders, so that the names of their images are not compared.
     """
 
     run_id: str
@@ -41,27 +42,25 @@ class RunRecord:
     begun: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[str] = ()
+    is_moved: bool = False
 
     def to_bytes(self) -> bytes:
         """The content of `run.json`."""
         values = {"version": VERSION, **asdict(self)}
         return json.dumps(values, indent=1, default=str).encode() + b"\n"
 
-    def check_settings(self, settings: Settings, output: str, *, is_moved: bool = False) -> None:
-        """Raise OutputExists if the run was begun with other settings, or with other sources."""
+    def check_settings(self, settings: Settings, output: str) -> None:
+        """Raise OutputExists if the run was begun with other settings, the sources apart."""
         if changes := differences(self.settings, settings):
             raise OutputExists(
                 f"{output} belongs to a run with other settings: {'; '.join(changes)}",
                 hint="the command that made it resumes it; another -o leaves it alone; "
                 "--overwrite replaces it",
             )
-        change = changed_source(self.settings.get(SOURCES), plain(settings).get(SOURCES))
-        if change and not is_moved:
-            raise OutputExists(
-                f"{output} belongs to a run of other images: {change}",
-                hint="the command that made it, in the same folder, resumes it; if the same images "
-                "were moved, --moved does; another -o leaves it alone; --overwrite replaces it",
-            )
+
+    def moved_sources(self, settings: Settings) -> str:
+        """`old -> new` of the first source that is in another place now; else empty."""
+        return changed_source(self.settings.get(SOURCES), plain(settings).get(SOURCES))
 
     def check_model(self, model: Settings, output: str) -> None:
         """Raise OutputExists if another model, or the model in another dtype, made the rows."""
@@ -84,6 +83,7 @@ class RunRecord:
             model={**self.model, **later.model},
             versions=later.versions,
             arguments=later.arguments,
+            is_moved=self.is_moved or bool(self.moved_sources(later.settings)),
         )
 
 
@@ -98,9 +98,18 @@ def read_record(store: Store) -> RunRecord | None:
         return None
     kinds: dict[str, type] = {"run_id": str, "settings": dict, "input": dict, "model": dict}
     kinds |= {"file_rows": int, "begun": str}
-    kinds |= {"versions": dict, "arguments": list}
+    kinds |= {"versions": dict, "arguments": list, "is_moved": bool}
     is_valid = all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())
     return record if is_valid and record.file_rows > 0 else None
+
+
+def other_images(output: str, change: str) -> OutputExists:
+    """The error for sources in another place that do not have the images of saved rows."""
+    return OutputExists(
+        f"{output} belongs to a run of other images: {change}",
+        hint="the command that made it, in the same folder, resumes it; another -o leaves it "
+        "alone; --overwrite replaces it",
+    )
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:

@@ -303,13 +303,11 @@ def works_of(output: RunOutput, ranges: Sequence[range]) -> Iterator[Work]:
 
 
 def resources_of(request: RunRequest, has_gpus: bool) -> Resources:
-    """What each actor takes of the cluster, by the options or by what there is."""
-    model = request.model
-    uses_gpus = has_gpus and model.device != "cpu"
-    gpus = float(uses_gpus) if model.ray_gpus is None else model.ray_gpus
+    """What each actor takes of the cluster."""
+    gpus = float(has_gpus and request.model.device != "cpu")
     checkpoint, _ = find_checkpoints(request)
     is_small = total_bytes(checkpoint.folder) < SINGLE_THREAD_BYTES
-    return Resources(gpus, model.ray_cpus or (1 if gpus or is_small else LARGE_MODEL_CPUS))
+    return Resources(gpus, 1 if gpus or is_small else LARGE_MODEL_CPUS)
 
 
 class Cluster:

@@ -118,7 +118,7 @@ def without_leading_dot(part: str, is_folder: bool) -> str:
 
 
 #: The options that apply to formats that name them.
-FORMAT_OPTIONS = frozenset("labels store_images image_prefix prepend append csv_raw".split())
+FORMAT_OPTIONS = frozenset("labels store_images image_prefix prepend append".split())
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,3 @@ class ExportOptions:
     )
     prepend: str = _texts("txt, caption: start each text with this.", default="", metavar="TEXT")
     append: str = _texts("txt, caption: end each text with this.", default="", metavar="TEXT")
-    csv_raw: bool = _texts(
-        "csv: write texts unchanged, even if a spreadsheet takes them for formulas.", default=False
-    )

@@ -22,26 +22,26 @@ _FORMULA = re.compile(
 
 def write_csv(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file, a line for each row."""
-    names, is_raw = [*export.stats.columns], export.options.csv_raw
+    names = [*export.stats.columns]
     with open(target, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)  # lines end in \r\n, so that texts with either are quoted
-        writer.writerow(cell(name, is_raw=is_raw) for name in names)
+        writer.writerow(map(cell, names))
         for entry in entries:
             for row in entry.rows:
-                writer.writerow(cell(row.get(name), is_raw=is_raw) for name in names)
+                writer.writerow(cell(row.get(name)) for name in names)
                 export.counts.boxes += len(row["boxes"])
             export.counts.images += 1
 
 
-def cell(value: Any, *, is_raw: bool) -> Any:
-    """The value as a cell; unless `is_raw`, an apostrophe precedes a text that is a formula."""
+def cell(value: Any) -> Any:
+    """The value as a cell; an apostrophe precedes a text that is a formula."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = json_text(value) if isinstance(value, list | dict) else str(value)
-    return f"'{text}" if not is_raw and _FORMULA.match(text) else text
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
-CSV = ExportFormat(write_csv, options=frozenset({"csv_raw"}))
+CSV = ExportFormat(write_csv)
 
 
 def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:

@@ -77,9 +77,7 @@ def prefix_lm_masks(prefix_B: Tensor, slots: int, window: int | None) -> Attenti
     return AttentionMasks(mask_BSS[:, None], sliding_BSS[:, None])
 
 
-def answer_loss(
-    model: PaliGemma, patch_BPD: Tensor, tokens: AnswerTokens, *, label_smoothing: float = 0.0
-) -> Tensor:
+def answer_loss(model: PaliGemma, patch_BPD: Tensor, tokens: AnswerTokens) -> Tensor:
     """The sum of the rows' losses, each the mean over its answer and stop token.
 
     Logits are computed for these tokens only, in chunks, and again in the backward pass. They are
@@ -94,9 +92,7 @@ def answer_loss(
     def loss_of_tokens(start: int, stop: int) -> Tensor:
         chunk = slice(start, stop)
         logit_mV = decoder.lm_head(hidden_MD[chunk], decoder.embed_tokens.weight)
-        loss_m = F.cross_entropy(
-            logit_mV.float(), label_M[chunk], reduction="none", label_smoothing=label_smoothing
-        )
+        loss_m = F.cross_entropy(logit_mV.float(), label_M[chunk], reduction="none")
         return (loss_m * weight_M[chunk]).sum()
 
     chunk_tokens = max(1, CHUNK_BYTES // (4 * decoder.config.vocab_size))

@@ -163,7 +163,6 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     task = AnswerTask(
         **inputs.fields(model, preprocessing, save, micro_batches, dtype),
         tokenizer=plan.tokenizer,
-        label_smoothing=options.label_smoothing,
     )
     task.data.errors.reasons.update(plan.faults)
     if is_divided:

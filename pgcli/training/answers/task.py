@@ -34,7 +34,6 @@ class AnswerTask(ImageTask[PaliGemma]):
     """
 
     tokenizer: Tokenizer
-    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         self.truths = TrueAnswers.of(self.data.evaluation)
@@ -82,7 +81,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         def loss_of_rows() -> Tensor:
             pixels_BCRR = self.pixels(batch).to(self.model.projector.weight.dtype)
             patch_BPD = self.model.encode(pixels_BCRR)
-            return answer_loss(self.model, patch_BPD, tokens, label_smoothing=self.label_smoothing)
+            return answer_loss(self.model, patch_BPD, tokens)
 
         with self.autocast():
             loss = compute(self.model, loss_of_rows)

@@ -43,7 +43,6 @@ class ClassifyTask(ImageTask[ImageClassifier]):
     order of `feature_keys`.
     """
 
-    label_smoothing: float = 0.0
     feature_ND: Tensor | None = None
     feature_keys: Mapping[str, int] = field(default_factory=dict)
 
@@ -128,9 +127,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
     def _loss_sum(self, logit_BK: Tensor, label_B: Tensor) -> Tensor:
-        return F.cross_entropy(
-            logit_BK, label_B, reduction="sum", label_smoothing=self.label_smoothing
-        )
+        return F.cross_entropy(logit_BK, label_B, reduction="sum")
 
 
 def _count_right(logit_BK: Tensor, label_B: Tensor) -> float:

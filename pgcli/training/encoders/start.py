@@ -125,7 +125,7 @@ def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
 
     micro_batches = MicroBatches(options.micro_batch, is_fixed=bool(options.micro_batch))
     fields = inputs.fields(model, preprocessing, save, micro_batches)
-    task = ClassifyTask(**fields, label_smoothing=options.label_smoothing)
+    task = ClassifyTask(**fields)
     if options.probe:
         model.vision.requires_grad_(requires_grad=False)
         track = partial(tracked, on_event=inputs.on_event, unit="batches")
