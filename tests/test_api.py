@@ -522,7 +522,7 @@ class TestWhatIsAsked:
             (
                 "detect",
                 {"objects": ["a", "b"], "each": True, "min_confidence": 0.5},
-                {"templates": ("detect a", "detect b"), "box_filter": BoxFilter(None, 0.5)},
+                {"templates": ("detect a", "detect b"), "box_filter": BoxFilter(0.5)},
             ),
             ("segment", {"objects": "cat"}, {"objects": ("cat",)}),
             ("ocr", {}, {"templates": ("ocr",)}),

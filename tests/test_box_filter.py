@@ -54,7 +54,9 @@ def test_what_is_not_a_box_stays_in_a_row(value):
 
 
 def test_masks_of_a_row_are_left_out_with_their_boxes():
-    boxes = [{"label": "a", "xmin": 0, "ymin": 0, "xmax": 9, "ymax": 9, "score": s} for s in (0, 1)]
+    boxes = [
+        {"label": "a", "xmin": 0, "ymin": 0, "xmax": 9, "ymax": 9, "confidence": s} for s in (0, 1)
+    ]
     row = {"boxes": boxes, "masks": ["first", "second"]}
     assert BoxFilter(0.5).row(row) == {"boxes": boxes[1:], "masks": ["second"]}
     assert BoxFilter().row(row) is row
