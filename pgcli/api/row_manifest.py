@@ -12,7 +12,7 @@ from typing import Any
 from pgcli.api.sources import as_list, image_bytes
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
-from pgcli.inputs.paths import url_scheme
+from pgcli.stores.urls import url_scheme
 
 BATCH = 256  # rows whose images are encoded at once
 

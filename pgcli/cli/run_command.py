@@ -9,7 +9,6 @@ from typing import BinaryIO
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.cli.ui.progress import StageProgress
-from pgcli.inputs.paths import url_scheme
 from pgcli.pipeline.checks import image_limits
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.summary import Summary
@@ -18,6 +17,7 @@ from pgcli.pipeline.run import run
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.images import saved_record
 from pgcli.results.row_hook import RowHook
+from pgcli.stores.urls import url_scheme
 
 
 def run_request(request: RunRequest) -> int:

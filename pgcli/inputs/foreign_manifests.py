@@ -8,8 +8,8 @@ import shlex
 
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
-from pgcli.inputs.paths import url_scheme
 from pgcli.inputs.readers import InputFile
+from pgcli.stores.urls import url_scheme
 
 HEAD_BYTES = 2**16
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

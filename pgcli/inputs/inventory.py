@@ -45,7 +45,7 @@ from pgcli.inputs.file_table import (
 )
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
-from pgcli.inputs.paths import display_name, url_scheme
+from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.scan import Scan
 from pgcli.inputs.stamps import no_stamps, sizes_and_times
@@ -54,6 +54,7 @@ from pgcli.inputs.tables import Table
 from pgcli.inputs.unique_ids import check_indices, check_unique
 from pgcli.inputs.walk import FAULTS
 from pgcli.records import Item
+from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 
 OPEN_TABLES = 4

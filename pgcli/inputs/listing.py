@@ -15,7 +15,7 @@ from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
 from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.options import NameFilter, ReadOptions, matches
-from pgcli.inputs.paths import display_name, display_path, parse_path, url_scheme
+from pgcli.inputs.paths import display_name, display_path
 from pgcli.inputs.readers import (
     IMAGE_ENDINGS,
     NO_ENDING,
@@ -42,7 +42,8 @@ from pgcli.inputs.walk import (
     without_hidden,
 )
 from pgcli.stores import Entry, Reader, RemoteError
-from pgcli.stores.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path
+from pgcli.stores.files import parse_path
+from pgcli.stores.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path, url_scheme
 
 _SCHEMES = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
 _HINTS = {

@@ -7,12 +7,12 @@ import posixpath
 import re
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import quote_from_bytes
 
 from pgcli.records import OUTSIDE_FOLDER, Fault
-from pgcli.stores.urls import join_url, url_fault, without_credentials
+from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.urls import join_url, url_fault, url_scheme, without_credentials
 
-_SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
 _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 MISSING = Fault("missing", "The row names no image.")
@@ -29,12 +29,6 @@ _OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of t
 MAX_PATH = 4096
 
 
-def url_scheme(text: str) -> str | None:
-    """The scheme of a URL (`s3`, `https`); None for a path and for a `file:` URI."""
-    match = _SCHEME.match(text)
-    return (match[1] or match[2]).lower() if match else None
-
-
 def display_path(path: str) -> str:
     """The path as the output writes it: a `file:` URI if it is not UTF-8 or looks like a URI."""
     try:
@@ -42,16 +36,6 @@ def display_path(path: str) -> str:
     except UnicodeEncodeError:
         return _file_uri(path)
     return _file_uri(path) if path.startswith("file:") else without_credentials(path)
-
-
-def parse_path(text: str) -> str:
-    """The path of a `file:` URI, undecodable bytes as surrogates; other text unchanged."""
-    if not text.startswith("file:"):
-        return text
-    path = text.removeprefix("file:")
-    if path.startswith("//"):
-        path = path.removeprefix("//").removeprefix("localhost")
-    return os.fsdecode(unquote_to_bytes(path.encode("utf-8", "surrogateescape")))
 
 
 def display_name(text: str) -> str:
@@ -78,15 +62,6 @@ def rebased(name: str, folder: str, base: str) -> str:
     absolute = os.path.join(folder, path)  # noqa: PTH118
     is_plain = ".." not in path.lstrip("./").split("/")  # else a link may lead elsewhere
     return display_path(os.path.relpath(absolute, base) if is_plain else absolute)
-
-
-def resolves_inside(path: str, root: str) -> bool:
-    """Whether the path, all links resolved, is in `root` (a real path)."""
-    try:
-        target = os.path.realpath(path)
-    except ValueError:  # a text that no file name can be: NUL, half of a surrogate pair
-        return False
-    return target == root or target.startswith(root.rstrip("/") + "/")
 
 
 def _file_uri(path: str) -> str:

@@ -27,16 +27,11 @@ from pgcli.inputs.options import (
     needed_columns,
     prompt_columns,
 )
-from pgcli.inputs.paths import (
-    ImageLocation,
-    display_name,
-    locate_anywhere,
-    rebased,
-    url_scheme,
-)
+from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, rebased
 from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import check_row, repeated_id, row_id, row_name, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
+from pgcli.stores.urls import url_scheme
 
 NAME = "standard input"
 CHUNK_BYTES = 64 * 2**10

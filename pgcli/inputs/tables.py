@@ -17,7 +17,6 @@ import pyarrow as pa
 from pgcli import registry
 from pgcli.arrow_types import NULL, can_cast, common_type, json_column
 from pgcli.errors import ManifestError
-from pgcli.inputs import paths
 from pgcli.inputs.file_table import NAMED, TABLE, FileRecord
 from pgcli.inputs.options import (
     ALL,
@@ -29,6 +28,7 @@ from pgcli.inputs.options import (
     needed_columns,
     prompt_columns,
 )
+from pgcli.inputs.paths import ImageLocation, display_name, locate_below
 from pgcli.inputs.readers import (
     START,
     InputFile,
@@ -47,7 +47,8 @@ from pgcli.inputs.rows import (
     row_to_item,
 )
 from pgcli.records import Fault, Item
-from pgcli.stores.urls import parent_url
+from pgcli.stores.files import parse_path
+from pgcli.stores.urls import parent_url, url_scheme
 
 #: Rows between two marks; a million rows have a thousand of them.
 EVERY = 1000
@@ -230,13 +231,13 @@ class Table:
                 row = row._replace(fault=fault)
             yield number, row._replace(values={**place, **row.values}) if place else row
 
-    def _locate(self, path: str) -> paths.ImageLocation:
+    def _locate(self, path: str) -> ImageLocation:
         allow_urls = self._options.url_reader is not None
         base = self.file.base
-        return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls, base=base)
+        return locate_below(self._folder, path, self._root, allow_urls=allow_urls, base=base)
 
-    def _locate_member(self, name: str) -> paths.ImageLocation:
-        return paths.ImageLocation(paths.display_name(name), self.file.local_path)
+    def _locate_member(self, name: str) -> ImageLocation:
+        return ImageLocation(display_name(name), self.file.local_path)
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """The own ids of the chosen rows, each with its position."""
@@ -275,9 +276,9 @@ class Table:
             path, _ = row_image(row, self._options)
         except BadValue:
             return None
-        if path is None or row.span is not None or paths.url_scheme(path) is not None:
+        if path is None or row.span is not None or url_scheme(path) is not None:
             return None
-        return os.path.join(self._folder, paths.parse_path(path))  # noqa: PTH118
+        return os.path.join(self._folder, parse_path(path))  # noqa: PTH118
 
     # --- scanning
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import TOO_LONG, parse_path, resolves_inside, url_scheme
+from pgcli.inputs.paths import TOO_LONG
 from pgcli.records import OUTSIDE_FOLDER, Fault
+from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.urls import url_scheme
 
 #: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.
 OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"

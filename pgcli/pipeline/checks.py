@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
-from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.output import FOLDER, TEXT, output_format
 from pgcli.pipeline.request import current_folder
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.task import KNOWS, check_model, default_model
-from pgcli.stores.urls import has_credentials, is_in_object_store, without_credentials
+from pgcli.stores.files import parse_path
+from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
 from pgcli.tasks import template_columns
 
 if TYPE_CHECKING:

@@ -125,8 +125,8 @@ class Results(Sequence[Answer]):
         return f"<Results: {len(self):,} answers{f', {errors:,} of them errors' if errors else ''}>"
 
     def _repr_html_(self) -> str:
-        from pgcli.inputs.paths import parse_path
         from pgcli.results.notebook import page
+        from pgcli.stores.files import parse_path
 
         return page(self, parse_path)
 

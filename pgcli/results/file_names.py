@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from pgcli.inputs.paths import parse_path
+from pgcli.stores.files import parse_path
 
 LONGEST_NAME = 255  # bytes that file systems allow
 LONGEST_PATH = 2048  # bytes; a longer path, or a deeper one, loses its outermost folders

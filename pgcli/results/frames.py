@@ -25,11 +25,11 @@ from pgcli.images.formats import (
 )
 from pgcli.images.image_spec import ImageLimits, Size
 from pgcli.images.pixels import PNG_EXIF, SIDEWAYS
-from pgcli.inputs.paths import url_scheme
 from pgcli.records import Box, Item, Rle
 from pgcli.results.drawings.drawings import read_original
 from pgcli.rle import decode, encode
 from pgcli.stores import Reader
+from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 
 OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import PgcliError, UsageError
-from pgcli.inputs.paths import locate_url, parse_path, resolves_inside, url_scheme
+from pgcli.inputs.paths import locate_url
 from pgcli.inputs.readers import manifest_ending
 from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
@@ -22,7 +22,8 @@ from pgcli.pipeline.reopen import reopened_rows
 from pgcli.pipeline.state.record import RunRecord, read_record, state_folder
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader, open_folder
-from pgcli.stores.urls import is_web, url_path
+from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.urls import is_web, url_path, url_scheme
 
 if TYPE_CHECKING:
     from pgcli.inputs import Inventory

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
 from pgcli.foreign_text import decode_text
-from pgcli.inputs.paths import url_scheme
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.publish import write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.stores.files import open_regular
+from pgcli.stores.urls import url_scheme
 
 MAX_NAME_BYTES = 255  # of file systems
 MAX_BLANK_BYTES = 2**16

@@ -10,6 +10,7 @@ import stat
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from pgcli.errors import UsageError
 from pgcli.foreign_text import (
@@ -47,6 +48,25 @@ class OutsideFolderError(OSError):
 
     def __init__(self, path: FilePath):
         super().__init__(errno.EXDEV, "it is outside its folder", os.fsdecode(path))
+
+
+def parse_path(text: str) -> str:
+    """The path of a `file:` URI, undecodable bytes as surrogates; other text unchanged."""
+    if not text.startswith("file:"):
+        return text
+    path = text.removeprefix("file:")
+    if path.startswith("//"):
+        path = path.removeprefix("//").removeprefix("localhost")
+    return os.fsdecode(unquote_to_bytes(path.encode("utf-8", "surrogateescape")))
+
+
+def resolves_inside(path: str, root: str) -> bool:
+    """Whether the path, all links resolved, is in `root` (a real path)."""
+    try:
+        target = os.path.realpath(path)
+    except ValueError:  # a text that no file name can be: NUL, half of a surrogate pair
+        return False
+    return target == root or target.startswith(root.rstrip("/") + "/")
 
 
 def kind_of(mode: int) -> str:

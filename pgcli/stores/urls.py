@@ -12,6 +12,7 @@ WEB_SCHEMES = frozenset({"http", "https"})
 OBJECT_SCHEMES = frozenset({"s3", "gs", "az"})
 SCHEMES = WEB_SCHEMES | OBJECT_SCHEMES | {"hf"}
 
+_SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
 #: A user name, and perhaps a password, before the host. `hf:` writes a revision after an `@`.
 _CREDENTIALS = re.compile(
     r"(?<![A-Za-z0-9+.-])((?!hf:)[A-Za-z][A-Za-z0-9+.-]*://)(?!anonymous@)[^/?#\s]*@"
@@ -33,6 +34,12 @@ _SIGNED = frozenset(
     "ses spr sip sdd skoid sktid skt ske sks skv saoid suoid scid".split()
 )
 _QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s?#\"<>]*)\?([^\s#\"<>]*)")
+
+
+def url_scheme(text: str) -> str | None:
+    """The scheme of a URL (`s3`, `https`); None for a path and for a `file:` URI."""
+    match = _SCHEME.match(text)
+    return (match[1] or match[2]).lower() if match else None
 
 
 def scheme_of(url: str) -> str:

@@ -15,13 +15,14 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
-from pgcli.inputs.paths import display_name, url_scheme
+from pgcli.inputs.paths import display_name
 from pgcli.labelled_rows import ANSWER_COLUMNS, ExampleColumns, one_of
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions, models
 from pgcli.stores import Reader, make_reader
+from pgcli.stores.urls import url_scheme
 
 if TYPE_CHECKING:
     from pgcli.pipeline.progress.events import OnEvent

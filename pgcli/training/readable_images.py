@@ -10,8 +10,8 @@ from pgcli.errors import NoInputError
 from pgcli.images import ImageDecoder
 from pgcli.images.image_spec import ImageSpec
 from pgcli.images.pool import decode_ahead
-from pgcli.inputs.paths import url_scheme
 from pgcli.records import Fault
+from pgcli.stores.urls import url_scheme
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import RowErrors, TrainingRow, TrainingRows
 

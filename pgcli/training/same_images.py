@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.inputs.paths import url_scheme
 from pgcli.stores.files import open_regular
+from pgcli.stores.urls import url_scheme
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.seeds import seed_of
 

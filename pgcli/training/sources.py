@@ -17,7 +17,7 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.foreign_manifests import foreign_manifest, is_label_studio, read_head
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.options import REGION
-from pgcli.inputs.paths import display_name, parse_path, url_scheme
+from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import UNDERSCORE, InputFile, error_text, manifest_ending
 from pgcli.labelled_rows import (
     Example,
@@ -35,7 +35,8 @@ from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import COLUMNS, Fault, Item
 from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.results.images import ImageLocator, ImageRef
-from pgcli.stores.files import NotRegularFileError, open_regular
+from pgcli.stores.files import NotRegularFileError, open_regular, parse_path
+from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, Target, TrainingRows

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pgcli.images import ImageHeader, Size
-from pgcli.inputs.paths import url_scheme
 from pgcli.labelled_rows import Example, parsed, stated_size
 from pgcli.parsing import detection_text, has_locations
 from pgcli.records import Box, Item
@@ -21,6 +20,7 @@ from pgcli.results.frames import (
     turned_box,
     whole_header,
 )
+from pgcli.stores.urls import url_scheme
 from pgcli.training.rows import Target
 
 

@@ -23,8 +23,9 @@ from pgcli.images.errors import ImageError
 from pgcli.images.files import read_file
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import display_path, locate_below, parse_path
+from pgcli.inputs.paths import display_path, locate_below
 from pgcli.records import Fault
+from pgcli.stores.files import parse_path
 from tests.inputs.items import faults, ids, items, reloaded, touch
 from tests.support.awkward import drawing, encoded, unprivileged
 from tests.support.time_limits import processor_time_below

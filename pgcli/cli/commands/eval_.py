@@ -98,10 +98,11 @@ def eval_(results: Results, call: CliCall) -> None:
     from pgcli.evaluation.read_truth import read_truth
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
-    from pgcli.inputs.paths import parse_path, url_scheme
     from pgcli.results.gallery.options import GalleryOptions
     from pgcli.results.gallery.page import check_page
     from pgcli.results.images import ImageLocator
+    from pgcli.stores.files import parse_path
+    from pgcli.stores.urls import url_scheme
 
     options, screen = call.build(EvalOptions), Screen(quiet=call.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view

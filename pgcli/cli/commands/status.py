@@ -34,9 +34,8 @@ STATES = ("lost", "stopped", "running", "waiting", "complete")
 def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.inputs.paths import url_scheme
     from pgcli.pipeline.status import read_status
-    from pgcli.stores.urls import is_in_object_store, without_credentials
+    from pgcli.stores.urls import is_in_object_store, url_scheme, without_credentials
     from pgcli.training.status import read_training_status
 
     if url_scheme(output) is not None and not is_in_object_store(output):

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.device.cgroup import processors
-from pgcli.inputs.paths import url_scheme
 from pgcli.output import FOLDER, load_format
 from pgcli.output.lines import LineFormat
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.printable import encodable
-from pgcli.stores.urls import without_credentials
+from pgcli.stores.urls import url_scheme, without_credentials
 from pgcli.wording import count, duration
 
 if TYPE_CHECKING:

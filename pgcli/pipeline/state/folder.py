@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pgcli.errors import OutputExists, PgcliError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.paths import url_scheme
 from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
 from pgcli.output.reader import OPEN, OPEN_FILE
 from pgcli.pipeline.state.forms import Form, open_form
@@ -23,7 +22,7 @@ from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
 from pgcli.printable import printable
 from pgcli.stores import Entry, LocalStore, Store, open_folder
-from pgcli.stores.urls import is_in_object_store, without_credentials
+from pgcli.stores.urls import is_in_object_store, url_scheme, without_credentials
 from pgcli.stores.writing import already_exists, check_target
 
 if TYPE_CHECKING:

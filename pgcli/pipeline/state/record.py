@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputExists
-from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.output import reader
 from pgcli.stores import Store
+from pgcli.stores.files import parse_path
+from pgcli.stores.urls import url_scheme
 
 RUN = "run.json"
 VERSION = 3

@@ -15,7 +15,6 @@ from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
 from pgcli.images.files import checked_bytes, item_bytes
 from pgcli.images.formats import identify_image
-from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.labelled_rows import mask_of
 from pgcli.output.reader import Row
@@ -31,6 +30,8 @@ from pgcli.results.images import ImageLocator
 from pgcli.results.publish import check_folder, draw_error, write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.stores import Reader, RemoteError
+from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.urls import url_scheme
 
 THREADS = 2  # each holds one or two images in full size
 MAX_PENDING = 8  # images that wait for a thread; beyond that the run waits

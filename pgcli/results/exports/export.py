@@ -10,7 +10,6 @@ from pathlib import Path
 from pgcli import registry
 from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, UsageError
-from pgcli.inputs.paths import resolves_inside
 from pgcli.pipeline.progress.events import OnEvent, ignore, tracked
 from pgcli.results.exports.entry import Export, ExportCounts, ExportEntry, ExportFormat
 from pgcli.results.exports.export_entries import ExportEntries
@@ -21,6 +20,7 @@ from pgcli.results.images import ImageLocator
 from pgcli.results.label_list import read_labels
 from pgcli.results.publish import check_target, publish
 from pgcli.stores import Reader
+from pgcli.stores.files import resolves_inside
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.wording import count, listed, with_notes
 

@@ -13,7 +13,6 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.images import ImageError, ImageHeader, ImageLimits
 from pgcli.images.decode import silence_decoders
-from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.parsing import detection_text, has_locations
@@ -35,6 +34,8 @@ from pgcli.results.frames import (
 )
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.stores import Reader
+from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.urls import url_scheme
 
 
 class ExportEntries:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputExists, UsageError
-from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS, ending
 from pgcli.output.reader import read_settings
 from pgcli.pipeline.status import read_status
 from pgcli.results.gallery.cards import ResultFile
 from pgcli.results.images import saved_record
+from pgcli.stores.files import parse_path
+from pgcli.stores.urls import url_scheme
 
 #: Settings that a page does not show, as only the program reads them.
 PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files"})

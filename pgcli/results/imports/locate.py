@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 from pgcli.images.errors import ImageError
-from pgcli.inputs.paths import locate_below, url_scheme
+from pgcli.inputs.paths import locate_below
 from pgcli.records import Fault, Item
 from pgcli.results.frames import whole_header
 from pgcli.results.imports.truth import ImportSettings
+from pgcli.stores.urls import url_scheme
 
 OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")
 UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image is not there.")

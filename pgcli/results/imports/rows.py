@@ -10,11 +10,12 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.inputs.options import REGION
-from pgcli.inputs.paths import display_path, url_scheme
+from pgcli.inputs.paths import display_path
 from pgcli.parsing import detection_text
 from pgcli.records import Answer, Box, Mask
 from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportCounts, TrueBox
 from pgcli.rows import RowSchema
+from pgcli.stores.urls import url_scheme
 
 TRUTH = "truth"  # in place of the model's name
 CAPTION = "caption en"

@@ -15,7 +15,6 @@ from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.paths import url_scheme
 from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.labelled_rows import (
     Example,
@@ -38,6 +37,7 @@ from pgcli.results.imports.truth import (
     TrueBox,
     TrueText,
 )
+from pgcli.stores.urls import url_scheme
 
 ROW_COLUMNS = ("task", "width", "height", "error")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from pgcli import registry
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
-from pgcli.inputs.paths import url_scheme
 from pgcli.records import Fault, Item
 from pgcli.results.frames import (
     Drawing,
@@ -31,6 +30,7 @@ from pgcli.results.imports.truth import (
     TrueBox,
     TrueText,
 )
+from pgcli.stores.urls import url_scheme
 
 NO_FILE = Fault("missing", "There is no such file.")
 
