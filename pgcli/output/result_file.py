@@ -10,13 +10,13 @@ from pgcli.output import load_format
 from pgcli.output.lines import ReadRows
 from pgcli.output.reader import state_folder
 from pgcli.rows import RowSchema
-from pgcli.stores.writing import check_target, published
+from pgcli.stores.target import Target
 
 
-def check_result_file(target: Path, *, overwrite: bool) -> None:
-    """Raise UsageError, OutputExists or OutputFailed where the file cannot be written."""
-    if str(target) == "-":
-        raise UsageError("rows are written to a file here", hint="name it: -o rows.jsonl")
+def result_target(name: str, *, overwrite: bool = False) -> Target:
+    """The result file of `-o`. Raises what `Target.check` raises, and UsageError for its ending."""
+    checked, target = Target(name=name, overwrite=overwrite), Path(name)
+    checked.check()
     endings = registry.names("outputs")
     if target.suffix.lower() not in endings:
         raise UsageError(
@@ -28,17 +28,14 @@ def check_result_file(target: Path, *, overwrite: bool) -> None:
         raise OutputExists(
             f"{target} belongs to a run, which resumes it", hint="name another file with -o"
         )
-    check_target(target, "-o", is_folder=False, overwrite=overwrite)
+    return checked
 
 
-def write_result_file(
-    target: Path, rows: ReadRows, schema: RowSchema, *, overwrite: bool = False
-) -> int:
+def write_result_file(target: Target, rows: ReadRows, schema: RowSchema) -> int:
     """Write the rows in the format that the name chooses; return their number.
 
     The file appears as a whole. Rows may be those of `read_results(path, exact=True)`, whose kept
-    columns keep their types in tables. Raises what `check_result_file` raises.
+    columns keep their types in tables. Raises OutputExists and OutputFailed.
     """
-    check_result_file(target, overwrite=overwrite)
-    with published(target, replace=overwrite) as path, path.open("xb") as file:
-        return load_format(target).write(file, rows, schema)
+    with target.publish() as path, path.open("xb") as file:
+        return load_format(target.path).write(file, rows, schema)

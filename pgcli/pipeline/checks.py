@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from glob import has_magic, iglob
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import OutputFailed, UsageError
@@ -18,8 +16,7 @@ from pgcli.pipeline.request import current_folder
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.task import KNOWS, check_model, default_model
-from pgcli.stores.files import parse_path
-from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
+from pgcli.stores.target import Target
 from pgcli.tasks import template_columns
 
 if TYPE_CHECKING:
@@ -95,46 +92,25 @@ def check_request(request: RunRequest) -> None:
         raise UsageError(
             "--ray needs Ray, which is not installed", hint="pip install 'paligemma-cli[ray]'"
         )
-    check_not_a_source(request.output.output, request.sources)
 
 
 def check_output(request: RunRequest) -> None:
-    """Raise UsageError or OutputFailed for an output that no run writes."""
-    output = request.output.output
-    if is_stream(request) and output == "-" and sys.stdout is None:
-        raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
-    if url_scheme(output) is not None:
-        bucket, _, path = output.partition("://")[2].partition("/")
-        is_folder = bucket.rpartition("@")[2] and path.strip("/") and output.endswith(FOLDER)
-        if not is_in_object_store(output) or not is_folder or has_credentials(output):
-            raise UsageError(
-                f"rows cannot be written to {without_credentials(output)}",
-                hint="name a file, a folder, or a folder in an object store: -o s3://bucket/rows/, "
-                "gs:// or az://",
-            )
+    """Raise for an output that no run writes, or that would overwrite an input.
 
-
-def check_not_a_source(output: str, sources: Iterable[str], option: str = "-o") -> None:
-    """Raise UsageError if the output is one of the input files, under whatever name."""
-    if output == "-" or url_scheme(output) or not os.path.exists(output):  # noqa: PTH110 - long names
+    Raises UsageError, OutputExists and OutputFailed. Files of a run to resume are not refused.
+    """
+    output = request.output
+    if output.output == "-":
+        if sys.stdout is None:
+            raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
         return
-    for source in sources:
-        path = parse_path(source)
-        is_file = url_scheme(source) is None and os.path.exists(path)  # noqa: PTH110
-        is_pattern = not is_file and url_scheme(source) is None and has_magic(os.fsdecode(path))
-        if is_pattern and not os.path.lexists(f"{output}.pgcli/run.json"):  # else it is not read
-            is_file = path_matches(path, output)
-            path = output
-        if is_file and Path(path).samefile(output):
-            raise UsageError(
-                f"{output} is an input and would be overwritten", hint=f"choose another {option}"
-            )
-
-
-def path_matches(pattern: str | bytes, output: str) -> bool:
-    """Whether a pattern names the output."""
-    names = iglob(os.fsdecode(pattern), recursive=True)
-    return any(os.path.samefile(name, output) for name in names if os.path.exists(name))  # noqa: PTH110, PTH121
+    Target(
+        name=output.output,
+        kind="folder" if is_folder(request) else "file",
+        overwrite=output.overwrite or not is_stream(request),
+        inputs=request.sources,
+        is_run=True,
+    ).check()
 
 
 def check_demo_limit(request: RunRequest, images: int | None) -> None:

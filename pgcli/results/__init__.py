@@ -68,9 +68,10 @@ class Results(Sequence[Answer]):
 
         The file appears as a whole. Raises UsageError, OutputExists and OutputFailed.
         """
-        from pgcli.output.result_file import write_result_file
+        from pgcli.output.result_file import result_target, write_result_file
 
-        write_result_file(Path(path), self.to_dicts, schema_of_answers(self), overwrite=overwrite)
+        target = result_target(os.fspath(path), overwrite=overwrite)
+        write_result_file(target, self.to_dicts, schema_of_answers(self))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as in a result file: a dict of every column for each answer."""

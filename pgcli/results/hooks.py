@@ -10,7 +10,7 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.pipeline.request.options import OutputOptions
-from pgcli.results.drawings.drawings import Drawings, check_draw
+from pgcli.results.drawings.drawings import Drawings, draw_target
 from pgcli.results.row_hook import RowHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.stores import Reader
@@ -32,7 +32,7 @@ def check_hooks(
             f"--sidecar {ending} is not an ending of text files", hint="--sidecar .txt, or .caption"
         )
     if options.draw is not None:
-        check_draw(options.draw, sources, overwrite=options.overwrite, resumes=resumes)
+        draw_target(options.draw, sources, overwrite=options.overwrite or resumes).check()
 
 
 def make_hooks(

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from pgcli.foreign_text import decode_text
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
-from pgcli.results.publish import write_below
+from pgcli.results.files_below import write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme

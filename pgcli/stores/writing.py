@@ -1,4 +1,4 @@
-"""Files that get their name when they are complete, their checks and errors, with remedies."""
+"""Files that get their name when they are complete, and errors of writing, with remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.errors import OutputExists, OutputFailed
 
 #: What a file system without hard links answers to `link`.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
@@ -38,46 +38,12 @@ def wrap_write_errors(name: Path | str) -> Iterator[None]:
         ) from problem
 
 
-def already_exists(name: Path | str, detail: str = "", *, option: str = "-o") -> OutputExists:
+def already_exists(name: Path | str, detail: str = "") -> OutputExists:
     """The error for a file that must not be replaced; `detail` continues the message."""
     return OutputExists(
         f"{name} exists{detail}",
-        hint=f"--overwrite replaces it; another {option} leaves it alone",
+        hint="--overwrite replaces it; another -o leaves it alone",
     )
-
-
-def check_target(path: Path, option: str, *, is_folder: bool, overwrite: bool) -> None:
-    """Raise if the path cannot become a file or folder of ours. Creates nothing.
-
-    Missing folders above it are made when it is written. Raises UsageError for the wrong kind,
-    OutputExists for a file, or a folder with something in it, that may not be replaced, and
-    OutputFailed without permission. Hints name the `option` that chose the path.
-    """
-    try:
-        folder = next(filter(os.path.lexists, path.parents), path)
-        if not folder.is_dir():
-            raise UsageError(f"{folder} is not a folder", hint=f"name another one with {option}")
-        if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-            kind = "folder" if is_folder else "regular file"
-            raise UsageError(f"{path} is not a {kind}", hint=f"name another one with {option}")
-        is_empty = is_folder and path.is_dir() and next(path.iterdir(), None) is None
-        if os.path.lexists(path) and not is_empty and not overwrite:
-            raise OutputExists(
-                f"{path} is not empty" if is_folder else f"{path} exists",
-                hint=f"--overwrite replaces {'its files' if is_folder else 'it'}; another {option} "
-                "leaves it alone",
-            )
-        existing = path if path.exists() else folder
-        if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
-            raise OutputFailed(
-                f"{path} is not writable",
-                hint=f"correct its permissions, or choose another {option}",
-            )
-    except OSError as problem:
-        raise OutputFailed(
-            f"cannot write {path}: {problem.strerror or problem}",
-            hint=f"correct the path, or choose another {option}",
-        ) from problem
 
 
 def fsync(path: Path) -> None:

@@ -21,7 +21,7 @@ RowKey = tuple[str, ...]
 IMAGE_ID = 2  # values of a key that is of all rows of an image
 
 
-class Target(NamedTuple):
+class TargetText(NamedTuple):
     """What is learned of an image: a text, a label, or the answer to a prompt.
 
     `truth` is all that the row says, by which the model's own answers are measured; None where
@@ -99,7 +99,7 @@ class TrainingRows(list[TrainingRow]):
         self.left_out: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    def add(self, item: Item, target: Target) -> None:
+    def add(self, item: Item, target: TargetText) -> None:
         """Append a row; bytes of its image that are not in a file are stored."""
         key, bytes_at = item.path or item.image, None
         if item.span is not None:

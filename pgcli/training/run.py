@@ -30,7 +30,8 @@ from pgcli.pipeline.progress.shutdown import GracefulShutdown
 from pgcli.pipeline.state.owner import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
-from pgcli.stores.writing import check_target, wrap_write_errors, write_json
+from pgcli.stores.target import Target
+from pgcli.stores.writing import wrap_write_errors, write_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
@@ -110,7 +111,7 @@ def train(
 
     def check_folder() -> None:
         if not options.overwrite and read_json(folder / RUN) is None:
-            check_target(folder, "-o", is_folder=True, overwrite=False)
+            Target(name=str(folder), kind="folder").check()
 
     processes.from_first(check_folder)  # which may have written there before another one looks
     if options.dry_run:

@@ -39,7 +39,7 @@ from pgcli.stores.files import NotRegularFileError, open_regular, parse_path
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
-from pgcli.training.rows import RowErrors, Target, TrainingRows
+from pgcli.training.rows import RowErrors, TargetText, TrainingRows
 from pgcli.training.true_boxes import (
     DrawnRow,
     UnusableRow,
@@ -122,13 +122,13 @@ class RowReader:
                 target = self._attempt(item, partial(target_of, item), rows, errors)
                 if isinstance(target, DrawnRow):
                     drawn[len(rows)] = target
-                    rows.add(item, Target(""))
+                    rows.add(item, TargetText(""))
                 elif target is not None:
                     rows.add(item, target)
             frames, notes = settled_rows([*drawn.values()])
             for (place, row), frame in zip(drawn.items(), frames, strict=True):
                 target = self._attempt(row.item, partial(row.target, frame), rows, errors)
-                if isinstance(target, Target):
+                if isinstance(target, TargetText):
                     text, prompt, truth = target
                     rows[place] = replace(rows[place], target=text, prompt=prompt, truth=truth)
                 else:
@@ -166,10 +166,10 @@ class RowReader:
     def _attempt(
         self,
         item: Item,
-        find: Callable[[], Target | DrawnRow | None],
+        find: Callable[[], TargetText | DrawnRow | None],
         rows: TrainingRows,
         errors: RowErrors,
-    ) -> Target | DrawnRow | None:
+    ) -> TargetText | DrawnRow | None:
         """What is learned of an item; None, counted, for a row without that or with a fault."""
         fault, target = item.fault, None
         try:
@@ -187,7 +187,7 @@ class RowReader:
 
     def _open(
         self, name: str, options: ReadOptions
-    ) -> tuple[Iterable[Item], Callable[[Item], Target | DrawnRow | None]]:
+    ) -> tuple[Iterable[Item], Callable[[Item], TargetText | DrawnRow | None]]:
         """The items of a source, and what finds the target of each. Raises UsageError."""
         if self.has_folders:
             source = Inventory.scan([name], replace(options, repeats_ids=True))
@@ -230,7 +230,7 @@ class RowReader:
         locator = ImageLocator(self.on_event, url_reader=options.url_reader)
         return result_items(path, options, locator)
 
-    def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> Target:
+    def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> TargetText:
         """The folder of an image, right below the source. Raises UsageError."""
         hint = f"or name a manifest with a column {self.label!r}"
         if not is_folder:
@@ -239,11 +239,11 @@ class RowReader:
                 "one",
                 hint=f"name the folder that has a folder of each label, {hint}",
             )
-        return Target(label_of_folder(source, item.id, f", {hint}"))
+        return TargetText(label_of_folder(source, item.id, f", {hint}"))
 
     def _target_of(
         self, columns: ExampleColumns, item: Item, *, has_blanks: bool
-    ) -> Target | DrawnRow | None:
+    ) -> TargetText | DrawnRow | None:
         """The prompt and the answer, or the label; None without. Raises UnusableRow, UsageError."""
         fields = without_blanks(item.fields) if has_blanks else item.fields
         try:
@@ -253,7 +253,7 @@ class RowReader:
         if self.label is not None:
             answers = example.answers if is_text(fields.get(self.label)) else ()
             text = answers[0].strip() if answers else ""
-            return Target(text) if text else None
+            return TargetText(text) if text else None
         prompt = self._prompt(item, example)
         finish = partial(self._finished, replace(item, data=None), prompt, fields)
         if self.columns.answer is None and example.boxes is not None:
@@ -268,7 +268,7 @@ class RowReader:
 
     def _finished(
         self, item: Item, prompt: str | None, fields: Mapping[str, Any], example: Example
-    ) -> Target | None:
+    ) -> TargetText | None:
         """What is learned of an example with upright boxes; None without a prompt or an answer."""
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
@@ -277,7 +277,7 @@ class RowReader:
         truth = None
         if self.keeps_truth:
             truth = replace(example, prompt=None, answers=example.answers or answers, masks=None)
-        return Target(Counter(answers).most_common(1)[0][0], prompt, truth)
+        return TargetText(Counter(answers).most_common(1)[0][0], prompt, truth)
 
     def _prompt(self, item: Item, example: Example) -> str | None:
         """The prompt as the model gets it; None if the row has none. Raises UsageError for two."""

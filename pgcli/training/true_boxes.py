@@ -21,7 +21,7 @@ from pgcli.results.frames import (
     whole_header,
 )
 from pgcli.stores.urls import url_scheme
-from pgcli.training.rows import Target
+from pgcli.training.rows import TargetText
 
 
 class UnusableRow(Exception):
@@ -38,9 +38,9 @@ class DrawnRow:
     fields: Mapping[str, Any]
     example: Example
     header: ImageHeader
-    finish: Callable[[Example], Target | None]
+    finish: Callable[[Example], TargetText | None]
 
-    def target(self, frame: Frame | None) -> Target | None:
+    def target(self, frame: Frame | None) -> TargetText | None:
         """What is learned, with boxes that were drawn in this frame. Raises UnusableRow."""
         header = self.header if frame is Frame.STORED else self.header._replace(orientation=1)
         return self.finish(upright_example(self.example, self.fields, header))

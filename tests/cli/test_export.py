@@ -12,7 +12,7 @@ import pytest
 
 import pgcli
 from pgcli.registry import BUILT_IN
-from pgcli.results.publish import MARK
+from pgcli.stores.target import MARK
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
 
 

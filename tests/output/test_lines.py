@@ -214,7 +214,8 @@ def test_lines_need_no_pyarrow(tmp_path):
         "from pgcli.rows import RowSchema\n"
         f"rows = list(reader.read_results(Path({str(file)!r})))\n"
         f"target = Path({str(tmp_path / 'b.jsonl')!r})\n"
-        "result_file.write_result_file(target, lambda: rows, RowSchema.of(rows[0]))\n"
+        "written = result_file.result_target(str(target))\n"
+        "result_file.write_result_file(written, lambda: rows, RowSchema.of(rows[0]))\n"
         "assert not {'pyarrow', 'numpy', 'torch'} & set(sys.modules)\n"
     )
     root = Path(__file__).parents[2]

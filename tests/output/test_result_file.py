@@ -22,7 +22,7 @@ from pgcli.output import tables
 from pgcli.output.lines import json_line
 from pgcli.output.parquet import PARQUET
 from pgcli.output.reader import read_results, state_folder
-from pgcli.output.result_file import check_result_file, write_result_file
+from pgcli.output.result_file import result_target, write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.output.tables import row_tables
 from pgcli.records import COLUMNS, Answer, Box
@@ -49,7 +49,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 def write(target: Path, answers: list[Answer], **columns: Any) -> Path:
     schema = RowSchema(**columns)
-    write_result_file(target, lambda: map(schema.row, answers), schema)
+    write_result_file(result_target(str(target)), lambda: map(schema.row, answers), schema)
     return target
 
 
@@ -86,7 +86,7 @@ def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
         files = [read_results(source, exact=True) for source in sources]
         return (row for same in zip(*files, strict=True) for row in same)
 
-    write_result_file(tmp_path / "c.parquet", merged, schema)
+    write_result_file(result_target(str(tmp_path / "c.parquet")), merged, schema)
     table = pq.read_table(tmp_path / "c.parquet")
     assert table["index"].to_pylist() == [0, 2, 1, 3]
     assert table["at"].to_pylist() == ["2001-09-09T01:46:40+00:00", "later", None, None]
@@ -101,9 +101,11 @@ def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
 def test_value_that_its_column_cannot_hold_is_named(tmp_path):
     row = RowSchema().row(answer()) | {"width": "wide"}
     with pytest.raises(UsageError, match="does not fit the columns of a table"):
-        write_result_file(tmp_path / "a.parquet", lambda: [row], RowSchema())
+        write_result_file(result_target(str(tmp_path / "a.parquet")), lambda: [row], RowSchema())
     assert list(tmp_path.iterdir()) == []
-    assert write_result_file(tmp_path / "a.jsonl", lambda: [row], RowSchema()) == 1
+    assert (
+        write_result_file(result_target(str(tmp_path / "a.jsonl")), lambda: [row], RowSchema()) == 1
+    )
 
 
 # --- round trips, and other libraries
@@ -128,7 +130,9 @@ def test_rows_read_back_equal_also_at_the_limits_of_their_types(target):
     assert rows_of(target) == list(read_results(target)) == [plain(each) for each in answers]
     assert [RowSchema(keep=("k",)).answer(row) for row in read_results(target)] == answers
     again = target.with_stem("again")
-    write_result_file(again, lambda: read_results(target, exact=True), RowSchema(keep=("k",)))
+    write_result_file(
+        result_target(str(again)), lambda: read_results(target, exact=True), RowSchema(keep=("k",))
+    )
     if target.suffix == ".jsonl":
         assert again.read_bytes() == target.read_bytes()
     else:
@@ -168,7 +172,7 @@ def test_common_libraries_read_the_rows(target, library):
 
 
 def test_file_of_no_rows_has_its_columns(target):
-    assert write_result_file(target, list, RowSchema(keep=("a",))) == 0
+    assert write_result_file(result_target(str(target)), list, RowSchema(keep=("a",))) == 0
     assert rows_of(target) == list(read_results(target)) == []
     assert [file.name for file in target.parent.iterdir()] == [target.name]
     if target.suffix == ".parquet":
@@ -179,10 +183,12 @@ def test_existing_file_is_replaced_only_with_overwrite(target):
     target.write_text("old")
     for rows in (list, lambda: pytest.fail("they were read")):
         with pytest.raises(OutputExists) as refusal:
-            write_result_file(target, rows, RowSchema())
+            write_result_file(result_target(str(target)), rows, RowSchema())
         assert "--overwrite" in refusal.value.hint
     assert target.read_text() == "old"
-    write_result_file(target, lambda: [RowSchema().row(answer())], RowSchema(), overwrite=True)
+    write_result_file(
+        result_target(str(target), overwrite=True), lambda: [RowSchema().row(answer())], RowSchema()
+    )
     assert rows_of(target) == [plain(answer())]
 
 
@@ -190,7 +196,10 @@ def test_file_may_be_written_from_its_own_rows(target):
     write(target, ROWS, keep=("k",))
     before = rows_of(target)
     rows = lambda: (row for row in read_results(target, exact=True) if row["index"] != 1)  # noqa: E731
-    assert write_result_file(target, rows, RowSchema(keep=("k",)), overwrite=True) == 2
+    assert (
+        write_result_file(result_target(str(target), overwrite=True), rows, RowSchema(keep=("k",)))
+        == 2
+    )
     assert rows_of(target) == [before[0], before[2]]
 
 
@@ -200,7 +209,7 @@ def test_file_created_meanwhile_is_not_replaced(target):
         target.write_text("another's")
 
     with pytest.raises(OutputExists):
-        write_result_file(target, rows, RowSchema())
+        write_result_file(result_target(str(target)), rows, RowSchema())
     assert target.read_text() == "another's"
     assert list(target.parent.iterdir()) == [target]
 
@@ -219,7 +228,7 @@ def test_failure_leaves_no_file(target, monkeypatch):
         raise UsageError("it cannot be read")
 
     with pytest.raises(UsageError, match="it cannot be read"):
-        write_result_file(target, broken, RowSchema())
+        write_result_file(result_target(str(target)), broken, RowSchema())
     assert list(target.parent.iterdir()) == []
 
 
@@ -238,7 +247,7 @@ def test_names_that_cannot_be_written_are_refused(tmp_path):
         ("run.jsonl", OutputExists),
     ):
         with pytest.raises(error) as refusal:
-            check_result_file(tmp_path / name if name != "-" else Path("-"), overwrite=True)
+            result_target(str(tmp_path / name) if name != "-" else "-", overwrite=True)
         assert refusal.value.hint
 
 

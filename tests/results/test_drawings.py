@@ -16,10 +16,10 @@ from pgcli.images import ImageLimits
 from pgcli.records import Box, Fault, Item, Mask
 from pgcli.results.drawings import drawings, formats
 from pgcli.results.drawings.colours import LabelColours
-from pgcli.results.drawings.drawings import Drawings, check_draw, drawable_answer, read_original
+from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answer, read_original
 from pgcli.results.drawings.formats import SUFFIXES, writable_suffixes
 from pgcli.results.file_names import FileNames
-from pgcli.results.publish import write_below
+from pgcli.results.files_below import write_below
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused
@@ -378,20 +378,19 @@ def test_nothing_is_created_without_boxes(tmp_path):
 def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
     (tmp_path / "drawn").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "drawn")
-    check_draw(str(tmp_path / "link"))
+    draw_target(str(tmp_path / "link")).check()
     (tmp_path / "drawn" / "thesis.txt").touch()
     for name in ("drawn", "link"):
         with pytest.raises(OutputExists) as problem:
-            check_draw(str(tmp_path / name))
+            draw_target(str(tmp_path / name)).check()
         assert "--overwrite" in problem.value.hint
-        check_draw(str(tmp_path / name), overwrite=True)
-        check_draw(str(tmp_path / name), resumes=True)
+        draw_target(str(tmp_path / name), overwrite=True).check()
 
 
 @pytest.mark.parametrize(
     ("folder", "source", "message"),
     [
-        ("", "images", "there is no folder"),
+        ("", "images", "--draw needs the name of a folder"),
         ("file/folder", "images", "is not a folder"),
         ("file", "images", "is not a folder"),
         ("images", "images", "is read"),
@@ -411,13 +410,13 @@ def test_draw_folder_that_cannot_be_one_is_refused(tmp_path, folder, source, mes
         (tmp_path / made).touch()
     (tmp_path / "images/link").symlink_to(tmp_path / "images")
     (tmp_path / "link.png").symlink_to(tmp_path / "drawn/a.png")
-    check_draw(str(tmp_path / "drawn"), [str(tmp_path / "rows.jsonl")], overwrite=True)
+    draw_target(str(tmp_path / "drawn"), [str(tmp_path / "rows.jsonl")], overwrite=True).check()
     with pytest.raises(UsageError, match=message):
-        check_draw(
+        draw_target(
             str(tmp_path / folder) if folder else "",
             ["-", "s3://b/x", str(tmp_path / source)],
             overwrite=True,
-        )
+        ).check()
 
 
 def test_input_in_the_draw_folder_is_refused(tmp_path):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.output.parquet import PARQUET
-from pgcli.output.result_file import write_result_file
+from pgcli.output.result_file import result_target, write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.output.tables import PartInfo, part_metadata
 from pgcli.pipeline.state.record import RUN, RunRecord, state_folder
@@ -23,6 +23,6 @@ def save(path: Path | str, *answers: Answer, **schema: Any) -> None:
         with (target / "part-000000.parquet").open("wb") as file:
             PARQUET.write_tables(file, [table], part_metadata(PartInfo("1", 0, len(values))))
     else:
-        write_result_file(target, lambda: values, columns)
+        write_result_file(result_target(str(target)), lambda: values, columns)
     state = LocalStore(Path(state_folder(str(path))), create=True)
     state.create(RUN, RunRecord("1", {}, file_rows=10_000).to_bytes())

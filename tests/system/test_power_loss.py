@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.results.publish import publish
+from pgcli.stores.target import Target
 from tests.support.power_loss import Disk, Killed
 
 
@@ -20,11 +20,11 @@ def test_power_loss_during_an_export_leaves_a_whole_one_or_none(tmp_path, monkey
     for number in range(1, 1000):
         target = tmp_path / f"disk-{number}" / "export"
         target.parent.mkdir()
-        with publish(target, is_folder=True, overwrite=True) as part:
+        export = Target(name=str(target), kind="whole folder", overwrite=True)
+        with export.publish() as part:
             write_parts(part, "old")
         disk, rng = Disk(target.parent, number), random.Random(number)
-        making = publish(target, is_folder=True, overwrite=True)
-        with disk.on(monkeypatch), suppress(Killed), making as part:
+        with disk.on(monkeypatch), suppress(Killed), export.publish() as part:
             write_parts(part, "new")
         if disk.wreck is None:
             assert number > 8

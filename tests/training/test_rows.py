@@ -24,7 +24,7 @@ from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import same_images
 from pgcli.training.answers.task import tokenized
-from pgcli.training.rows import RowStore, Target, TrainingRow, TrainingRows
+from pgcli.training.rows import RowStore, TargetText, TrainingRow, TrainingRows
 from pgcli.training.same_images import check_apart, split_by_image
 from pgcli.training.sources import RowReader
 from tests.support.awkward import tar_of
@@ -375,7 +375,7 @@ def test_integers_of_classes_have_the_names_of_the_schema(store):
 def files(store: RowStore, *names: str) -> TrainingRows:
     rows = TrainingRows(store)
     for number, name in enumerate(names):
-        rows.add(Item(number, name, name, name), Target("x"))
+        rows.add(Item(number, name, name, name), TargetText("x"))
     return rows
 
 
@@ -385,7 +385,7 @@ def test_no_image_is_on_both_sides_of_the_split(store):
         Path(f"copy-{number}.png").write_bytes(Path(f"{number}.png").read_bytes())
     names = [f"{prefix}{number}.png" for prefix in ("", "copy-", "") for number in range(20)]
     rows = files(store, *names)
-    rows.add(Item(60, "bytes", "table", data=Path("3.png").read_bytes()), Target("x"))
+    rows.add(Item(60, "bytes", "table", data=Path("3.png").read_bytes()), TargetText("x"))
     train, held_out = split_by_image(rows, 0.1, seed=0)
     assert len(train) + len(held_out) == 61
     assert len(held_out) in (6, 7)

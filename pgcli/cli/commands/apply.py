@@ -55,12 +55,11 @@ def apply(
 def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) -> int:
     """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.output.reader import read_results
-    from pgcli.output.result_file import check_result_file, write_result_file
+    from pgcli.output.result_file import result_target, write_result_file
     from pgcli.results.edits import EditedRows, match_edits, read_edits
     from pgcli.rows import RowSchema
 
-    target, wanted = Path(options.output), options.rows
-    check_result_file(target, overwrite=options.overwrite)
+    target, wanted = result_target(options.output, overwrite=options.overwrite), options.rows
     edits = read_edits(file)
     with screen.progress("reading rows") as progress:
         matched = match_edits(edits, results, progress.track(read_results(results)))
@@ -72,8 +71,8 @@ def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) 
     reviewed = EditedRows(results, matched, wanted)
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
-        write_result_file(target, lambda: reviewed, schema, overwrite=options.overwrite)
-    screen.info(f"{target}: {report(reviewed.counts, matched, wanted)}")
+        write_result_file(target, lambda: reviewed, schema)
+    screen.info(f"{target.name}: {report(reviewed.counts, matched, wanted)}")
     return report_left_out(matched, screen)
 
 

@@ -99,7 +99,7 @@ def eval_(results: Results, call: CliCall) -> None:
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
     from pgcli.results.gallery.options import GalleryOptions
-    from pgcli.results.gallery.page import check_page
+    from pgcli.results.gallery.page import page_target
     from pgcli.results.images import ImageLocator
     from pgcli.stores.files import parse_path
     from pgcli.stores.urls import url_scheme
@@ -120,7 +120,7 @@ def eval_(results: Results, call: CliCall) -> None:
         call.report_unused(("limit", "overwrite"), "without --view", screen)
     else:
         read = filter(None, (*results, truth, texts))
-        check_page(view, "--view", sources=read, overwrite=options.overwrite)
+        page_target(view, "--view", inputs=read, overwrite=options.overwrite).check()
     with screen.status("reading rows"):
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
         truths = read_truth(truth, columns, call.build(AddressOptions).url_reader)

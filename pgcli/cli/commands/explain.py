@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,22 +72,23 @@ def explain(
     call: CliCall,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of
-    from pgcli.results.gallery.page import check_page, publish_page
+    from pgcli.results.gallery.page import page_target
 
     options, loading = call.build(ExplainOptions), call.build(LoadOptions)
     if not options.prompt.strip():
         raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
     question = tasks.ask([options.prompt], max_new_tokens=options.max_new_tokens)
-    target, item = Path(options.output), one_item(image, question)
-    check_page(target, sources=[image], overwrite=options.overwrite)
+    item = one_item(image, question)
+    target = page_target(options.output, inputs=[image], overwrite=options.overwrite)
+    target.check()
     screen = Screen(quiet=call.quiet)
     checkpoint = find_model(model, revision_of(model, call.values, call.typed), screen)
     check_kind(checkpoint)
     with screen.status(f"explaining {item.id}"):
         page = make_page(checkpoint, item, question, options.layers, loading)
-    with publish_page(target, overwrite=options.overwrite) as temporary:
+    with target.publish() as temporary:
         temporary.write_bytes(page)
-    screen.info(f"{target}: {len(page) / 1e3:.1f} kB")
+    screen.info(f"{target.name}: {len(page) / 1e3:.1f} kB")
 
 
 def one_item(image: str, question: Question) -> Item:

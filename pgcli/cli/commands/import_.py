@@ -81,21 +81,20 @@ class ImportOptions(FileOptions):
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.output.result_file import check_result_file, write_result_file
+    from pgcli.output.result_file import result_target, write_result_file
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
     from pgcli.results.label_list import read_labels
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
-    target = Path(options.output)
     check_options(options)
     unused = {"labels", "image_prefix"} - {OPTION_OF_FORMAT.get(options.from_)}
     call.report_unused(unused, f"on {options.from_}", screen)
-    check_result_file(target, overwrite=options.overwrite)
+    target = result_target(options.output, overwrite=options.overwrite)
     names = read_labels(options.labels) if options.labels and options.from_ == "yolo" else []
     settings = ImportSettings(Path(options.root or "."), options.image_prefix, names)
     annotations = read_annotations(Path(file), options.from_, settings, screen)
-    rows = TruthRows(annotations, target.parent, options.prompt, options.each)
+    rows = TruthRows(annotations, target.path.parent, options.prompt, options.each)
     rows.check_ids()
     hint = YOLO_HINT if options.from_ == "yolo" else ROOT_HINT
     if not any(True for _ in rows):
@@ -109,7 +108,7 @@ def import_(
     if absent.count == annotations.image_count:
         raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
     with screen.status("writing rows"):
-        count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
+        count = write_result_file(target, lambda: rows, rows.schema)
     report(options.output, count, rows, settings, screen, hint)
     if settings.counts.missing.count:
         raise typer.Exit(INCOMPLETE)

@@ -32,19 +32,18 @@ def merge(results: Results, call: CliCall) -> None:
 def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
     """Write the merged file; return 3 if rows with errors remain."""
     from pgcli.output.reader import read_results
-    from pgcli.output.result_file import check_result_file, write_result_file
+    from pgcli.output.result_file import result_target, write_result_file
     from pgcli.results.merge import MergedRows
     from pgcli.rows import RowSchema
 
-    target = Path(options.output)
-    check_result_file(target, overwrite=options.overwrite)
+    target = result_target(options.output, overwrite=options.overwrite)
     with screen.progress("reading rows") as progress:
         rows = (row for path in outputs for row in read_results(path))
         schema = RowSchema.of(name for row in progress.track(rows) for name in row)
     merged = MergedRows(outputs)
     with screen.status("writing rows"):
-        write_result_file(target, lambda: merged, schema, overwrite=options.overwrite)
-    screen.info(f"{target}: {report(merged.stats)}")
+        write_result_file(target, lambda: merged, schema)
+    screen.info(f"{target.name}: {report(merged.stats)}")
     return INCOMPLETE if merged.stats.errors else 0
 
 

@@ -26,7 +26,8 @@ from pgcli.declare import opt
 from pgcli.errors import UsageError
 from pgcli.output import FOLDER, TEXT, load_format, output_endings, output_format
 from pgcli.output.lines import LineFormat
-from pgcli.stores.writing import check_target, published, wrap_write_errors
+from pgcli.stores.target import Target
+from pgcli.stores.writing import wrap_write_errors
 from pgcli.tasks.question import normalize
 from pgcli.wording import count, listed
 
@@ -113,7 +114,9 @@ def search(
     call.report_unused(() if options.view else ("images",), "without --view", screen)
     url_reader = call.build(AddressOptions).url_reader
     locator = ImageLocator(RunOnScreen(screen), options.images, url_reader)
-    check_outputs(options)
+    rows, page = targets(options)
+    for target in filter(None, (rows, page)):
+        target.check()
     paths = [Path(name) for name in vectors]
     files = VectorFiles(paths)
     for note in filter(None, map(incomplete_note, paths)):
@@ -122,7 +125,7 @@ def search(
     find = find_duplicates if options.duplicates else find_hits
     results = find(files, options, screen)
     report(files, results, screen)
-    write(results, options, screen)
+    write(results, options, rows, screen)
     if options.view is not None:
         write_page(results, options, locator, screen)
 
@@ -144,21 +147,20 @@ def check_options(options: SearchOptions) -> None:
             raise UsageError(f"{image} is not an image file", hint="--image takes a file")
 
 
-def check_outputs(options: SearchOptions) -> None:
-    """Raise UsageError, OutputExists or OutputFailed where rows or page cannot be written."""
-    from pgcli.pipeline.checks import check_not_a_source
-    from pgcli.results.gallery.page import check_page
+def targets(options: SearchOptions) -> tuple[Target | None, Target | None]:
+    """The file of the rows, None for standard output, and the page. Raises UsageError."""
+    from pgcli.results.gallery.page import page_target
 
-    sources, overwrite = [*options.vectors, *options.image], options.overwrite
+    inputs, overwrite, rows = [*options.vectors, *options.image], options.overwrite, None
     if options.output != "-":
-        check_not_a_source(options.output, sources)
         if output_format(options.output, options.format) == FOLDER:
             hint = f"name a {output_endings()} file"
             raise UsageError(f"{options.output} is the name of a folder", hint=hint)
-        check_target(Path(options.output), "-o", is_folder=False, overwrite=overwrite)
-    if options.view is not None:
-        rows = [] if options.output == "-" else [options.output]
-        check_page(options.view, "--view", rows=rows, sources=sources, overwrite=overwrite)
+        rows = Target(name=options.output, overwrite=overwrite, inputs=inputs)
+    if options.view is None:
+        return rows, None
+    inputs = [*inputs, options.output]
+    return rows, page_target(options.view, "--view", inputs=inputs, overwrite=overwrite)
 
 
 def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
@@ -274,9 +276,11 @@ def report(files: VectorFiles, results: SearchRows, screen: Screen) -> None:
         )
 
 
-def write(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
+def write(
+    results: SearchRows, options: SearchOptions, target: Target | None, screen: Screen
+) -> None:
     """Write the rows; a file appears as a whole. Raises OutputExists and OutputFailed."""
-    if options.output == "-":
+    if target is None:
         on_terminal = is_terminal(sys.stdout)
         is_text = options.format == "text" or (options.format == "auto" and on_terminal)
         # some bytes control a terminal
@@ -287,7 +291,7 @@ def write(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
         return
     is_text = output_format(options.output, options.format) == TEXT
     format = load_format(options.output)
-    with published(Path(options.output), replace=options.overwrite) as part:
+    with target.publish() as part:
         if not isinstance(format, LineFormat):
             results.write_table(part, format)
         else:

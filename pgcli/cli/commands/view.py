@@ -60,7 +60,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
     """Write the page of result files, and draw the boxes of one."""
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.pipeline.progress.events import tracked
-    from pgcli.results.drawings.drawings import check_draw, draw_rows
+    from pgcli.results.drawings.drawings import draw_rows, draw_target
     from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
     from pgcli.results.images import ImageLocator
 
@@ -80,7 +80,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
     if options.draw is not None:
         if len(outputs) > 1:
             raise UsageError("--draw draws the rows of one result file", hint="name one of them")
-        check_draw(options.draw, overwrite=options.overwrite)
+        draw_target(options.draw, overwrite=options.overwrite).check()
     gallery = write_gallery(groups, options, locator)
     if options.draw is not None:
         rows = tracked(groups[0].rows(options.limit), on_event, "drawings", gallery.rows)

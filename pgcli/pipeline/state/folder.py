@@ -22,8 +22,8 @@ from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
 from pgcli.printable import printable
 from pgcli.stores import Entry, LocalStore, Store, open_folder
-from pgcli.stores.urls import is_in_object_store, url_scheme, without_credentials
-from pgcli.stores.writing import already_exists, check_target
+from pgcli.stores.urls import is_in_object_store, without_credentials
+from pgcli.stores.writing import already_exists
 
 if TYPE_CHECKING:
     from pgcli.output.lines import LineFormat
@@ -85,14 +85,11 @@ class State:
         return is_in_object_store(self.output)
 
     def check(self) -> None:
-        """Raise for an output or a state folder that is not of this program. Creates nothing.
+        """Raise for an output or a state folder of another program. Creates nothing.
 
-        With `overwrite`, only an output of one file may be, and is replaced. Raises UsageError,
+        With `overwrite`, an output that is a file is replaced whatever wrote it. Raises
         OutputExists and OutputFailed.
         """
-        if url_scheme(self.output) is None:
-            path = Path(self.output)
-            check_target(path, "-o", is_folder=self.is_folder, overwrite=True)
         if self._find_record():
             return
         names = list(self._output_names())

@@ -26,11 +26,12 @@ from pgcli.results.drawings.formats import SUFFIXES, format_of, save_image, writ
 from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
+from pgcli.results.files_below import draw_error, write_below
 from pgcli.results.images import ImageLocator
-from pgcli.results.publish import check_folder, draw_error, write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
 
 THREADS = 2  # each holds one or two images in full size
@@ -55,7 +56,7 @@ class Drawings(NullHook):
         limits: ImageLimits | None = None,
         reader: Reader | None = None,
     ):
-        self._folder, self._root = folder, os.path.realpath(folder)
+        self._folder, self._target = folder, draw_target(folder)
         self._limits, self._reader = limits or ImageLimits(), reader
         self._colours = LabelColours(labels)
         self._names = FileNames(writable_suffixes())
@@ -110,8 +111,8 @@ class Drawings(NullHook):
 
     def _check_outside(self, item: Item) -> None:
         """Raise UsageError for an image in the folder: a drawing might replace it."""
-        if item.path is not None and resolves_inside(item.path, self._root):
-            raise _is_input(item.id, self._folder)
+        if item.path is not None:
+            self._target.refuse_inside(item.path)
 
     def _exists(self, name: FileName) -> bool:
         endings = [name.ending] if name.ending else [endings[0] for endings in SUFFIXES.values()]
@@ -154,14 +155,13 @@ class Drawings(NullHook):
         self._changed += [id_] if len(self._changed) < MAX_NAMED else []
 
 
-def check_draw(
-    folder: str, sources: Sequence[str] = (), *, overwrite: bool = False, resumes: bool = False
-) -> None:
-    """Raise UsageError, OutputExists or OutputFailed for a folder that cannot be drawn into.
+def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = False) -> Target:
+    """The folder of `--draw`, which may be a link to a folder.
 
-    It may be a link to a folder. A resumed run draws into the folder that it filled before. Images
-    in the folder that only the content of a source names are refused when they are reached.
+    Images in the folder that only the content of a source names are refused when they are reached.
+    Raises UsageError for a folder in a source that is a folder: its drawings would be read too.
     """
+    inputs = []
     for source in sources if folder else ():
         if source == "-" or url_scheme(source):
             continue
@@ -172,10 +172,9 @@ def check_draw(
                 f"{folder} is inside {source}, which is read, and the drawings would be read too",
                 hint="choose a folder outside it with --draw",
             )
-        is_image = is_folder or Path(path).suffix.lower() in IMAGE_ENDINGS
-        if is_image and resolves_inside(path, os.path.realpath(folder)):
-            raise _is_input(source, folder)
-    check_folder(folder, "--draw", overwrite=overwrite or resumes)
+        if is_folder or Path(path).suffix.lower() in IMAGE_ENDINGS:
+            inputs.append(source)
+    return Target(name=folder, kind="folder", option="--draw", overwrite=overwrite, inputs=inputs)
 
 
 def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> bytes:
@@ -227,10 +226,3 @@ def drawable_answer(row: Row) -> Answer:
     masks = tuple(None if rle is None else Mask((), rle) for rle in runs)
     answer = answer_of({**row, "boxes": (), "masks": None})
     return replace(answer, boxes=boxes, masks=masks if any(masks) else None)
-
-
-def _is_input(image: str, folder: str) -> UsageError:
-    return UsageError(
-        f"{image} is an input and is in {folder}, where a drawing might replace it",
-        hint="choose another folder with --draw",
-    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from pgcli import registry
@@ -18,10 +17,8 @@ from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
 from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
 from pgcli.results.label_list import read_labels
-from pgcli.results.publish import check_target, publish
 from pgcli.stores import Reader
-from pgcli.stores.files import resolves_inside
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.stores.target import Kind, Target
 from pgcli.wording import count, listed, with_notes
 
 MAX_LABELS_SHOWN = 5  # labels that a message names
@@ -43,7 +40,9 @@ def export(
     format: ExportFormat = registry.load("exports", options.to)
     options = format.applied(options)
     locator = ImageLocator(on_event, options.root, url_reader)
-    target = check_output(format, results, options)
+    target = export_target(format, results, options)
+    if target is not None:
+        target.check()
     paths = [Path(name) for name in results]
     notes = [note for note in map(incomplete_note, paths) if note]
     rows = SeveralFiles(paths, box_filter, exact=format.keeps_types)
@@ -51,7 +50,7 @@ def export(
     check_rows(format, ", ".join(results), stats, options)
     exported = Export(options, stats, label_numbers(options.labels, stats))
     images = ExportEntries(paths, format, exported, locator)
-    if not format.is_merged:
+    if target is not None and not format.is_merged:
         images.check_sources(target)
     counted = tracked(images.entries(rows), on_event, "images", stats.images, unit="images")
     with closing(counted):
@@ -62,23 +61,19 @@ def export(
     return exported.counts
 
 
-def check_output(format: ExportFormat, results: Sequence[str], options: ExportOptions) -> Path:
-    """The path of the export. Raises UsageError and OutputExists if it cannot be written."""
-    output, overwrite = options.output, options.overwrite
-    if output is None and format.is_merged:
-        return Path()
-    if not output or output == "-":
-        kind = "folder" if format.is_folder else "file"
-        raise UsageError(f"{options.to} is written to a {kind}", hint=f"name the {kind} with -o")
-    target = Path(output)
-    for name in results:
-        if target.exists() and resolves_inside(name, os.path.realpath(target)):
-            raise UsageError(f"{name} is in {output}, which is written", hint="name another -o")
-    if not format.is_merged:
-        check_target(target, is_folder=format.is_folder, overwrite=overwrite)
-    elif os.path.lexists(target) and not target.is_dir():
-        raise UsageError(f"{output} cannot be a folder of texts", hint="name a folder with -o")
-    return target
+def export_target(
+    format: ExportFormat, results: Sequence[str], options: ExportOptions
+) -> Target | None:
+    """The file or folder of the export; None for texts beside the images."""
+    if options.output is None and format.is_merged:
+        return None
+    kind: Kind = "whole folder" if format.is_folder else "file"
+    return Target(
+        name=options.output or "",
+        kind="folder" if format.is_merged else kind,
+        overwrite=options.overwrite or format.is_merged,
+        inputs=results,
+    )
 
 
 def check_rows(format: ExportFormat, results: str, stats: RowStats, options: ExportOptions) -> None:
@@ -128,32 +123,20 @@ def label_numbers(text: str | None, stats: RowStats) -> Mapping[str, int]:
 
 
 def write_export(
-    format: ExportFormat, target: Path, entries: Iterator[ExportEntry], export: Export
+    format: ExportFormat, target: Target | None, entries: Iterator[ExportEntry], export: Export
 ) -> None:
-    """Write the export: into a folder that has other files, or as a whole."""
-    if format.is_merged:
-        with wrap_write_errors(target):
-            target.mkdir(parents=True, exist_ok=True)
-        format.write(target, entries, export)
-        return
-    overwrite = export.options.overwrite
-    with publish(target, is_folder=format.is_folder, overwrite=overwrite) as temporary:
-        checked = outside_target(entries, target) if format.is_folder else entries
-        format.write(temporary, checked, export)
+    """Write the export: beside the images, into a folder, or as a whole."""
+    with nullcontext(Path()) if target is None else target.publish() as path:
+        if target is not None and target.kind == "whole folder":
+            entries = outside_target(entries, target)
+        format.write(path, entries, export)
 
 
-def outside_target(entries: Iterator[ExportEntry], target: Path) -> Iterator[ExportEntry]:
+def outside_target(entries: Iterator[ExportEntry], target: Target) -> Iterator[ExportEntry]:
     """The entries. Raises UsageError for an image in the target, which may be replaced."""
-    root = os.path.realpath(target)
     for entry in entries:
-        try:
-            is_inside = entry.path is not None and resolves_inside(entry.path, root)
-        except ValueError:  # not a valid file name
-            is_inside = False
-        if is_inside:
-            raise UsageError(
-                f"{entry.image} is in {target}, which is written", hint="name another -o"
-            )
+        if entry.path is not None:
+            target.refuse_inside(entry.path)
         yield entry
 
 

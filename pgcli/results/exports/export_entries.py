@@ -34,7 +34,8 @@ from pgcli.results.frames import (
 )
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.stores import Reader
-from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.files import parse_path
+from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
 
 
@@ -53,15 +54,10 @@ class ExportEntries:
         self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
         self._names = FileNames(self._endings, self._sanitize)
 
-    def check_sources(self, target: Path) -> None:
+    def check_sources(self, target: Target) -> None:
         """Raise UsageError if a source of the run is in the target, which is replaced."""
-        root = os.path.realpath(target)
         for path in self._locator.source_paths(self._outputs):
-            if resolves_inside(path, root):
-                raise UsageError(
-                    f"{path} was read by the run, and is in {target}, which is written",
-                    hint="name another -o",
-                )
+            target.refuse_inside(path)
 
     def entries(self, rows: Iterable[FileRow]) -> Iterator[ExportEntry]:
         """One entry for each image, with a unique name.

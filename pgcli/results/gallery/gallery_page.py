@@ -18,9 +18,10 @@ from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
 from pgcli.output.reader import Row, read_results
 from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
+from pgcli.results.files_below import write_below
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.options import GalleryOptions
-from pgcli.results.gallery.page import check_page, publish_page, render_page
+from pgcli.results.gallery.page import page_target, render_page
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
     ThumbnailEntry,
@@ -30,8 +31,7 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_path,
 )
 from pgcli.results.images import ImageLocator, MissingImages
-from pgcli.results.publish import check_folder, write_below
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.stores.target import Target
 from pgcli.wording import count, file_size, listed
 
 LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
@@ -83,19 +83,22 @@ def write_gallery(
     """
     on_event = locator.on_event
     outputs = [group.output for group in groups]
-    target = Path(options.output) if options.output is not None else default_page(outputs[0])
-    check_page(target, options.option, rows=outputs, overwrite=options.overwrite)
+    name = default_page(outputs[0]) if options.output is None else options.output
+    target = page_target(name, options.option, inputs=outputs, overwrite=options.overwrite)
+    target.check()
     if options.assets is not None:
-        check_folder(options.assets, "--assets", overwrite=options.overwrite)
-        with wrap_write_errors(options.assets):
-            Path(options.assets).mkdir(parents=True, exist_ok=True)
+        overwrite = options.overwrite
+        folder = Target(name=options.assets, kind="folder", option="--assets", overwrite=overwrite)
+        folder.check()
+        with folder.publish():
+            pass
     cards = Cards()
     for group in tracked(groups, on_event, "reading rows"):
         info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
-    settings: dict[str, Any] = {"assets": relative_address(target, options.assets)}
+    settings: dict[str, Any] = {"assets": relative_address(target.path, options.assets)}
     settings |= {} if evaluation is None else {"evaluation": evaluation}
     total = len(cards.images)
     copied = small_copies(locator.items(cards.images), total, locator, size=options.size)
@@ -103,13 +106,13 @@ def write_gallery(
     with (
         closing(copied),
         closing(tracking),
-        publish_page(target, overwrite=options.overwrite) as part,
+        target.publish() as part,
         part.open("w", encoding="utf-8") as file,
     ):
         entries = page_entries(tracking, options.assets, missing)
         title = listed([group.name for group in groups], MAX_NAMES_IN_TITLE)
         file.writelines(render_page(cards.data() | settings, entries, title=title))
-    report_page(target, cards, missing, locator)
+    report_page(target.path, cards, missing, locator)
     return Gallery(len(cards.rows), cards.distinct_labels)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -15,13 +13,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from pgcli.errors import UsageError
-from pgcli.pipeline.checks import check_not_a_source
 from pgcli.printable import encodable, printable
 from pgcli.results.gallery.thumbnails import ThumbnailEntry
-from pgcli.results.publish import publish
 from pgcli.stores.files import open_regular
-from pgcli.stores.writing import check_target
+from pgcli.stores.target import Target
 
 #: The script's files, in the order in which they are concatenated.
 SCRIPTS = (
@@ -64,31 +59,21 @@ def render_page(
     yield "</body>\n</html>\n"
 
 
-def check_page(
-    page: str | Path,
+def page_target(
+    name: str | Path,
     option: str = "-o",
     *,
-    rows: Iterable[str | Path] = (),
-    sources: Iterable[str] = (),
+    inputs: Iterable[str | Path] = (),
     overwrite: bool = False,
-) -> None:
-    """Raise UsageError, OutputExists or OutputFailed for a page that cannot be written.
-
-    `rows` are the files of its rows, and `sources` what its images are read from. Another page is
-    replaced.
-    """
-    path, hint = Path(page), f"name a page: {option} page.html"
-    if str(page) == "-":
-        raise UsageError("a page is not written to standard output", hint=hint)
-    if not str(page) or any(os.path.realpath(page) == os.path.realpath(file) for file in rows):
-        raise UsageError(f"{option} {page} is not a file of its own", hint=hint)
-    check_not_a_source(str(page), sources, option)
-    check_target(path, option, is_folder=False, overwrite=overwrite or is_page(path))
-
-
-def publish_page(target: Path, *, overwrite: bool) -> AbstractContextManager[Path]:
-    """A temporary path that becomes the page, as `publish` has it; another page is replaced."""
-    return publish(target, is_folder=False, overwrite=overwrite or is_page(target))
+) -> Target:
+    """The page that an option names, which replaces another page; `inputs` stay as they are."""
+    return Target(
+        name=str(name),
+        option=option,
+        overwrite=overwrite,
+        is_ours=is_page,
+        inputs=[*map(str, inputs)],
+    )
 
 
 def is_page(file: Path) -> bool:

@@ -1,0 +1,240 @@
+"""Files and folders that a command writes: checked before it begins, named when complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from glob import has_magic, iglob
+from pathlib import Path
+from typing import Literal
+
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.stores.files import parse_path, resolves_inside
+from pgcli.stores.urls import (
+    has_credentials,
+    is_in_object_store,
+    url_scheme,
+    without_credentials,
+)
+from pgcli.stores.writing import (
+    fsync,
+    make_folder,
+    published,
+    temporary_name,
+    wrap_write_errors,
+)
+
+#: A file in every folder that an export wrote; other folders are never replaced.
+MARK = ".pgcli-export"
+Kind = Literal["file", "folder", "whole folder"]
+SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A file or folder that a command writes, named by the `option`.
+
+    Files are added to a `folder`; a `whole folder` is complete when it gets its name, as a file is,
+    and replaces only a folder that an export wrote. `overwrite` permits replacing files; what
+    `is_ours` is replaced without it. `inputs` are the sources that must not be overwritten. The
+    output of a run (`is_run`) may be a folder in an object store.
+    """
+
+    name: str
+    kind: Kind = "file"
+    option: str = "-o"
+    overwrite: bool = False
+    is_ours: Callable[[Path], bool] | None = None
+    inputs: Sequence[str] = ()
+    is_run: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The path; of a folder that files are added to, where its link leads."""
+        path = Path(self.name)
+        is_link = self.kind == "folder" and path.is_symlink() and path.is_dir()
+        return path.resolve() if is_link else path
+
+    @property
+    def replaces(self) -> bool:
+        """Whether an existing file or folder may be replaced."""
+        return self.overwrite or (self.is_ours is not None and self.is_ours(self.path))
+
+    def check(self) -> None:
+        """Raise if the target cannot be written, or would replace what it must not.
+
+        Creates nothing: missing folders above the target are made when it is written. Raises
+        UsageError for the wrong kind and for an input, OutputExists for what may not be replaced,
+        and OutputFailed without permission.
+        """
+        if self.name in ("", "-"):
+            noun, value = ("file", "FILE") if self.kind == "file" else ("folder", "DIR")
+            raise UsageError(
+                f"{self.option} needs the name of a {noun}"
+                + (", not standard output" if self.name else ""),
+                hint=f"name it: {self.option} {value}",
+            )
+        if url_scheme(self.name) is not None:
+            return self._check_address()
+        for source in self.inputs:
+            self._check_input(source)
+        return self._check_path()
+
+    @cached_property
+    def _root(self) -> str:
+        return os.path.realpath(self.path)
+
+    def refuse_inside(self, source: str) -> None:
+        """Raise UsageError for an input in the folder, which writing might replace."""
+        if resolves_inside(source, self._root):
+            is_same = os.path.realpath(source) == self._root
+            what = "would be overwritten" if is_same else f"is in {self.name}, which is written"
+            raise UsageError(
+                f"{source} is an input and {what}", hint=f"choose another {self.option}"
+            )
+
+    @contextmanager
+    def publish(self) -> Iterator[Path]:
+        """A temporary path for the block to write, which becomes the target when the block ends.
+
+        The temporary path is removed if the block fails. A folder that files are added to is made
+        if it does not exist, and is the path itself. Raises OutputFailed, and OutputExists for a
+        target that was written meanwhile.
+        """
+        path = self.path
+        if self.kind == "file":
+            with published(path, replace=self.replaces) as part:
+                yield part
+                self._check_path()
+            return
+        if self.kind == "folder":
+            with wrap_write_errors(path):
+                path.mkdir(parents=True, exist_ok=True)
+            yield path
+            return
+        part = path.with_name(temporary_name(path.name))
+        with wrap_write_errors(path):
+            try:
+                make_folder(part)
+                (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
+                yield part
+                self._check_path()
+                sync_tree(part)
+                replace_folder(part, path)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+
+    def _check_address(self) -> None:
+        """Raise UsageError for an address, other than a folder of a run in an object store."""
+        bucket, _, path = self.name.partition("://")[2].partition("/")
+        is_folder = bucket.rpartition("@")[2] and path.strip("/") and self.name.endswith("/")
+        is_stored = is_in_object_store(self.name) and not has_credentials(self.name)
+        if not (self.is_run and is_folder and is_stored):
+            stored = ", or a folder in an object store: -o s3://bucket/rows/, gs:// or az://"
+            raise UsageError(
+                f"{self.option} cannot write to {without_credentials(self.name)}",
+                hint=f"name a file or folder on this machine{stored if self.is_run else ''}",
+            )
+
+    def _check_input(self, source: str) -> None:
+        """Raise UsageError if the target is the source, under whatever name, or contains it."""
+        name, exists = self.name, os.path.exists(self.name)  # noqa: PTH110 - long names
+        if source == "-" or url_scheme(source):
+            return
+        path = parse_path(source)
+        is_same = os.path.abspath(path) == os.path.abspath(name)  # noqa: PTH100
+        if exists and not is_same:
+            if os.path.exists(path):  # noqa: PTH110
+                is_same = Path(path).samefile(name)
+            elif has_magic(path) and not os.path.lexists(f"{name}.pgcli/run.json"):
+                is_same = is_match(path, name)  # a run does not read its own output
+        if is_same:
+            raise UsageError(
+                f"{name} is {'an input' if exists else 'another output'} and would be overwritten",
+                hint=f"choose another {self.option}",
+            )
+        if self.kind != "file" and exists:
+            self.refuse_inside(path)
+
+    def _check_path(self) -> None:
+        """Raise UsageError, OutputExists or OutputFailed for the path as it is now."""
+        path, option, is_folder = self.path, self.option, self.kind != "file"
+        try:
+            if self.kind == "whole folder" and (path.is_symlink() or is_foreign_folder(path)):
+                raise OutputExists(
+                    f"{path} was not written by an export, and is not replaced",
+                    hint=f"name another folder with {option}",
+                )
+            folder = next(filter(os.path.lexists, path.parents), path)
+            if not folder.is_dir():
+                raise UsageError(
+                    f"{folder} is not a folder", hint=f"name another one with {option}"
+                )
+            if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
+                kind = "folder" if is_folder else "regular file"
+                raise UsageError(f"{path} is not a {kind}", hint=f"name another one with {option}")
+            is_empty = is_folder and path.is_dir() and next(path.iterdir(), None) is None
+            if os.path.lexists(path) and not is_empty and not self.replaces:
+                raise OutputExists(
+                    f"{path} is not empty" if is_folder else f"{path} exists",
+                    hint=f"--overwrite replaces {'its files' if is_folder else 'it'}; another "
+                    f"{option} leaves it alone",
+                )
+            existing = path if path.exists() else folder
+            if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
+                raise OutputFailed(
+                    f"{path} is not writable",
+                    hint=f"correct its permissions, or choose another {option}",
+                )
+        except OSError as problem:
+            raise OutputFailed(
+                f"cannot write {path}: {problem.strerror or problem}",
+                hint=f"correct the path, or choose another {option}",
+            ) from problem
+
+
+def is_match(pattern: str, output: str) -> bool:
+    """Whether a pattern names the output."""
+    names = iglob(pattern, recursive=True)
+    return any(os.path.samefile(name, output) for name in names if os.path.exists(name))  # noqa: PTH110, PTH121
+
+
+def is_foreign_folder(folder: Path) -> bool:
+    """Whether the folder has files, and no export wrote it."""
+    try:
+        return any(folder.iterdir()) and not (folder / MARK).is_file()
+    except OSError:  # it is not a folder, or cannot be read
+        return False
+
+
+def replace_folder(part: Path, target: Path) -> None:
+    """Rename the folder, and remove the earlier export that it replaces.
+
+    The earlier export is put back where the folder cannot be renamed. Raises OSError.
+    """
+    old = target.with_name(temporary_name(target.name, ".old"))
+    is_replaced = target.is_dir() and any(target.iterdir())
+    if is_replaced:
+        target.rename(old)
+    try:
+        part.rename(target)
+    except BaseException:
+        if is_replaced:
+            old.rename(target)
+        raise
+    fsync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush all files and names of a folder to disk, except what links lead to. Raises OSError."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        for parent, _, names in os.walk(folder):
+            files = (Path(parent, name) for name in names)
+            list(pool.map(fsync, (file for file in files if not file.is_symlink())))
+            fsync(Path(parent))
