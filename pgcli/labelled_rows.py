@@ -19,7 +19,7 @@ from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box, Rle
 from pgcli.regions import CORNERS
-from pgcli.rle import area
+from pgcli.rle import read_mask
 from pgcli.wording import count
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
@@ -242,20 +242,9 @@ def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
     if value is None or value == "":
         return None
     try:
-        return tuple(map(mask_of, value))
-    except (TypeError, KeyError, ValueError, AttributeError) as problem:
+        return tuple(map(read_mask, value))
+    except (TypeError, ValueError) as problem:
         raise UsageError(
             f"{where}: 'masks' are not masks",
             hint="a mask is {size, counts} in COCO's compressed run-length encoding",
         ) from problem
-
-
-def mask_of(value: Any) -> Rle | None:
-    """The run lengths of a mask. Raises ValueError and others for a value that is not one."""
-    runs = value.get("rle", value) if value is not None else None
-    if runs is None:
-        return None
-    height, width = runs["size"]
-    mask = Rle((int(height), int(width)), str(runs["counts"]))
-    area(mask)
-    return mask

@@ -8,7 +8,7 @@ says that another character follows, and 48 is added to make the character print
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,22 @@ def run_ends(mask: Rle) -> np.ndarray:
     counts[2::2] = np.cumsum(counts[2::2])
     _check_sum(counts, mask.size)
     return np.cumsum(counts)
+
+
+def read_mask(value: Any) -> Rle | None:
+    """The mask of a row of any program, None without pixels: `{codes, rle}` of a result row, or
+    `{size, counts}` of COCO. Raises ValueError.
+    """
+    runs = value.get("rle", value) if isinstance(value, Mapping) else value
+    if runs is None:
+        return None
+    try:
+        height, width = runs["size"]
+        mask = Rle((int(height), int(width)), str(runs["counts"]))
+    except (TypeError, KeyError, OverflowError) as problem:
+        raise ValueError("it is not {size, counts}") from problem
+    run_ends(mask)
+    return mask
 
 
 def _check_sum(counts: np.ndarray, size: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""The contours and the polygon of a run-length encoded mask of an image."""
+"""The contours of a mask: as the polygon that formats have, and as the path that a page draws."""
 
 from __future__ import annotations
 
@@ -8,34 +8,25 @@ import numpy as np
 
 from pgcli.images import ImageLimits
 from pgcli.records import Region, Rle
-from pgcli.rle import decode
+from pgcli.rle import decode, mask_bounds, run_ends
 
 MAX_SIDES = 1 << 20  # pixel sides of all contours; a mask with more is noise, and has none
 MAX_CONTOURS = 64  # the largest ones; masks of the model have 64 pixels a side and few contours
 MAX_BRIDGE_POINTS = 512  # points of a contour that are tried as the end of a bridge
+SAMPLES = 96  # per side of a drawn mask; the model's masks have 64 per side of a box
 
 #: By how much a point may move without passing the centre of a pixel. A polygon has the centres on
 #: its left and upper sides, and not those on the others.
 HALF_PIXEL, UNDER_HALF = 0.5, math.nextafter(0.5, 0.0)
 
 
-def pixels(mask: Rle) -> np.ndarray:
-    """The mask as bool (height, width); (0, 0) where an image of its size is not decoded either.
-
-    A few characters can encode any size.
-    """
-    if mask.size[0] * mask.size[1] > ImageLimits().max_pixels:
-        return np.zeros((0, 0), bool)
-    return decode(mask)
-
-
-def contours(mask: Rle) -> list[np.ndarray]:
-    """The contours through the midpoints of a mask's pixel sides, (n, 2) of x and y each.
+def contours(pixels: np.ndarray) -> list[np.ndarray]:
+    """The contours through the midpoints of the pixel sides of a mask, (n, 2) of x and y each.
 
     They turn stairs into slopes, and contain the same pixel centres. The mask is on the right of
     every contour, so holes have the opposite direction.
     """
-    padded = np.pad(pixels(mask).astype(np.int8), 1)
+    padded = np.pad(pixels.astype(np.int8), 1)
     below, right = np.diff(padded, axis=0)[:, 1:-1], np.diff(padded, axis=1)[1:-1]
     (y, x), (v, u) = np.nonzero(below), np.nonzero(right)
     if len(x) + len(u) > MAX_SIDES:
@@ -72,11 +63,14 @@ def polygon(mask: Rle, extent: Region | None = None) -> np.ndarray:
     """The mask as one closed polygon as YOLO and Label Studio have it, (n, 2) of x, y in pixels.
 
     It contains the centres of the mask's pixels and of no others. Parts and holes are joined by
-    bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask. With an
-    `extent`, that of the polygon from which the mask was filled, the polygon reaches as far.
+    bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask, and for one
+    that is larger than any image, which a few characters can encode. With an `extent`, that of the
+    polygon from which the mask was filled, the polygon reaches as far.
     """
     merged = np.empty((0, 2))
-    for contour in sorted(contours(mask), key=area, reverse=True)[:MAX_CONTOURS]:
+    if mask.size[0] * mask.size[1] > ImageLimits().max_pixels:
+        return merged
+    for contour in sorted(contours(decode(mask)), key=enclosed_area, reverse=True)[:MAX_CONTOURS]:
         merged = bridged(merged, contour) if len(merged) else contour
     return fitted(merged, extent) if extent and len(merged) else merged
 
@@ -104,7 +98,7 @@ def fitted(polygon_n2: np.ndarray, extent: Region) -> np.ndarray:
     return polygon_n2
 
 
-def area(contour_n2: np.ndarray) -> float:
+def enclosed_area(contour_n2: np.ndarray) -> float:
     """The enclosed area, for either direction."""
     x, y = contour_n2.T
     return abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2
@@ -120,3 +114,22 @@ def bridged(polygon_n2: np.ndarray, contour_n2: np.ndarray) -> np.ndarray:
     start, end = divmod(int((x**2 + y**2).argmin()), x.shape[1])
     start, around = start * steps[0], np.roll(contour_n2, -end * steps[1], axis=0)
     return np.concatenate([polygon_n2[: start + 1], around, around[:1], polygon_n2[start:]])
+
+
+def svg_path(mask: Rle) -> str:
+    """The contours of a mask as the path of an SVG in pixels; empty for an empty mask.
+
+    The mask is sampled within its bounds and never decoded, as a few characters can encode any
+    size. Raises ValueError for invalid counts.
+    """
+    left, top, right, bottom = map(int, mask_bounds(mask))
+    width, height = right - left, bottom - top
+    columns, rows = min(SAMPLES, width), min(SAMPLES, height)
+    x = left + ((np.arange(columns) + 0.5) * width / max(columns, 1)).astype(int)
+    y = top + ((np.arange(rows) + 0.5) * height / max(rows, 1)).astype(int)
+    runs = np.searchsorted(run_ends(mask), x * mask.size[0] + y[:, None], side="right")
+    path = ""
+    for contour_n2 in contours(runs % 2 == 1):
+        points_n2 = (left, top) + contour_n2 * (width / columns, height / rows)
+        path += f"M{'L'.join(f'{x:.1f} {y:.1f}' for x, y in points_n2.tolist())}Z"
+    return path

@@ -8,15 +8,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item
-from pgcli.results.gallery.cards import Cards, ResultFile, group_cards
+from pgcli.results.gallery.cards import Cards, ResultFile, group_cards, page_row
 from pgcli.results.gallery.page import inert, render_page
 from pgcli.results.gallery.thumbnails import ThumbnailMaker, default_side
+from pgcli.rle import encode_mask_parts
 from tests.support import pretend
 from tests.support.exporting import saved
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
@@ -268,6 +270,13 @@ def test_impossible_boxes_and_masks_are_not_drawn(results):
         assert viewed(results, "-o", f"{number}.html") == 0
         assert viewed(results, "-o", f"{number}.html", "--draw", "drawn") == 2
         assert not Path("drawn").exists()
+
+
+def test_masks_are_paths_around_their_pixels():
+    mask = encode_mask_parts([(np.ones((2, 4), bool), 3, 5)], size=(30, 40))
+    values = {"rle": {"size": [30, 40], "counts": mask.counts}}
+    path = page_row(row(0, boxes=[box("a")], masks=[values, None]))["masks"]
+    assert path == ["M3.5 5.0L6.5 5.0L7.0 5.5L7.0 6.5L6.5 7.0L3.5 7.0L3.0 6.5L3.0 5.5Z", None]
 
 
 def test_rows_whose_boxes_are_null_are_drawn_without_boxes(results):

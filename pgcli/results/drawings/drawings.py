@@ -16,7 +16,6 @@ from pgcli.images.decode import silence_decoders
 from pgcli.images.files import checked_bytes, item_bytes
 from pgcli.images.formats import identify_image
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.labelled_rows import mask_of
 from pgcli.output.reader import Row
 from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Item, Mask
@@ -29,6 +28,7 @@ from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.files_below import draw_error, write_below
 from pgcli.results.images import ImageLocator
 from pgcli.results.row_hook import NullHook
+from pgcli.rle import read_mask
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.target import Target
@@ -222,7 +222,7 @@ def drawable_answer(row: Row) -> Answer:
             hint="name a file or folder that detect or segment wrote",
         )
     boxes = tuple(box for box in map(box_of, row["boxes"]) if box is not None)
-    runs = map(mask_of, row.get("masks") or ())
+    runs = map(read_mask, row.get("masks") or ())
     masks = tuple(None if rle is None else Mask((), rle) for rle in runs)
     answer = answer_of({**row, "boxes": (), "masks": None})
     return replace(answer, boxes=boxes, masks=masks if any(masks) else None)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pgcli.labelled_rows import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, query_column
 from pgcli.results.drawings.colours import LabelColours, contrasting
 from pgcli.results.gallery.sanitize import Row, as_list, clean, clean_line, clean_text
 from pgcli.results.images import ImageRef
+from pgcli.results.masks import svg_path
+from pgcli.rle import read_mask
 from pgcli.rows import answer_digest
 
 #: Columns that are text, whatever another program wrote into them.
@@ -124,12 +127,15 @@ def scored_row(row: Row) -> Row:
 def page_row(row: Row) -> dict[str, Any]:
     """The row without control characters and without the columns that are null.
 
-    An embedding is described. A row that edits can name has the digest of its answer.
+    An embedding is described, and masks are paths for the script to draw. A row that edits can
+    name has the digest of its answer.
     """
     columns: dict[str, Any] = {}
     for name, value in row.items():
         if name == "embedding" and isinstance(value, list):
             columns["answer"] = f"embedding of {len(value):,} values"
+        elif name == "masks":
+            columns["masks"] = [mask_path(mask, row) for mask in as_list(value)]
         elif value is not None and name not in (FILE, IMAGE, DIGEST):
             columns[clean_line(name)] = clean_text(value) if name in TEXTS else clean(value)
     columns["id"] = columns.get("id", "")
@@ -138,6 +144,17 @@ def page_row(row: Row) -> dict[str, Any]:
     if is_named and row.get("answer") is not None and row.get("error") is None:
         columns[DIGEST] = answer_digest(row)
     return columns
+
+
+def mask_path(value: Any, row: Row) -> str | None:
+    """The contours of a mask as a path; None for one that cannot be read, or of another size."""
+    size = stated_size(row)
+    try:
+        mask = read_mask(value)
+        is_drawn = mask is not None and size in (None, mask.size[::-1])
+        return svg_path(mask) if mask is not None and is_drawn else None
+    except ValueError:
+        return None
 
 
 def group_cards(rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable]) -> list[list[int]]:

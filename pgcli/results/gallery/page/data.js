@@ -69,7 +69,7 @@ function normalize(row) {
   const boxes = Array.isArray(row.boxes) ? row.boxes : [];
   const kept = boxes.flatMap((box, number) => (isBox(box) ? [number] : []));
   row.$isWhole = kept.length === boxes.length;
-  row.masks = Array.isArray(row.masks) && row.masks.some((mask) => mask?.rle) ? kept.map((number) => row.masks[number]?.rle) : undefined;
+  row.masks = row.masks?.some(Boolean) ? kept.map((number) => row.masks[number]) : undefined; // paths
   row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
 }
 data.rows.forEach(normalize);

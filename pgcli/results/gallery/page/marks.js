@@ -15,8 +15,7 @@ function marks(row, size, { scores = false } = {}) {
   boxes.sort((one, other) => area(other.box) - area(one.box)); // small ones on top
   for (const one of boxes) {
     one.group = draw("g", { "data-box": one.number });
-    const mask = maskPath(one.mask, one.box, [width, height], unit);
-    if (mask) one.group.append(mask);
+    if (one.mask) one.group.append(maskPath(one.mask, one.box, unit));
     one.group.append(...boxRects(one.box, unit));
     drawing.append(one.group);
   }
@@ -68,104 +67,11 @@ function labelTag(box, { unit, width, height, taken, scores }) {
 
 const apart = ([x, y, w, h], [a, b, c, d]) => x + w <= a || a + c <= x || y + h <= b || b + d <= y;
 
-/** A mask as one translucent path with an outline; null without one of the image's size. */
-function maskPath(rle, { label }, size, unit) {
-  const grid = rle ? maskGrid(rle, size) : null;
-  if (grid === null) return null;
-  const { left, top, width, height, w, h, cells } = grid;
-  let path = "";
-  for (const contour of contours(cells, h, w)) {
-    const points = contour.map(([x, y]) => `${(left + x * width / w).toFixed(1)} ${(top + y * height / h).toFixed(1)}`);
-    path += `M${points.join("L")}Z`;
-  }
+/** A mask as one translucent path with an outline. */
+function maskPath(path, { label }, unit) {
   const [colour] = coloursOf(label);
   return draw("path", {
     d: path, fill: colour, "fill-opacity": 0.42, "fill-rule": "evenodd", stroke: colour,
     "stroke-width": 1.5 * unit, "stroke-linejoin": "round",
   });
-}
-
-const SAMPLES = 96; // per side of a mask; the model's masks have 64 per side of a box
-
-/** COCO's run-length encoding, sampled within the mask's bounds; null for one that is not of this size.
- *
- * A short text can encode a mask of any size, so its pixels are never decoded. */
-function maskGrid({ size, counts }, [width, height]) {
-  if (size?.[0] !== height || size?.[1] !== width || typeof counts !== "string") return null;
-  const ends = runEnds(counts);
-  if (ends.at(-1) !== width * height || ends.some((end, number) => end < (ends[number - 1] ?? 0))) return null;
-  let [left, right, top, bottom] = [width, 0, height, 0];
-  for (let run = 1; run < ends.length; run += 2) {
-    const [first, last] = [ends[run - 1], ends[run] - 1];
-    if (last < first) continue;
-    const isInColumn = Math.floor(first / height) === Math.floor(last / height);
-    left = Math.min(left, Math.floor(first / height));
-    right = Math.max(right, Math.floor(last / height) + 1);
-    top = Math.min(top, isInColumn ? first % height : 0); // else it reaches both edges
-    bottom = Math.max(bottom, isInColumn ? (last % height) + 1 : height);
-  }
-  if (right <= left) return null;
-  const [w, h] = [Math.min(SAMPLES, right - left), Math.min(SAMPLES, bottom - top)];
-  const cells = new Uint8Array(w * h);
-  let run = 0; // that has the point; points and runs go down the columns
-  for (let x = 0; x < w; x++) {
-    for (let y = 0; y < h; y++) {
-      const column = left + Math.floor((x + 0.5) * (right - left) / w);
-      const point = column * height + top + Math.floor((y + 0.5) * (bottom - top) / h);
-      while (ends[run] <= point) run++;
-      cells[x * h + y] = run % 2;
-    }
-  }
-  return { left, top, width: right - left, height: bottom - top, w, h, cells };
-}
-
-/** The ends of the runs of a mask read by columns: of zeros and ones in turn. */
-function runEnds(counts) {
-  const runs = [];
-  const ends = [];
-  for (let at = 0; at < counts.length;) {
-    let [value, scale, code] = [0, 1, 0];
-    do {
-      code = counts.charCodeAt(at++) - 48;
-      value += (code & 31) * scale; // without shifts, which have 32 bits
-      scale *= 32;
-    } while (code & 32 && at < counts.length);
-    if (code & 16) value -= scale;
-    runs.push(runs.length > 2 ? value + runs[runs.length - 2] : value);
-    ends.push((ends.at(-1) ?? 0) + runs.at(-1));
-  }
-  return ends;
-}
-
-/** The contours of a grid, through the midpoints of its cells' sides. */
-function contours(cells, h, w) {
-  const isInside = (x, y) => x >= 0 && y >= 0 && x < w && y < h && cells[x * h + y] === 1;
-  const next = new Map(); // from a corner to the next corners of its contours
-  const connect = (x, y, a, b) => {
-    const key = y * (w + 1) + x;
-    next.has(key) ? next.get(key).push([a, b]) : next.set(key, [[a, b]]);
-  };
-  for (let x = 0; x < w; x++) {
-    for (let y = 0; y < h; y++) {
-      if (!isInside(x, y)) continue; // the inside is on the right of a contour
-      if (!isInside(x, y - 1)) connect(x, y, x + 1, y);
-      if (!isInside(x + 1, y)) connect(x + 1, y, x + 1, y + 1);
-      if (!isInside(x, y + 1)) connect(x + 1, y + 1, x, y + 1);
-      if (!isInside(x - 1, y)) connect(x, y + 1, x, y);
-    }
-  }
-  const found = [];
-  for (const [key, starts] of next) {
-    while (starts.length) {
-      const contour = [];
-      let [x, y] = [key % (w + 1), Math.floor(key / (w + 1))];
-      for (let corners = starts; corners?.length; corners = next.get(y * (w + 1) + x)) {
-        const [a, b] = corners.pop();
-        contour.push([(x + a) / 2, (y + b) / 2]); // midpoints smooth the steps
-        [x, y] = [a, b];
-      }
-      found.push(contour);
-    }
-  }
-  return found;
 }
