@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from pgcli.box_filter import box_of, number
+from pgcli.boxes import CORNERS
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box, Rle
-from pgcli.regions import CORNERS
 from pgcli.rle import read_mask
+from pgcli.rows import finite_number, read_boxes
 from pgcli.wording import count
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
@@ -79,7 +79,7 @@ class ExampleColumns:
 
     def read(self, row: Mapping[str, Any], where: str) -> Example:
         """What a row says. Raises UsageError, which says `where`, for what is not a box or mask."""
-        boxes = read_boxes(row, where)
+        boxes = boxes_of(row, where)
         prompts = self._candidates(self.prompt, PROMPT_COLUMNS)
         answers = self._candidates(self.answer, ANSWER_COLUMNS)
         if boxes is not None and row.get("boxes") is None and self.answer is None:
@@ -197,7 +197,7 @@ def read_answers(value: Any) -> tuple[str, ...]:
     return () if value is None else (str(value),)
 
 
-def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
+def boxes_of(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
     """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError.
 
     Columns of corners that are all empty are of an image without boxes.
@@ -210,19 +210,17 @@ def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
             return ()
         corners = {name: as_number(row[name]) for name in CORNERS}
         value = [{"label": str(row.get(LABEL, "")), **corners}]
-    boxes = [box_of(box) for box in value] if isinstance(value, list | tuple) else [None]
-    if None in boxes:
-        raise UsageError(
-            f"{where}: 'boxes' are not boxes",
-            hint="a box is {label, xmin, ymin, xmax, ymax} in pixels",
-        )
-    return tuple(box for box in boxes if box is not None)
+    try:
+        return read_boxes(value)
+    except ValueError as problem:
+        hint = "a box is {label, xmin, ymin, xmax, ymax} in pixels"
+        raise UsageError(f"{where}: {problem}", hint=hint) from problem
 
 
 def as_number(value: Any) -> float | None:
     """The value as a number; None for anything else."""
     with suppress(TypeError, ValueError, OverflowError):
-        return number(float(value))
+        return finite_number(float(value))
     return None
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, groupby, takewhile, zip_longest
-from typing import Any, Literal
+from typing import Literal
 
 from pgcli.records import Box, Span
 
@@ -114,18 +114,18 @@ def mask_codes(spans: Sequence[Span]) -> tuple[int, ...] | None:
 
 
 def detection_text(
-    boxes: Sequence[Mapping[str, Any]],
-    masks: Sequence[Mapping[str, Any] | None] = (),
+    boxes: Sequence[Box],
+    codes: Sequence[Sequence[int] | None] = (),
     *,
     width: int,
     height: int,
 ) -> str:
     """The answer that has the boxes of a row, with the codes of their masks: `boxes` reversed."""
     parts = []
-    for box, mask in zip_longest(boxes, masks[: len(boxes)]):
-        sides = {"ymin": height, "xmin": width, "ymax": height, "xmax": width}
-        places = (round(box[name] / max(side, 1) * GRID) for name, side in sides.items())
+    for box, own_codes in zip_longest(boxes, codes[: len(boxes)]):
+        corners = ((box.ymin, height), (box.xmin, width), (box.ymax, height), (box.xmax, width))
+        places = (round(corner / max(side, 1) * GRID) for corner, side in corners)
         locations = "".join(f"<loc{min(max(place, 0), GRID):04}>" for place in places)
-        codes = "".join(f"<seg{code:03}>" for code in (mask["codes"] if mask else ()))
-        parts.append(f"{locations}{codes} {box['label']}")
+        segments = "".join(f"<seg{code:03}>" for code in own_codes or ())
+        parts.append(f"{locations}{segments} {box.label}")
     return f" {SEPARATOR} ".join(parts)

@@ -109,8 +109,8 @@ class Span:
 class Box(Record):
     """A detected object, in pixels of the upright image from its top left.
 
-    `score` is the probability of exactly these corners, `confidence` of corners near them; None in
-    rows of other programs.
+    `score` is the probability of exactly these corners, `confidence` of corners near them; either
+    may be None in rows of other programs.
     """
 
     label: str
@@ -118,8 +118,17 @@ class Box(Record):
     ymin: float
     xmax: float
     ymax: float
-    score: float
+    score: float | None = None
     confidence: float | None = None
+
+    @property
+    def corners(self) -> Region:
+        return self.xmin, self.ymin, self.xmax, self.ymax
+
+    def moved(self, corners: Region) -> Self:
+        """The box with these corners."""
+        xmin, ymin, xmax, ymax = corners
+        return replace(self, xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax)
 
 
 @dataclass(frozen=True, slots=True)

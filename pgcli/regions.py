@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pgcli.boxes import CORNERS, clipped
 from pgcli.parsing import GRID
 from pgcli.records import Region
 
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
 LOCATIONS = re.compile(r" ?(?:<loc[0-9]{4}>){4}$")
 
 
@@ -41,10 +41,10 @@ def location_values(region: Region, width: int, height: int) -> tuple[int, ...] 
 
     None if the region is outside the image.
     """
-    left, top = max(0.0, region[0]), max(0.0, region[1])
-    right, bottom = min(float(width), region[2]), min(float(height), region[3])
-    if left >= right or top >= bottom:
+    inside = clipped(region, (width, height))
+    if inside is None:
         return None
+    left, top, right, bottom = inside
     sides = ((top, height), (left, width), (bottom, height), (right, width))
     return tuple(round(corner / side * GRID) for corner, side in sides)
 

@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from pgcli.arrow_values import to_json
+from pgcli.boxes import CORNERS
 from pgcli.errors import UsageError
 from pgcli.printable import encodable
 from pgcli.records import (
@@ -36,7 +37,7 @@ from pgcli.records import (
 )
 
 #: The numbers of a box, in their order.
-BOX_NUMBERS = ("xmin", "ymin", "xmax", "ymax", "score", "confidence")
+BOX_NUMBERS = (*CORNERS, "score", "confidence")
 DIGEST_CHARACTERS = 16  # of an answer's digest
 MAX_FLOAT = sys.float_info.max  # a larger integer, which JSON may have, is not a float
 #: The columns that are lists of one kind of record with a text and numbers.
@@ -246,7 +247,7 @@ def answer_digest(row: Mapping[str, Any]) -> str:
     boxes = row.get("boxes") or ()
     if isinstance(boxes, Sequence):
         boxes = [
-            [box.get("label"), *(_number(box.get(name)) for name in BOX_NUMBERS[:4])]
+            [box.get("label"), *(_number(box.get(name)) for name in CORNERS)]
             if isinstance(box, Mapping)
             else box
             for box in boxes
@@ -271,6 +272,37 @@ def box_to_dict(box: Box) -> dict[str, Any]:
     return {"label": box.label} | {name: round6(getattr(box, name)) for name in BOX_NUMBERS}
 
 
+def read_boxes(value: Any, what: str = "boxes") -> tuple[Box, ...]:
+    """The boxes of a row that any program may have written.
+
+    Raises ValueError, which names what is missing, for a value that is not a list of boxes.
+    """
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{what} is not a list of objects with label, {', '.join(CORNERS)}")
+    return tuple(read_box(entry, f"{what}[{number}]") for number, entry in enumerate(value))
+
+
+def read_box(value: Any, what: str) -> Box:
+    """A box of such a row. Raises ValueError."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("label"), str):
+        raise ValueError(f"{what} is not an object with a label")
+    corners = []
+    for name in CORNERS:
+        if (corner := finite_number(value.get(name))) is None:
+            raise ValueError(f"{what}: {name} is not a number")
+        corners.append(corner)
+    left, top, right, bottom = corners
+    score, confidence = finite_number(value.get("score")), finite_number(value.get("confidence"))
+    return Box(value["label"], left, top, right, bottom, score, confidence)
+
+
+def finite_number(value: Any) -> float | None:
+    """The value as a number; None for anything else, for NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= MAX_FLOAT else None
+
+
 def mask_to_dict(mask: Mask) -> dict[str, Any]:
     """A mask as plain values; `rle` is the form of pycocotools, null without pixels."""
     rle = None
@@ -284,7 +316,7 @@ def mask_from_dict(mask: Mapping[str, Any] | None) -> Mask | None:
     if mask is None:
         return None
     rle = mask["rle"]
-    return Mask(tuple(mask["codes"]), rle and Rle(tuple(rle["size"]), rle["counts"]))
+    return Mask(tuple(mask.get("codes") or ()), rle and Rle(tuple(rle["size"]), rle["counts"]))
 
 
 def to_dict(kind: type[Any], value: Any) -> dict[str, Any]:

@@ -16,11 +16,11 @@ def write_voc(folder: Path, entries: Iterable[ExportEntry], export: Export) -> N
         size = SubElement(image, "size")
         for name, value in (("width", entry.width), ("height", entry.height), ("depth", 3)):
             SubElement(size, name).text = str(value)
-        for box in entry.boxes():
+        for box, _ in entry.boxes():
             thing = SubElement(image, "object")
             SubElement(thing, "name").text = printable(box.label)
             corners = SubElement(thing, "bndbox")
-            sides = (box.left + 1, box.top + 1, box.left + box.width, box.top + box.height)
+            sides = (box.xmin + 1, box.ymin + 1, box.xmax, box.ymax)
             for name, side in zip(("xmin", "ymin", "xmax", "ymax"), sides, strict=True):
                 SubElement(corners, name).text = str(round(side))
             export.counts.boxes += 1

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pgcli.box_filter import box_of
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.metrics import task_of_prompt
@@ -19,9 +17,10 @@ from pgcli.labelled_rows import stated_size
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
-from pgcli.records import BOX_TASKS, Box, Rle
+from pgcli.records import BOX_TASKS
 from pgcli.results.images import ImageLocator
-from pgcli.rows import prompt_of, task_of
+from pgcli.rle import read_mask
+from pgcli.rows import prompt_of, read_boxes, task_of
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,12 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
     labels = asked_labels(task, prompt) if key[1] is None else None
     if truth is not None and labels is not None:
         truth = of_labels(truth, labels)
-    boxes, masks = tuple(boxes_of(row)), tuple(masks_of(row))
+    try:
+        boxes = read_boxes(row.get("boxes") or ())
+        masks = tuple(map(read_mask, row.get("masks") or ()))
+    except (ValueError, TypeError) as problem:
+        hint = "name a file that detect or segment wrote"
+        raise UsageError(f"the row of {key[0]!r} is not valid: {problem}", hint=hint) from problem
     return JoinedRow(key[0], prompt, row, truth, boxes, masks, task)
 
 
@@ -269,21 +273,3 @@ def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
         areas = None if size else (math.nan,) * len(boxes)
         truth = merged(truth, RowTruth(boxes=boxes, areas=areas))
     return truth
-
-
-def boxes_of(row: Row) -> Iterator[Box]:
-    """The boxes of a row; those of other tools may have no score."""
-    for value in row.get("boxes") or ():
-        box = box_of(value)
-        if box is not None:
-            yield replace(box, score=1.0) if box.score is None else box
-
-
-def masks_of(row: Row) -> Iterator[Rle | None]:
-    """The masks of the boxes of a row, None for one without pixels."""
-    for value in row.get("masks") or ():
-        rle = value.get("rle") if isinstance(value, Mapping) else None
-        known: Any = rle if isinstance(rle, Mapping) else {}
-        size, counts = known.get("size"), known.get("counts")
-        is_mask = isinstance(size, list | tuple) and len(size) == 2 and isinstance(counts, str)
-        yield Rle((int(size[0]), int(size[1])), counts) if is_mask else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.iou import area
+from pgcli.boxes import area
 from pgcli.records import Box, Rle
 
 #: The columns of the truth and of rows that name an image; VQA's files have the first.

@@ -10,7 +10,6 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.labelled_rows import Example, note_of_choices
-from pgcli.records import Box
 from pgcli.wording import count
 
 Key = tuple[str, str | None]
@@ -127,14 +126,9 @@ def merged(first: RowTruth, second: RowTruth) -> RowTruth:
 
 def new_boxes(first: RowTruth, second: RowTruth) -> list[int]:
     """The numbers of the boxes of the second truth that the first one does not have."""
-    known = {*map(label_and_corners, first.boxes or ())}
+    known = {(box.label, box.corners) for box in first.boxes or ()}
     boxes = second.boxes or ()
-    return [n for n, box in enumerate(boxes) if label_and_corners(box) not in known]
-
-
-def label_and_corners(box: Box) -> tuple[str, float, float, float, float]:
-    """What makes a box: its label and its corners."""
-    return box.label, box.xmin, box.ymin, box.xmax, box.ymax
+    return [n for n, box in enumerate(boxes) if (box.label, box.corners) not in known]
 
 
 def aligned_masks(truth: RowTruth) -> Sequence[Any]:

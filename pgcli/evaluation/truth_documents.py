@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pgcli.boxes import area
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import Truths, group_values
 from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.readers import InputFile
 from pgcli.labelled_rows import read_answers
-from pgcli.records import Box
 from pgcli.regions import prompt_with_region
 from pgcli.results.imports import coco
 from pgcli.results.imports.json_values import InvalidValue, read_document, value_errors
 from pgcli.results.imports.rows import TruthRows
-from pgcli.results.imports.truth import AnnotatedImage, ImportCounts, ImportSettings, TrueBox
+from pgcli.results.imports.truth import AnnotatedImage, ImportCounts, ImportSettings
 from pgcli.wording import with_notes
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
@@ -93,16 +93,14 @@ def add_image(
     Texts of regions are left out where no prompt is stated, of which the region would be a part.
     """
     if has_boxes and (image.boxes or not image.left_out):
-        areas = tuple(
-            (box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area
-            for box in image.boxes
-        )
-        masks = tuple(box.mask for box in image.boxes)
+        boxes = tuple(box for box, _ in image.boxes)
+        masks = tuple(mask for _, mask in image.boxes)
+        areas = zip(boxes, image.areas, strict=True)
         truth = RowTruth(
-            boxes=tuple(map(plain_box, image.boxes)),
+            boxes=boxes,
             masks=None if masks and not any(masks) else masks,
-            areas=areas,
-            crowds=tuple(map(plain_box, image.crowds)),
+            areas=tuple(area(box) if known is None else known for box, known in areas),
+            crowds=image.crowds,
             size=(image.width, image.height) if image.is_stated else None,
         )
         truths.add((image.id, None), truth)
@@ -115,8 +113,3 @@ def add_image(
             counts.leave_out("texts of regions", image.id)
             continue
         truths.add((image.id, prompt), RowTruth((text.text,)))
-
-
-def plain_box(box: TrueBox) -> Box:
-    """The box as it is compared."""
-    return Box(box.label, box.xmin, box.ymin, box.xmax, box.ymax, 1.0)

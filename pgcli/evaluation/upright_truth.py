@@ -81,10 +81,7 @@ class TrueImage:
     @property
     def drawing(self) -> Drawing:
         """What is drawn on the image."""
-        boxes = [
-            (box.xmin, box.ymin, box.xmax, box.ymax)
-            for box in (*(self._truth.boxes or ()), *self._truth.crowds)
-        ]
+        boxes = [box.corners for box in (*(self._truth.boxes or ()), *self._truth.crowds)]
         return Drawing(self.id, self._truth.size, boxes, self._header)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from pgcli.evaluation.confusion import confusion
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
-from pgcli.records import BOX_TASKS
+from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
 from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.images import ImageLocator
-from pgcli.rows import box_to_dict, round6
+from pgcli.rows import box_to_dict, mask_to_dict, round6
 
 TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that a page does not show
@@ -92,15 +91,12 @@ def truth_row(joined: JoinedRow) -> dict[str, Any]:
     row, truth = joined.row or {}, joined.truth or RowTruth()
     known = {name: row.get(name) for name in ("index", "id", "image", "width", "height")}
     is_boxes = joined.task in BOX_TASKS and truth.boxes is not None
-    masks = [
-        None if mask is None else {"codes": [], "rle": {"size": mask.size, "counts": mask.counts}}
-        for mask in truth.masks or ()
-    ]
+    masks = [mask and mask_to_dict(Mask((), mask)) for mask in truth.masks or ()]
     return known | {
         "task": row.get("task"),
         "prompt": row.get("prompt"),
         "answer": None if is_boxes else answer_text(truth),
-        "boxes": [box_to_dict(replace(box, confidence=None)) for box in truth.boxes or ()],
+        "boxes": [box_to_dict(Box(box.label, *box.corners, 1.0)) for box in truth.boxes or ()],
         "masks": masks,
         "model": TRUTH,
         "error": None,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pgcli.boxes import CORNERS, clipped
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import detection_text
-from pgcli.records import BOX_TASKS
-from pgcli.regions import CORNERS
+from pgcli.records import BOX_TASKS, Box
 from pgcli.results.gallery.sanitize import clean_line, clean_text
 from pgcli.results.images import image_index
 from pgcli.results.imports.json_values import (
@@ -20,13 +20,12 @@ from pgcli.results.imports.json_values import (
     array,
     label,
     mapping,
-    number,
     read_document,
     text,
     value_errors,
     whole_number,
 )
-from pgcli.rows import DIGEST_CHARACTERS, answer_digest, prompt_of
+from pgcli.rows import DIGEST_CHARACTERS, answer_digest, box_to_dict, prompt_of, read_boxes
 
 FORMAT, VERSION = "pgcli edits", 1
 MAX_BYTES = 128 * 2**20
@@ -38,23 +37,12 @@ SAME_PIXELS = 0.06
 
 
 @dataclass(frozen=True, slots=True)
-class EditedBox:
-    """A box of a corrected row; its corners are those of a row, in pixels of the upright image.
-
-    `source` is the number of the model's box that it was, None for one that a person drew.
-    """
-
-    label: str
-    corners: Mapping[str, float]
-    source: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Edit:
     """An edit of a row, which `key` and `digest` identify; id and prompt are as the page has them.
 
     `answer` is the corrected text, None if it is unchanged. `boxes` are all boxes of the corrected
-    row, None if they are unchanged. `file` is the name of the result file on a page of several.
+    row, None if they are unchanged, each with its number among the model's boxes, which is None for
+    one that a person drew. `file` is the name of the result file on a page of several.
     `number` counts the edits of the file from 1.
     """
 
@@ -65,7 +53,7 @@ class Edit:
     digest: str
     state: Literal["accepted", "rejected"]
     answer: str | None = None
-    boxes: tuple[EditedBox, ...] | None = None
+    boxes: tuple[tuple[Box, int | None], ...] | None = None
     file: str | None = None
 
     @property
@@ -119,25 +107,26 @@ def read_edit(value: object, number: int) -> Edit:
         digest,
         state,
         None if answer is None else text(answer, f"{what}: answer"),
-        None if values.get("boxes") is None else read_boxes(values["boxes"], f"{what}: boxes"),
+        None if values.get("boxes") is None else edited_boxes(values["boxes"], f"{what}: boxes"),
         None if file is None else text(file, f"{what}: file"),
     )
 
 
-def read_boxes(value: object, what: str) -> tuple[EditedBox, ...]:
-    """The boxes of a corrected row. Raises InvalidValue."""
-    boxes = []
-    for place, entry in enumerate(array(value, what)):
-        name = f"{what}: {place}"
-        values = mapping(entry, name)
+def edited_boxes(value: object, what: str) -> tuple[tuple[Box, int | None], ...]:
+    """The boxes of a corrected row, each with its source. Raises InvalidValue."""
+    try:
+        boxes = read_boxes(value, what)
+    except ValueError as problem:
+        raise InvalidValue(str(problem)) from problem
+    pairs = []
+    for place, (box, values) in enumerate(zip(boxes, array(value, what), strict=True)):
+        name = f"{what}[{place}]"
         if unknown := values.keys() - BOX_KEYS:
             raise InvalidValue(f"{name} has an unknown key, {min(unknown)!r}")
-        corners = {key: number(values.get(key), f"{name}: {key}") for key in CORNERS}
         source = values.get("source")
-        if source is not None:
-            source = whole_number(source, f"{name}: source")
-        boxes.append(EditedBox(label(values.get("label"), f"{name}: label"), corners, source))
-    return tuple(boxes)
+        source = None if source is None else whole_number(source, f"{name}: source")
+        pairs.append((replace(box, label=label(box.label, f"{name}: label")), source))
+    return tuple(pairs)
 
 
 def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
@@ -154,50 +143,40 @@ def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
             raise InvalidValue(f"{edit} changes the answer of a row with boxes, and not the boxes")
         changed["answer"] = edit.answer.strip()
     if edit.boxes is not None:
-        pairs = [corrected_box(row, box, edit) for box in edit.boxes]
-        changed["boxes"] = [box for box, _ in pairs]
+        own = read_boxes(row.get("boxes") or ())
+        pairs = [corrected_box(row, own, *pair, edit) for pair in edit.boxes]
+        changed["boxes"] = [box_to_dict(box) for box, _ in pairs]
         if isinstance(row.get("masks"), list):
             changed["masks"] = [mask for _, mask in pairs]
+        codes = [mask["codes"] if mask else None for _, mask in pairs]
         changed["answer"] = detection_text(
-            changed["boxes"], changed.get("masks") or (), width=row["width"], height=row["height"]
+            [box for box, _ in pairs], codes, width=row["width"], height=row["height"]
         )
     return changed | {name: None for name in ("tokens", "finish", "logprob") if name in row}
 
 
 def corrected_box(
-    row: Mapping[str, Any], box: EditedBox, edit: Edit
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    row: Mapping[str, Any], own_boxes: Sequence[Box], box: Box, source: int | None, edit: Edit
+) -> tuple[Box, dict[str, Any] | None]:
     """A box of the corrected row, and its mask: one of the model's, or one that was drawn.
 
     A drawn box has a score and a confidence of 1 and no mask, as what a person says. A moved box
     keeps the codes of its mask, which are relative to it, and not the pixels. Raises InvalidValue
     for a source that the row does not have, and for a box without an area in the image.
     """
-    boxes, masks = row.get("boxes") or (), row.get("masks") or ()
-    if box.source is not None and box.source >= len(boxes):
-        raise InvalidValue(f"{edit} changes box {box.source}, which the row does not have")
-    if box.source is None:
-        return {
-            "label": box.label,
-            **clipped(box, row, edit),
-            "score": 1.0,
-            "confidence": 1.0,
-        }, None
-    own = boxes[box.source]
-    mask = masks[box.source] if box.source < len(masks) else None
-    if all(abs(own[name] - value) < SAME_PIXELS for name, value in box.corners.items()):
-        return own | {"label": box.label}, mask
-    return own | {"label": box.label, **clipped(box, row, edit)}, mask and mask | {"rle": None}
-
-
-def clipped(box: EditedBox, row: Mapping[str, Any], edit: Edit) -> dict[str, float]:
-    """The corners of a box within the image. Raises InvalidValue if it has no area there."""
-    width, height = float(row["width"]), float(row["height"])
-    sides = {"xmin": width, "ymin": height, "xmax": width, "ymax": height}
-    corners = {name: min(max(value, 0.0), sides[name]) for name, value in box.corners.items()}
-    if corners["xmin"] >= corners["xmax"] or corners["ymin"] >= corners["ymax"]:
+    masks = row.get("masks") or ()
+    if source is not None and source >= len(own_boxes):
+        raise InvalidValue(f"{edit} changes box {source}, which the row does not have")
+    own, mask = Box(box.label, *box.corners, 1.0, 1.0), None
+    if source is not None:
+        own = replace(own_boxes[source], label=box.label)
+        mask = masks[source] if source < len(masks) else None
+        if all(abs(a - b) < SAME_PIXELS for a, b in zip(own.corners, box.corners, strict=True)):
+            return own, mask
+    corners = clipped(box.corners, (row["width"], row["height"]))
+    if corners is None:
         raise InvalidValue(f"{edit} has a box without an area in the image")
-    return corners
+    return own.moved(corners), mask and mask | {"rle": None}
 
 
 #: Which rows are written: all but rejected ones, only accepted ones, or all.
@@ -275,7 +254,7 @@ class EditedRows:
             self.counts["corrected"] += edit.is_correction
             try:
                 yield corrected(row, edit)
-            except (InvalidValue, TypeError, KeyError, AttributeError) as problem:
+            except (InvalidValue, ValueError, TypeError, KeyError, AttributeError) as problem:
                 raise UsageError(
                     f"{problem}"
                     if isinstance(problem, InvalidValue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -25,7 +25,7 @@ from pgcli.images.formats import (
 )
 from pgcli.images.image_spec import ImageLimits, Size
 from pgcli.images.pixels import PNG_EXIF, SIDEWAYS
-from pgcli.records import Box, Item, Rle
+from pgcli.records import Box, Item, Region, Rle
 from pgcli.results.drawings.drawings import read_original
 from pgcli.rle import decode, encode
 from pgcli.stores import Reader
@@ -33,9 +33,6 @@ from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 
 OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round
-
-#: Left, top, right and bottom of a box.
-Corners = tuple[float, float, float, float]
 
 
 class SizesDifferError(Exception):
@@ -76,7 +73,7 @@ class Drawing:
 
     name: str
     stated: tuple[int, int] | None
-    boxes: Sequence[Corners]
+    boxes: Sequence[Region]
     header: ImageHeader | None
 
     def frame(self) -> Frame | None:
@@ -176,7 +173,7 @@ def frame_notes(names: Sequence[str], frames: Sequence[Frame | None]) -> Iterato
             yield f"{count(len(matches), 'image')} {text} (first: {matches[0]})"
 
 
-def turned_corners(corners: Corners, header: ImageHeader) -> Corners:
+def turned_corners(corners: Region, header: ImageHeader) -> Region:
     """The corners of a box of stored pixels in the upright image."""
     width, height = header.stored_size
     left, top, right, bottom = corners
@@ -197,8 +194,7 @@ def turned_corners(corners: Corners, header: ImageHeader) -> Corners:
 
 def turned_box(box: Box, header: ImageHeader) -> Box:
     """A box of stored pixels in the upright image."""
-    left, top, right, bottom = turned_corners((box.xmin, box.ymin, box.xmax, box.ymax), header)
-    return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom)
+    return box.moved(turned_corners(box.corners, header))
 
 
 def turned_mask(mask: Rle, header: ImageHeader) -> Rle:

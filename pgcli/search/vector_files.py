@@ -14,9 +14,9 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pgcli.box_filter import number
 from pgcli.errors import NoInputError, UsageError
 from pgcli.output.reader import read_batches, result_files
+from pgcli.rows import finite_number
 from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
 
 EMBEDDING = "embedding"
@@ -95,7 +95,7 @@ class VectorFiles:
                     named[row] = {"id": id_, "image": image, "text": text, "path": path}
                     named[row]["index"] = -1 if values["index"] is None else values["index"]
                     if sizes:
-                        sides = [int(number(values[name]) or 0) for name in SIZE]
+                        sides = [int(finite_number(values[name]) or 0) for name in SIZE]
                         named[row]["size"] = sides if all(sides) else None
                 first += len(batch)
         return named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pgcli.images import ImageHeader, Size
@@ -56,7 +56,7 @@ def settled_rows(rows: Sequence[DrawnRow]) -> tuple[list[Frame | None], list[str
     ] = {}  # rows of an image have a box each in tables
     keys = [(row.item.id, stated_size(row.fields)) for row in rows]
     for key, row in zip(keys, rows, strict=True):
-        boxes = [(box.xmin, box.ymin, box.xmax, box.ymax) for box in row.example.boxes or ()]
+        boxes = [box.corners for box in row.example.boxes or ()]
         known = drawings.setdefault(key, Drawing(row.item.id, key[1], [], row.header))
         drawings[key] = replace(known, boxes=[*known.boxes, *boxes])
     by_key = dict(zip(drawings, settled_frames([*drawings.values()]), strict=True))
@@ -82,19 +82,19 @@ def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHe
     """
     boxes, answers = example.boxes or (), example.answers
     masks = parsed(fields.get("masks"))
-    masks = masks if isinstance(masks, list) else []
+    codes = [mask and mask.get("codes") for mask in (masks if isinstance(masks, list) else ())]
     if header.orientation != 1:
         boxes = tuple(turned_box(box, header) for box in boxes)
-        if any(mask and mask.get("codes") for mask in masks):
+        if any(codes):
             raise UnusableRow("The codes of its masks are those of the image as it is stored.")
-        text = box_text(boxes, masks, header.size)
+        text = box_text(boxes, codes, header.size)
         answers = tuple(text if has_locations(answer) else answer for answer in answers)
     if not has_answers(example):
-        answers = (box_text(boxes, masks, header.size),)
+        answers = (box_text(boxes, codes, header.size),)
     return replace(example, boxes=boxes, answers=answers)
 
 
-def box_text(boxes: Sequence[Box], masks: Sequence[Any], size: tuple[int, int]) -> str:
+def box_text(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:
     """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
     width, height = size
     for box in boxes:
@@ -106,7 +106,7 @@ def box_text(boxes: Sequence[Box], masks: Sequence[Any], size: tuple[int, int]) 
             raise UnusableRow(
                 f"The box {box.label!r} is not in its image of {width} x {height}: {corners}."
             )
-    return detection_text([asdict(box) for box in boxes], masks, width=width, height=height)
+    return detection_text(boxes, codes, width=width, height=height)
 
 
 def image_header(item: Item, fields: Mapping[str, Any]) -> ImageHeader:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +159,8 @@ def test_large_edits_and_texts_of_rows_with_boxes_are_refused(cli, monkeypatch):
 
 
 def test_text_of_boxes_is_the_answer_that_has_them():
-    found = box("star", 24.1173, 118.35, 123.099, 209.869)
-    text = detection_text([asdict(found)], width=256, height=384)
+    star = box("star", 24.1173, 118.35, 123.099, 209.869)
+    text = detection_text([star], width=256, height=384)
     assert text == "<loc0315><loc0096><loc0559><loc0492> star"
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from pgcli.boxes import iou
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates, value_of
 from pgcli.evaluation.metrics.ap import average_precisions, calibration_bins, is_right, measures
-from pgcli.iou import iou
 from pgcli.records import Box
 
 

@@ -100,7 +100,7 @@ def test_blank_corners_are_of_an_image_without_boxes(cli, tmp_path):
     found = evaluate(cli, write("rows.jsonl", rows), "--truth", "truth.csv")
     assert (found["surplus"], found["metrics"]["f1@0.5"]["value"]) == (0, 1.0)
     Path("truth.csv").write_text("\n".join([*lines, "a.png,dog,1,,3,4"]) + "\n")
-    assert "are not boxes" in refused(cli, "rows.jsonl", "--truth", "truth.csv")
+    assert "boxes[0]: ymin is not a number" in refused(cli, "rows.jsonl", "--truth", "truth.csv")
 
 
 def test_row_that_a_review_rejected_is_wrong(cli):

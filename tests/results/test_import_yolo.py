@@ -57,10 +57,8 @@ def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Anno
 )  # fmt: skip
 def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expected):
     (image,) = read(tmp_path, data, a=lines).images
-    assert [
-        (box.label, box.xmin, box.ymin, box.xmax, box.ymax, box.confidence) for box in image.boxes
-    ] == expected
-    assert all(box.score == box.confidence for box in image.boxes)
+    assert [(box.label, *box.corners, box.confidence) for box, _ in image.boxes] == expected
+    assert all(box.score == box.confidence for box, _ in image.boxes)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +94,9 @@ def test_lines_without_a_certain_meaning_are_refused(tmp_path, data, lines, mess
 def test_other_files_say_whether_six_numbers_are_a_track(tmp_path):
     uncertain = "0 0.5 0.5 0.25 0.25 0.5 1"
     first, _ = read(tmp_path, a=uncertain, b=TRACK).images
-    assert [box.confidence for box in first.boxes] == [0.5]
+    assert [box.confidence for box, _ in first.boxes] == [0.5]
     first, _ = read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5").images
-    assert [(box.xmin, box.ymax, box.mask is None) for box in first.boxes] == [(16, 48, False)]
+    assert [(box.xmin, box.ymax, mask is None) for box, mask in first.boxes] == [(16, 48, False)]
     with pytest.raises(UsageError, match="or a triangle"):
         read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5", c=TRACK)
 
@@ -148,7 +146,7 @@ def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
     read(tmp_path, POSE, a="1 0.5 0.5 0.25 0.25 0.4 0.4 2 0.4 0.4 2")
     settings = ImportSettings(tmp_path, labels=("one", "two"))
     (image,) = yolo.read_yolo(tmp_path, settings).images
-    assert [(box.label, box.xmin, box.mask) for box in image.boxes] == [("two", 24, None)]
+    assert [(box.label, box.xmin, mask) for box, mask in image.boxes] == [("two", 24, None)]
 
 
 def test_labels_without_boxes_remain_classes(cli, workdir):

@@ -56,8 +56,8 @@ def check_import(format: str, file: Path, oracle: Oracle) -> None:
 def boxes_of(boxes: object) -> Counter[PlainBox]:
     """The boxes, rounded, with their number."""
     return Counter(
-        rounded((box.label, box.xmin, box.ymin, box.xmax, box.ymax))
-        for box in boxes  # type: ignore[attr-defined]
+        rounded((box.label, *box.corners))
+        for box, _ in boxes  # type: ignore[attr-defined]
     )
 
 

@@ -16,7 +16,8 @@ from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric
 from pgcli.inputs.lines import LineTable
 from pgcli.output.tables import TableFormat
-from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings, TrueBox
+from pgcli.records import Box
+from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings
 
 
 class ListTable(LineTable):
@@ -64,9 +65,9 @@ def read_whole_images(file: Path, settings: ImportSettings) -> Annotations:
         label, image = line.split()
         path = str(settings.root / image)
         width, height = Image.open(path).size
-        boxes = (TrueBox(label, 0, 0, width, height),)
+        boxes = ((Box(label, 0, 0, width, height), None),)
         images.append(AnnotatedImage(image, path, width, height, boxes))
-    return Annotations(images, sorted({box.label for image in images for box in image.boxes}))
+    return Annotations(images, sorted({box.label for image in images for box, _ in image.boxes}))
 
 
 def install_plugins(plugins: Mapping[str, str], patch: pytest.MonkeyPatch | None = None) -> None:

@@ -284,7 +284,7 @@ def test_boxes_of_another_kind_cost_their_row(store):
     row = {"image": "a.png", "prefix": "detect star"}
     right = row | {"boxes": [STAR]}
     bad = {
-        "'boxes' are not boxes": [[1, 2, 3, 4]],
+        "boxes[0] is not an object with a label": [[1, 2, 3, 4]],
         "has no area: 100, 10, 20, 50": [STAR | {"xmin": 100.0, "xmax": 20.0}],
         "has no area: 20, 10, 20, 50": [STAR, STAR | {"xmax": 20.0}],
         "is not in its image of 200 x 100: 20, 10, 400, 50": [STAR | {"xmax": 400.0}],

@@ -148,7 +148,7 @@ def report(
     counts, annotations = settings.counts, rows.annotations
     boxes = [box for image in annotations.images for box in image.boxes]
     notes = [
-        (sum(box.mask is not None for box in boxes), "of them with masks"),
+        (sum(mask is not None for _, mask in boxes), "of them with masks"),
         *rows.notes(counts),
     ]
     images = count(annotations.image_count, "image")

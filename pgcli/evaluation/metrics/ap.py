@@ -19,10 +19,10 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from pgcli.boxes import area, iou
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import RESAMPLES, Measure, ratio
 from pgcli.evaluation.metrics import Metric
-from pgcli.iou import area, iou
 from pgcli.records import Box
 
 RECALLS = np.linspace(0.0, 1.0, 101)
@@ -248,7 +248,8 @@ def label_boxes(matches: Sequence[Mapping[str, Any]], rows: int) -> LabelBoxes:
 
 def confidence_of(box: Box) -> float:
     """The confidence of a box, or its score where it has none."""
-    return box.score if box.confidence is None else box.confidence
+    number = box.score if box.confidence is None else box.confidence
+    return 1.0 if number is None else number
 
 
 def is_right(boxes: Sequence[Box], true: Sequence[Box], threshold: float = IOU) -> list[bool]:

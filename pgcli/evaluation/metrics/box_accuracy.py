@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pgcli.boxes import iou
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric
-from pgcli.iou import iou
 
 IOU = 0.5
 

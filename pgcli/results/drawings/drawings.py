@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from pgcli.box_filter import box_of
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
@@ -29,6 +28,7 @@ from pgcli.results.files_below import draw_error, write_below
 from pgcli.results.images import ImageLocator
 from pgcli.results.row_hook import NullHook
 from pgcli.rle import read_mask
+from pgcli.rows import read_boxes
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.target import Target
@@ -221,8 +221,7 @@ def drawable_answer(row: Row) -> Answer:
             f"the row of {row['id']!r} cannot be drawn: {problem}",
             hint="name a file or folder that detect or segment wrote",
         )
-    boxes = tuple(box for box in map(box_of, row["boxes"]) if box is not None)
     runs = map(read_mask, row.get("masks") or ())
     masks = tuple(None if rle is None else Mask((), rle) for rle in runs)
     answer = answer_of({**row, "boxes": (), "masks": None})
-    return replace(answer, boxes=boxes, masks=masks if any(masks) else None)
+    return replace(answer, boxes=read_boxes(row["boxes"]), masks=masks if any(masks) else None)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from pgcli.boxes import overlap
 from pgcli.printable import printable
+
+#: Left, top, right and bottom in whole pixels, as Pillow takes them; the last two are exclusive.
+PixelFrame = tuple[int, int, int, int]
 
 #: Fonts of common systems with more characters than Pillow's own, which has ASCII and a few
 #: symbols. They are tried in this order if a label needs them.
@@ -31,37 +34,26 @@ MAX_CHARACTERS = 200  # of a label; no image is wide enough for more
 NO_CHARACTER = "\U0010ffff"  # in no font, so it renders as the font's missing-character glyph
 
 
-class PixelBox(NamedTuple):
-    """A box in whole pixels; right and bottom are exclusive."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-
-    @property
-    def area(self) -> int:
-        return (self.right - self.left) * (self.bottom - self.top)
-
-    def overlaps(self, box: PixelBox) -> bool:
-        """Whether the boxes share a pixel."""
-        across = self.left < box.right and box.left < self.right
-        return across and self.top < box.bottom and box.top < self.bottom
-
-
 def label_position(
-    box: PixelBox, size: tuple[int, int], image_size: tuple[int, int], taken: Sequence[PixelBox]
-) -> PixelBox | None:
+    box: PixelFrame,
+    size: tuple[int, int],
+    image_size: tuple[int, int],
+    taken: Sequence[PixelFrame],
+) -> PixelFrame | None:
     """Where a label of `size` (width, height) is: above its box, else at its top, below, at its
     bottom, always inside the image. None where every position overlaps a label that is there.
     """
     width, height = size
-    left = max(0, min(box.left, image_size[0] - width))
-    for top in (box.top - height, box.top, box.bottom, box.bottom - height):
-        label = PixelBox(left, top, left + width, top + height)
-        is_inside = top >= 0 and label.bottom <= image_size[1] and label.right <= image_size[0]
-        if is_inside and not any(map(label.overlaps, taken)):
-            return label
+    left = max(0, min(box[0], image_size[0] - width))
+    right = left + width
+    for top in (box[1] - height, box[1], box[3], box[3] - height):
+        bottom = top + height
+        is_inside = top >= 0 and bottom <= image_size[1] and right <= image_size[0]
+        if is_inside and not any(
+            overlap(left, right, label[0], label[2]) and overlap(top, bottom, label[1], label[3])
+            for label in taken
+        ):
+            return left, top, right, bottom
     return None
 
 

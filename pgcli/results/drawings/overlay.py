@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from pgcli.records import Box, Mask
 from pgcli.results.drawings.colours import Colour, LabelColours, contrasting
-from pgcli.results.drawings.labels import PixelBox, label_position, render_label
+from pgcli.results.drawings.labels import PixelFrame, label_position, render_label
 from pgcli.rle import decode
 
 MIN_FONT_SIZE = 9  # pixels; smaller text in Pillow's own font is illegible
@@ -50,7 +50,7 @@ def draw_overlay(
         if mask is not None and mask.rle is not None:
             _fill_mask(image, decode(mask.rle), colours.of(box.label), style)
     unique = {(box.label, _pixel_box(box, image.size)): None for box in boxes}
-    by_size = sorted(unique, key=lambda labelled: -labelled[1].area)  # small ones on top
+    by_size = sorted(unique, key=lambda labelled: -_pixels(labelled[1]))  # small ones on top
     for label, box_pixels in by_size:
         _draw_box(image, box_pixels, colours.of(label), style)
     _draw_labels(image, by_size, colours, style)
@@ -69,12 +69,17 @@ def style_for(size: tuple[int, int]) -> DrawStyle:
     return DrawStyle(line_width, border_width, max(MIN_FONT_SIZE, font_size))
 
 
-def _pixel_box(box: Box, size: tuple[int, int]) -> PixelBox:
+def _pixel_box(box: Box, size: tuple[int, int]) -> PixelFrame:
     """The box in whole pixels inside the image, at least one."""
     width, height = size
     left, top = min(max(0, floor(box.xmin)), width - 1), min(max(0, floor(box.ymin)), height - 1)
     right, bottom = min(ceil(box.xmax), width), min(ceil(box.ymax), height)
-    return PixelBox(left, top, max(right, left + 1), max(bottom, top + 1))
+    return left, top, max(right, left + 1), max(bottom, top + 1)
+
+
+def _pixels(frame: PixelFrame) -> int:
+    left, top, right, bottom = frame
+    return (right - left) * (bottom - top)
 
 
 def _fill_mask(image: Image.Image, mask: np.ndarray, colour: Colour, style: DrawStyle) -> None:
@@ -101,12 +106,11 @@ def _eroded(mask: np.ndarray, radius: int) -> np.ndarray:
     return mask
 
 
-def _draw_box(image: Image.Image, box: PixelBox, colour: Colour, style: DrawStyle) -> None:
-    line = max(
-        1, min(style.line_width, min(box.right - box.left, box.bottom - box.top) // 4)
-    )  # small boxes stay open
+def _draw_box(image: Image.Image, box: PixelFrame, colour: Colour, style: DrawStyle) -> None:
+    left, top, right, bottom = box[0], box[1], box[2] - 1, box[3] - 1
+    # small boxes stay open
+    line = max(1, min(style.line_width, (box[2] - left) // 4, (box[3] - top) // 4))
     draw = ImageDraw.Draw(image)
-    left, top, right, bottom = box.left, box.top, box.right - 1, box.bottom - 1
     if border := style.border_width:
         outer = (left - border, top - border, right + border, bottom + border)
         draw.rectangle(outer, outline=contrasting(colour), width=border)
@@ -115,23 +119,23 @@ def _draw_box(image: Image.Image, box: PixelBox, colour: Colour, style: DrawStyl
 
 def _draw_labels(
     image: Image.Image,
-    boxes: Sequence[tuple[str, PixelBox]],
+    boxes: Sequence[tuple[str, PixelFrame]],
     colours: LabelColours,
     style: DrawStyle,
 ) -> None:
     """Write the labels, those of larger boxes first, as long as there is room for them."""
     padding = max(1, style.font_size // 5)
     free = MAX_LABEL_SHARE * image.width * image.height
-    labels: list[PixelBox] = []
+    labels: list[PixelFrame] = []
     for name, box in boxes:
         text = render_label(name, style.font_size, image.width - 2 * padding)
         if text is None:
             continue
         size = (text.width + 2 * padding, text.height)
         label = label_position(box, size, image.size, labels)
-        if label is None or (free := free - label.area) < 0:
+        if label is None or (free := free - _pixels(label)) < 0:
             continue
         labels.append(label)
         colour = colours.of(name)
         image.paste(colour, label)
-        image.paste(contrasting(colour), (label.left + padding, label.top), text)
+        image.paste(contrasting(colour), (label[0] + padding, label[1]), text)

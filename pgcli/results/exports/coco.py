@@ -12,16 +12,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pgcli import rle
+from pgcli.boxes import area
 from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
-from pgcli.records import BOX_TASKS
+from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.regions import prompt_with_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
 from pgcli.results.exports.options import ExportOptions
-from pgcli.results.exports.rows import ExportBox, FileRow, collect_stats
-from pgcli.rle import area
-from pgcli.rows import json_text
+from pgcli.results.exports.rows import FileRow, box_sides, collect_stats
+from pgcli.rows import json_text, mask_to_dict
 
 
 def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
@@ -99,9 +100,9 @@ def image_annotations(entry: ExportEntry, export: Export) -> Iterator[dict[str, 
     """The image's boxes as COCO's instances, or its answers as captions, each with its prompt."""
     counts = export.counts
     if export.stats.has_boxes:
-        for box in entry.boxes():
+        for box, mask in entry.boxes():
             counts.boxes += 1
-            yield instance(box, entry, export)
+            yield instance(box, mask, entry, export)
         return
     for row in entry.rows:
         counts.captions += 1
@@ -111,21 +112,21 @@ def image_annotations(entry: ExportEntry, export: Export) -> Iterator[dict[str, 
         yield ids | {"caption": row["answer"] or "", "prompt": prompt} | region_key(row)
 
 
-def instance(box: ExportBox, entry: ExportEntry, export: Export) -> dict[str, Any]:
+def instance(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) -> dict[str, Any]:
     """A box as a COCO annotation; with a mask, the area is the mask's."""
     values: dict[str, Any] = {
         "id": export.counts.boxes,
         "image_id": entry.number,
         "category_id": export.labels[box.label] + 1,  # 0 is the background
-        "bbox": [box.left, box.top, box.width, box.height],
-        "area": round(box.width * box.height, 2),
+        "bbox": box_sides(box),
+        "area": round(area(box), 2),
         "iscrowd": 0,
         "score": box.score,
         "confidence": box.confidence,
     }
-    if box.mask is not None:
-        values["segmentation"] = {"size": list(box.mask.size), "counts": box.mask.counts}
-        values["area"] = area(box.mask)
+    if mask is not None and mask.rle is not None:
+        values["segmentation"] = mask_to_dict(mask)["rle"]
+        values["area"] = rle.area(mask.rle)
     if export.options.to == "fiftyone":  # whose importer calls the score confidence
         confidence = values.pop("confidence")
         values["score"] = box.score if confidence is None else confidence

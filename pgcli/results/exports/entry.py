@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgcli.output.reader import Row
-from pgcli.records import BOX_TASKS
+from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.results.exports.options import ExportOptions
-from pgcli.results.exports.rows import ExportBox, RowStats, row_boxes
+from pgcli.results.exports.rows import RowStats, row_boxes
 from pgcli.results.images import MissingImages
 
 MAX_EXAMPLES = 5  # renamed files that a message lists
@@ -50,8 +50,8 @@ class ExportEntry:
         """The answers of tasks without boxes."""
         return [row["answer"] or "" for row in self.rows if row["task"] not in BOX_TASKS]
 
-    def boxes(self) -> Iterator[ExportBox]:
-        """The boxes of all rows, in their order."""
+    def boxes(self) -> Iterator[tuple[Box, Mask | None]]:
+        """The boxes of all rows with their masks, in their order."""
         for row in self.rows:
             yield from row_boxes(row)
 

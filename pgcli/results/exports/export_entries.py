@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.images import ImageError, ImageHeader, ImageLimits
@@ -17,7 +16,7 @@ from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.parsing import detection_text, has_locations
 from pgcli.printable import encodable
-from pgcli.records import Fault, Item, Rle
+from pgcli.records import Fault, Item, Mask
 from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, keep_name
@@ -25,14 +24,15 @@ from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
 from pgcli.results.frames import (
     TURNED,
-    Corners,
     Drawing,
     SizesDifferError,
-    turned_corners,
+    turned_box,
     turned_mask,
     whole_header,
 )
 from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.rle import read_mask
+from pgcli.rows import box_to_dict, mask_to_dict, read_boxes
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path
 from pgcli.stores.target import Target
@@ -191,7 +191,7 @@ class RowImage:
         header = self._header
         if self._size is None or isinstance(header, Fault) or header.orientation == 1:
             return tuple(rows)
-        boxes = [corners_of(box) for row in rows for box in row["boxes"]]
+        boxes = [box.corners for row in rows for box in read_boxes(row["boxes"])]
         frame = Drawing("", self._size, boxes, header).frame()
         return tuple(turned_row(row, header) if frame in TURNED else row for row in rows)
 
@@ -223,27 +223,14 @@ class RowImage:
 def turned_row(row: Row, header: ImageHeader) -> Row:
     """A row of an image as it is stored as one of the upright image."""
     width, height = header.size
-    boxes = []
-    for box in row["boxes"]:
-        left, top, right, bottom = turned_corners(corners_of(box), header)
-        boxes.append({**box, "xmin": left, "ymin": top, "xmax": right, "ymax": bottom})
-    turned = {**row, "width": width, "height": height, "boxes": boxes}
+    boxes = [turned_box(box, header) for box in read_boxes(row["boxes"])]
+    turned = {**row, "width": width, "height": height, "boxes": [*map(box_to_dict, boxes)]}
     if row.get("masks"):
-        turned["masks"] = [turned_row_mask(mask, header) for mask in row["masks"]]
+        # without codes, which are of the stored image
+        masks = [
+            mask and Mask((), turned_mask(mask, header)) for mask in map(read_mask, row["masks"])
+        ]
+        turned["masks"] = [mask and mask_to_dict(mask) for mask in masks]
     if has_locations(row["answer"] or ""):
         turned["answer"] = detection_text(boxes, width=width, height=height)
     return turned
-
-
-def corners_of(box: Mapping[str, Any]) -> Corners:
-    """Left, top, right and bottom."""
-    return box["xmin"], box["ymin"], box["xmax"], box["ymax"]
-
-
-def turned_row_mask(mask: Row | None, header: ImageHeader) -> Row | None:
-    """The mask of a row in the upright image, without its codes, which are of the stored one."""
-    rle = mask and mask.get("rle")
-    if not rle:
-        return None
-    turned = turned_mask(Rle((rle["size"][0], rle["size"][1]), rle["counts"]), header)
-    return {"codes": [], "rle": {"size": list(turned.size), "counts": turned.counts}}

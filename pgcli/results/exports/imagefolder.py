@@ -14,6 +14,7 @@ from pgcli.results.exports.entry import (
     without_leading_dot,
 )
 from pgcli.results.exports.image_files import store_image
+from pgcli.results.exports.rows import box_sides
 from pgcli.rows import json_text
 
 #: What `datasets` interprets in a name as a split, a shard, a hidden file or an archive.
@@ -50,10 +51,10 @@ def metadata(entry: ExportEntry, export: Export) -> dict[str, Any]:
     if texts := entry.texts:
         line["text"] = texts[0]
     if export.labels or len(texts) < len(entry.rows):
-        boxes = list(entry.boxes())
+        boxes = [box for box, _ in entry.boxes()]
         export.counts.boxes += len(boxes)
         line["objects"] = {
-            "bbox": [[float(number) for number in box[1:5]] for box in boxes],
+            "bbox": [[float(side) for side in box_sides(box)] for box in boxes],
             "categories": [export.labels[box.label] for box in boxes],
             "labels": [box.label for box in boxes],
             "scores": [box.score for box in boxes],

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
-from pgcli.records import BOX_TASKS
+from pgcli.records import BOX_TASKS, Box
 from pgcli.regions import parse_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
-from pgcli.results.exports.rows import ExportBox, row_boxes
+from pgcli.results.exports.rows import box_sides, outline, row_boxes
 from pgcli.rows import json_text
 
 #: Set to false in the data of a task whose image nobody searched for boxes.
@@ -66,26 +66,27 @@ def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[s
             **shared,
             "value": value,
         }
-    for box in row_boxes(row):
+    for box, mask in row_boxes(row):
         export.counts.boxes += 1
-        outline = polygon_region(box, entry)
+        points_n2 = 100 * outline(box, mask) / (entry.width, entry.height)
+        kind = "polygonlabels" if len(points_n2) else "rectanglelabels"
+        value = {"points": points_n2.tolist()} if len(points_n2) else place(box, entry)
         yield {
-            "from_name": "mask" if outline else "label",
+            "from_name": "mask" if len(points_n2) else "label",
             "to_name": "image",
-            "type": "polygonlabels" if outline else "rectanglelabels",
+            "type": kind,
             **stated_size(entry),
             "score": box.score if box.confidence is None else box.confidence,
-            "value": outline or {**place(box, entry), "rectanglelabels": [box.label]},
+            "value": {**value, kind: [box.label]},
         }
 
 
-def row_region(row: Row) -> ExportBox | None:
+def row_region(row: Row) -> Box | None:
     """The region that the text of a row is about, as a box; None for the whole image."""
     try:
-        left, top, right, bottom = parse_region(row.get(REGION))
+        return Box("", *parse_region(row.get(REGION)))
     except ValueError:
         return None
-    return ExportBox("", left, top, right - left, bottom - top, None, None)
 
 
 def stated_size(entry: ExportEntry) -> dict[str, int]:
@@ -97,22 +98,16 @@ def stated_size(entry: ExportEntry) -> dict[str, int]:
     }
 
 
-def place(box: ExportBox, entry: ExportEntry) -> dict[str, Any]:
+def place(box: Box, entry: ExportEntry) -> dict[str, Any]:
     """The box in percent of the image's sides."""
+    left, top, width, height = box_sides(box)
     return {
-        "x": 100 * box.left / entry.width,
-        "y": 100 * box.top / entry.height,
-        "width": 100 * box.width / entry.width,
-        "height": 100 * box.height / entry.height,
+        "x": 100 * left / entry.width,
+        "y": 100 * top / entry.height,
+        "width": 100 * width / entry.width,
+        "height": 100 * height / entry.height,
         "rotation": 0,
     }
-
-
-def polygon_region(box: ExportBox, entry: ExportEntry) -> dict[str, Any] | None:
-    """The outline of the mask in percent of the image's sides, or None without a mask."""
-    points_n2 = 100 * box.outline() / (entry.width, entry.height)
-    value = {"points": points_n2.tolist(), "polygonlabels": [box.label]}
-    return value if len(points_n2) else None
 
 
 LABEL_STUDIO = ExportFormat(write, writes_paths=True, options=frozenset({"labels", "image_prefix"}))

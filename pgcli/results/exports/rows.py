@@ -5,65 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby, islice, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgcli.box_filter import NO_FILTER, BoxFilter, box_of
+from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.boxes import clipped
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
-from pgcli.records import BOX_TASKS, Rle
+from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.results.images import image_index, image_key, saved_record
-from pgcli.rle import area
-from pgcli.rows import BASE_OF_TASK, json_safe, task_of
+from pgcli.results.masks import polygon
+from pgcli.rle import read_mask
+from pgcli.rows import BASE_OF_TASK, json_safe, mask_from_dict, read_boxes, task_of
 
 
-class ExportBox(NamedTuple):
-    """A box: label, left, top, width and height in pixels, score, mask if it was decoded, and
-    confidence if it is known. `is_outlined` is true if the mask is not a model's, but that of the
-    polygon, brush or run lengths of an annotation, whose extent is the box.
-    """
-
-    label: str
-    left: float
-    top: float
-    width: float
-    height: float
-    score: float | None
-    mask: Rle | None
-    confidence: float | None = None
-    is_outlined: bool = False
-
-    def outline(self) -> np.ndarray:
-        """The polygon of the mask, (n, 2) in pixels; empty without a mask."""
-        from pgcli.results.masks import polygon
-
-        if self.mask is None:
-            return np.empty((0, 2))
-        corners = (self.left, self.top, self.left + self.width, self.top + self.height)
-        return polygon(self.mask, corners if self.is_outlined else None)
-
-
-def row_boxes(row: Row) -> Iterator[ExportBox]:
+def row_boxes(row: Row) -> Iterator[tuple[Box, Mask | None]]:
     """A row's boxes, clipped to the image, each with its mask if that was decoded.
 
     A box without an area in the image, as other tools may write it, is skipped.
     """
-    masks = row.get("masks") or []
-    for number, box in enumerate(row["boxes"]):
-        rle = masks[number]["rle"] if number < len(masks) and masks[number] else None
-        mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
-        left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
-        top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
-        # corners have six digits; further digits of a difference are float rounding
-        width, height = round(right - left, 9), round(bottom - top, 9)
-        if width > 0 and height > 0:
-            numbers = (left, top, width, height, box.get("score"))
-            is_outlined = mask is not None and not masks[number].get("codes")
-            yield ExportBox(box["label"], *numbers, mask, box.get("confidence"), is_outlined)
+    masks = row.get("masks") or ()
+    for box, value in zip_longest(read_boxes(row["boxes"]), masks[: len(row["boxes"])]):
+        if corners := clipped(box.corners, (row["width"], row["height"])):
+            mask = mask_from_dict(value)
+            yield box.moved(corners), mask if mask and mask.rle else None
+
+
+def box_sides(box: Box) -> list[float]:
+    """Left, top, width and height of a box."""
+    # corners have six digits; further digits of a difference are float rounding
+    return [box.xmin, box.ymin, round(box.xmax - box.xmin, 9), round(box.ymax - box.ymin, 9)]
+
+
+def outline(box: Box, mask: Mask | None) -> np.ndarray:
+    """The polygon of a box's mask, (n, 2) in pixels; empty without a mask.
+
+    A mask without codes is that of an annotation, and reaches as far as its box.
+    """
+    if mask is None or mask.rle is None:
+        return np.empty((0, 2))
+    return polygon(mask.rle, None if mask.codes else box.corners)
 
 
 class FileRow(NamedTuple):
@@ -176,7 +161,7 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
                     stats.box_prompts[row["prompt"]] = None
             inside = list(row_boxes(row))
             stats.outside += len(row["boxes"]) - len(inside)
-            stats.has_masks |= any(box.mask is not None for box in inside)
+            stats.has_masks |= any(mask is not None for _, mask in inside)
             stats.labels.update(box["label"] for box in row["boxes"])
             stats.columns |= {name: None for name in row if name not in added_columns(row)}
             stats.task = row["task"]
@@ -235,15 +220,14 @@ def find_row_error(row: Row) -> str:
     sides = [row.get("height"), row.get("width")]
     if not all(type(side) is int and 0 < side < MAX_SIDE for side in sides):
         return "width and height are not sizes"
-    boxes = row["boxes"]
-    if not isinstance(boxes, list) or None in map(box_of, boxes):
-        return "boxes is not a list of boxes"
     try:
-        for mask in row.get("masks") or ():
-            if mask is not None and (rle := mask["rle"]) is not None:
-                if list(rle["size"]) != sides:
-                    raise ValueError("another size")
-                area(Rle(tuple(sides), rle["counts"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
+        read_boxes(row["boxes"])
+        for number, value in enumerate(row.get("masks") or ()):
+            mask = value and read_mask(value["rle"])
+            if mask and list(mask.size) != sides:
+                return f"masks[{number}] has another size than its image"
+    except (TypeError, KeyError):
         return "masks is not a list of masks"
+    except ValueError as problem:
+        return str(problem)
     return ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pgcli.records import Box, Mask
 from pgcli.results.exports.entry import (
     Export,
     ExportEntry,
@@ -13,7 +14,7 @@ from pgcli.results.exports.entry import (
     without_leading_dot,
 )
 from pgcli.results.exports.image_files import store_image
-from pgcli.results.exports.rows import ExportBox
+from pgcli.results.exports.rows import outline
 from pgcli.rows import json_text
 
 #: Characters that JSON leaves unescaped and that YAML reads as line ends or rejects.
@@ -38,7 +39,7 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     for entry in entries:
         if not store_image(target / "images", entry, export):
             continue
-        lines = [line(box, entry, export) for box in entry.boxes()]
+        lines = [line(box, mask, entry, export) for box, mask in entry.boxes()]
         file = target / "labels" / f"{entry.stem}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), encoding="utf-8")
@@ -61,14 +62,14 @@ def asked_labels(export: Export) -> list[str]:
     return [label.strip() for label in labels if label.strip()]
 
 
-def line(box: ExportBox, entry: ExportEntry, export: Export) -> str:
+def line(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) -> str:
     """The class, and the centre and size of a box or the points of a polygon, as fractions."""
-    left, right = fractions(box.left, box.left + box.width, entry.width)
-    top, bottom = fractions(box.top, box.top + box.height, entry.height)
+    left, right = fractions(box.xmin, box.xmax, entry.width)
+    top, bottom = fractions(box.ymin, box.ymax, entry.height)
     numbers: Sequence[float]
     if not export.stats.has_masks:
         numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-    elif not (numbers := (box.outline() / (entry.width, entry.height)).ravel().tolist()):
+    elif not (numbers := (outline(box, mask) / (entry.width, entry.height)).ravel().tolist()):
         export.counts.boxes_without_mask += 1
         numbers = (left, top, right, top, right, bottom, left, bottom)
     return f"{export.labels[box.label]} " + " ".join(f"{number:.10g}" for number in numbers) + "\n"

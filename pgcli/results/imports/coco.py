@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from pgcli.labelled_rows import stated_size
 from pgcli.printable import encodable
-from pgcli.records import Fault
+from pgcli.records import Box, Fault
 from pgcli.results.imports.coco_annotations import (
     Entry,
     UnreadableError,
@@ -33,8 +33,8 @@ from pgcli.results.imports.shapes import Size, image_size
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
+    BoxWithMask,
     ImportSettings,
-    TrueBox,
     TrueText,
 )
 
@@ -166,8 +166,9 @@ def read_image(
         size = upright_size(name, path, settings)
         if size is None:
             return None
-    boxes: list[TrueBox] = []
-    crowds: list[TrueBox] = []
+    boxes: list[BoxWithMask] = []
+    areas: list[float | None] = []
+    crowds: list[Box] = []
     texts = own_texts(image)
     left_out: set[str | None] = {None} if image.get("has_boxes") is False else set()
     searched = searched_labels(image, own[key], labels)
@@ -181,7 +182,7 @@ def read_image(
                 texts.append(text)
             continue
         try:
-            box = read_box(annotation, where, labels, size, counts)
+            box, mask, area = read_box(annotation, where, labels, size, counts)
         except UnreadableError as problem:
             counts.leave_out(str(problem), where)
             left_out.add(labels.get(id_text(annotation.get("category_id")) or ""))
@@ -193,11 +194,13 @@ def read_image(
             if not box.label:  # dense captions: what else is in the image is not known
                 left_out.add(None)
                 continue
-            is_crowd = annotation.get("iscrowd") not in NO_CROWD
             if not settings.as_given and searched is not None and box.label not in searched:
                 counts.leave_out("boxes of labels whose objects are not all marked", where)
+            elif annotation.get("iscrowd") not in NO_CROWD:
+                crowds.append(box)
             else:
-                (crowds if is_crowd else boxes).append(box)
+                boxes.append((box, mask))
+                areas.append(area)
     row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
     return AnnotatedImage(
         row_id if isinstance(row_id, str) else name,
@@ -209,6 +212,7 @@ def read_image(
         frozenset(left_out),
         is_stated=stated is not None,
         searched=searched,
+        areas=tuple(areas),
     )
 
 

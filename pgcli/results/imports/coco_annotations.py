@@ -8,9 +8,8 @@ from typing import Any
 from pgcli.foreign_text import without_marks
 from pgcli.inputs.options import REGION
 from pgcli.printable import encodable
-from pgcli.records import Rle
+from pgcli.records import Box, Region, Rle
 from pgcli.regions import split_locations
-from pgcli.results.frames import Corners
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
@@ -28,7 +27,7 @@ from pgcli.results.imports.shapes import (
     points,
     rotated_bounds,
 )
-from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
+from pgcli.results.imports.truth import ImportCounts, TrueText
 from pgcli.rle import area, encode_counts, mask_bounds
 
 Entry = Mapping[str, Any]
@@ -64,8 +63,9 @@ def read_box(
     labels: Mapping[str, str | None],
     size: Size | None,
     counts: ImportCounts,
-) -> TrueBox:
-    """A box and its mask, as far as they can be read; one with a caption may have no label.
+) -> tuple[Box, Rle | None, float | None]:
+    """A box, its mask and the area of its object, as far as they can be read; a box with a caption
+    may have no label.
 
     Raises UnreadableError.
     """
@@ -96,7 +96,7 @@ def read_box(
     object_size = own_number(annotation, "area", where, counts)
     score = 1.0 if score is None else score
     confidence = score if confidence is None else confidence
-    return TrueBox(name, *corners, mask, score, confidence, object_size, where)
+    return Box(name, *corners, score, confidence), mask, object_size
 
 
 def rotation_of(annotation: Entry) -> float:
@@ -106,7 +106,7 @@ def rotation_of(annotation: Entry) -> float:
     return degrees or 0.0
 
 
-def centre(corners: Corners) -> tuple[float, float]:
+def centre(corners: Region) -> tuple[float, float]:
     """The centre of a box."""
     left, top, right, bottom = corners
     return (left + right) / 2, (top + bottom) / 2
@@ -143,7 +143,7 @@ def with_shares(annotations: list[Entry]) -> list[Entry]:
     return annotations
 
 
-def box_corners(value: object) -> Corners:
+def box_corners(value: object) -> Region:
     """Left, top, right and bottom of a bbox. Raises UnreadableError."""
     if (sides := four_numbers(value)) is None:
         raise UnreadableError("boxes without four numbers")
@@ -155,7 +155,7 @@ def box_corners(value: object) -> Corners:
 
 def read_mask(
     value: object, where: str, size: Size | None, counts: ImportCounts
-) -> tuple[Rle | None, Corners | None]:
+) -> tuple[Rle | None, Region | None]:
     """The mask of a segmentation, polygons or run lengths, and its bounds; None without one.
 
     Without a size, polygons have their bounds only. Raises UnreadableError.
@@ -192,7 +192,7 @@ def run_lengths(encoding: Entry) -> Rle:
     return encode_counts(runs, size=(height, width))
 
 
-def four_numbers(value: object) -> Corners | None:
+def four_numbers(value: object) -> Region | None:
     """The value as four numbers; None for anything else."""
     try:
         first, second, third, fourth = (number(side, "") for side in array(value, ""))

@@ -71,7 +71,7 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
             for n, (task, own) in enumerate(zip(tasks, regions, strict=True), start=1)
         ]
     images = [image for image in read_one if image is not None]
-    labels = {box.label: None for image in images for box in image.boxes}
+    labels = {box.label: None for image in images for box, _ in image.boxes}
     return Annotations(images, sorted(labels))
 
 

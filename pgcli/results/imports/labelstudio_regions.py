@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from pgcli.records import Box, Rle
+from pgcli.records import Region as Corners
 from pgcli.results.imports.brush import brush_mask
 from pgcli.results.imports.json_values import array, label, mapping, number, text
 from pgcli.results.imports.shapes import (
     Size,
     bounds,
-    clipped,
     fill,
+    inside,
     rotated_bounds,
     rotation,
 )
-from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
+from pgcli.results.imports.truth import BoxWithMask, ImportCounts, TrueText
 from pgcli.rle import mask_bounds
 
 Value = Mapping[str, Any]
@@ -99,7 +101,7 @@ class Region:
 class RegionTruth:
     """What the regions of an image say: see AnnotatedImage."""
 
-    boxes: list[TrueBox] = field(default_factory=list)
+    boxes: list[BoxWithMask] = field(default_factory=list)
     texts: list[TrueText] = field(default_factory=list)
     left_out: set[str | None] = field(default_factory=set)
 
@@ -137,37 +139,38 @@ def read_region(
     Raises InvalidValue.
     """
     what, labels, texts = region.what, region.labels, list(region.texts)
-    box = shape(region, size) if region.is_in_image else None
-    for kind in region.kinds if not isinstance(box, str) else ():
+    place = shape(region, size) if region.is_in_image else None
+    for kind in region.kinds if not isinstance(place, str) else ():
         if kind not in TEXT_KEYS and not kind.endswith("labels") and not kind.startswith(SHAPES):
             counts.leave_out("results of other kinds", what)
-    if box is None:
+    if place is None:
         truth.texts += map(TrueText, texts)
         if any(kind.endswith("labels") for kind in region.kinds):
             counts.leave_out("regions of other kinds", what)
         return
     texts = list(filter(None, texts))
-    if isinstance(box, str):
-        counts.leave_out(box, what)
-    inside = None if isinstance(box, str) else clipped(box, size, counts, what)
-    if inside is None or not labels:
+    corners = mask = None
+    if isinstance(place, str):
+        counts.leave_out(place, what)
+    else:
+        corners, mask = inside(place[0], size, counts, what), place[1]
+    if corners is None or not labels:
         truth.left_out |= set(labels) or {None}
-    if inside is None:
+    if corners is None:
         for _ in texts:
             counts.leave_out("texts of unread regions", what)
         return
     if not labels and not texts:
         counts.leave_out("regions without a label", what)
     score = 1.0 if region.score is None else region.score / unit
-    truth.boxes += (
-        TrueBox(name, *inside.corners, inside.mask, score, score, place=what) for name in labels
-    )
-    truth.texts += (TrueText(entry, region=inside.corners) for entry in texts)
+    truth.boxes += ((Box(name, *corners, score, score), mask) for name in labels)
+    truth.texts += (TrueText(entry, region=corners) for entry in texts)
 
 
-def shape(region: Region, size: Size) -> TrueBox | str:
-    """The box without a label, and the mask, of a region; for one that is not read, what such are
-    called. Raises InvalidValue.
+def shape(region: Region, size: Size) -> tuple[Corners, Rle | None] | str:
+    """The corners and the mask of a region; for one that is not read, what such are called.
+
+    Raises InvalidValue.
     """
     what = region.what
     for result, value in zip(region.results, region.values, strict=True):
@@ -178,26 +181,25 @@ def shape(region: Region, size: Size) -> TrueBox | str:
                 mask = brush_mask(array(value["rle"], f"{what}: rle"), size)
             except ValueError:
                 return UNREAD["brush"]
-            left, top, right, bottom = mask_bounds(mask) if mask else (0, 0, 0, 0)
-            return TrueBox("", left, top, right, bottom, mask)
+            return mask_bounds(mask) if mask else (0, 0, 0, 0), mask
         if "points" in value:
             points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
             if len(points) < 3 or any(len(pair) != 2 for pair in points):
                 return "polygons with fewer than three points"
             pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
             pixel_n2 = pixel_n2 / 100 * size
-            return TrueBox("", *bounds([pixel_n2]), fill([pixel_n2], size, what))
+            return bounds([pixel_n2]), fill([pixel_n2], size, what)
         if "radiusX" in value:
             x, y, across, down = pixels(value, ("x", "y", "radiusX", "radiusY"), size, what)
             cosine, sine = rotation(number(value.get("rotation") or 0, f"{what}: rotation"))
             half_width = math.hypot(across * cosine, down * sine)
             half_height = math.hypot(across * sine, down * cosine)
-            return TrueBox("", x - half_width, y - half_height, x + half_width, y + half_height)
+            return (x - half_width, y - half_height, x + half_width, y + half_height), None
         if "width" in value and "height" in value:
             x, y, across, down = pixels(value, ("x", "y", "width", "height"), size, what)
             degrees = number(value.get("rotation") or 0, f"{what}: rotation")
             # it was turned about its first corner
-            return TrueBox("", *rotated_bounds((x, y, x + across, y + down), degrees, (x, y)))
+            return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
     names = (name for name in UNREAD if any(kind.startswith(name) for kind in region.kinds))
     return UNREAD.get(next(names, ""), "regions of other kinds")
 

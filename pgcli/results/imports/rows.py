@@ -12,8 +12,8 @@ from pgcli.errors import UsageError
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
 from pgcli.parsing import detection_text
-from pgcli.records import Answer, Box, Mask
-from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportCounts, TrueBox
+from pgcli.records import Answer, Mask
+from pgcli.results.imports.truth import AnnotatedImage, Annotations, BoxWithMask, ImportCounts
 from pgcli.rows import RowSchema
 from pgcli.stores.urls import url_scheme
 
@@ -67,7 +67,7 @@ class TruthRows:
     @property
     def schema(self) -> RowSchema:
         """The columns of the rows."""
-        has_masks = any(box.mask for image in self.annotations.images for box in image.boxes)
+        has_masks = any(mask for image in self.annotations.images for _, mask in image.boxes)
         has_regions = any(
             entry.region for image in self.annotations.images for entry in image.texts
         )
@@ -96,7 +96,7 @@ class TruthRows:
         for names in groups if image.says_boxes and (labels or image.prompt) else ():
             if image.is_unread(names[0] if self.each else None):
                 continue
-            boxes = [box for box in image.boxes if box.label in names]
+            boxes = [(box, mask) for box, mask in image.boxes if box.label in names]
             own = None if self.each else image.prompt or self.annotations.prompt
             prompt = self.prompt or own or f"detect {' ; '.join(names)}"
             yield box_answer(index, image, path, prompt, boxes)
@@ -116,16 +116,12 @@ def relative_path(image: str, root: str) -> str:
 
 
 def box_answer(
-    index: int, image: AnnotatedImage, path: str, prompt: str, true_boxes: Sequence[TrueBox]
+    index: int, image: AnnotatedImage, path: str, prompt: str, true_boxes: Sequence[BoxWithMask]
 ) -> Answer:
     """The row of an image's boxes; the answer is the text that a model would give."""
-    boxes = tuple(
-        Box(box.label, box.xmin, box.ymin, box.xmax, box.ymax, box.score, box.confidence)
-        for box in true_boxes
-    )
-    masks = tuple(box.mask and Mask((), box.mask) for box in true_boxes)
-    plain = [{name: getattr(box, name) for name in box.__slots__} for box in boxes]
-    text = detection_text(plain, width=image.width, height=image.height)
+    boxes = tuple(box for box, _ in true_boxes)
+    masks = tuple(mask and Mask((), mask) for _, mask in true_boxes)
+    text = detection_text(boxes, width=image.width, height=image.height)
     return truth(index, image, path, "detect", prompt, text, boxes=boxes, masks=masks)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
+from pgcli.boxes import clipped
 from pgcli.images import ImageLimits
-from pgcli.records import Rle
-from pgcli.results.frames import Corners
+from pgcli.records import Region, Rle
 from pgcli.results.imports.json_values import InvalidValue, number, whole_number
-from pgcli.results.imports.truth import ImportCounts, TrueBox
+from pgcli.results.imports.truth import ImportCounts
 from pgcli.rle import area, encode_runs, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
@@ -27,15 +26,12 @@ def image_size(width: object, height: object, what: str) -> Size:
     return size
 
 
-def clipped(box: TrueBox, size: Size, counts: ImportCounts, name: str) -> TrueBox | None:
-    """The box within its image, with six digits; None, counted by name, without an area there."""
-    width, height = size
-    left, right = (float(f"{min(max(x, 0.0), width):.6g}") for x in (box.xmin, box.xmax))
-    top, bottom = (float(f"{min(max(y, 0.0), height):.6g}") for y in (box.ymin, box.ymax))
-    if left >= right or top >= bottom:
+def inside(corners: Region, size: Size, counts: ImportCounts, name: str) -> Region | None:
+    """The corners within an image, with six digits; None, counted by name, if that is empty."""
+    left, top, right, bottom = (float(f"{corner:.6g}") for corner in corners)
+    if (part := clipped((left, top, right, bottom), size)) is None:
         counts.leave_out("boxes without an area in the image", name)
-        return None
-    return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom)
+    return part
 
 
 def points(flat: Sequence[object], what: str) -> np.ndarray:
@@ -45,14 +41,14 @@ def points(flat: Sequence[object], what: str) -> np.ndarray:
     return np.array([number(coordinate, what) for coordinate in flat]).reshape(-1, 2)
 
 
-def bounds(polygons: Sequence[np.ndarray]) -> Corners:
+def bounds(polygons: Sequence[np.ndarray]) -> Region:
     """Left, top, right and bottom of polygons."""
     every = np.concatenate(polygons)
     (left, top), (right, bottom) = every.min(axis=0).tolist(), every.max(axis=0).tolist()
     return left, top, right, bottom
 
 
-def rotated_bounds(corners: Corners, degrees: float, pivot: tuple[float, float]) -> Corners:
+def rotated_bounds(corners: Region, degrees: float, pivot: tuple[float, float]) -> Region:
     """The bounds of a box that was rotated clockwise about a point."""
     (x, y), (left, top, right, bottom) = pivot, corners
     cosine, sine = rotation(degrees)

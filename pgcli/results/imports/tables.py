@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,15 @@ from pgcli.labelled_rows import (
 )
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
-from pgcli.records import BOX_TASKS, Box, Item, Rle
+from pgcli.records import BOX_TASKS, Box, Item
 from pgcli.results.frames import whole_header
 from pgcli.results.images import is_in_container
 from pgcli.results.imports.locate import UNKNOWN_SIZE, locate
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
+    BoxWithMask,
     ImportSettings,
-    TrueBox,
     TrueText,
 )
 from pgcli.stores.urls import url_scheme
@@ -72,7 +73,7 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
             images.append(image)
     if note := note_of_choices(choices):
         settings.counts.notes.append(note)
-    labels = dict.fromkeys(box.label for image in images for box in image.boxes)
+    labels = dict.fromkeys(box.label for image in images for box, _ in image.boxes)
     return Annotations(images, sorted(labels))
 
 
@@ -135,7 +136,9 @@ def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
     return locate(item.image, settings)
 
 
-def row_boxes(example: Example, task: object, size: tuple[int, int]) -> tuple[TrueBox, ...] | None:
+def row_boxes(
+    example: Example, task: object, size: tuple[int, int]
+) -> tuple[BoxWithMask, ...] | None:
     """The boxes of a row, in pixels or as location tokens; None for one that has texts alone.
 
     Rows of captions in result files have an empty list of boxes.
@@ -151,14 +154,11 @@ def row_boxes(example: Example, task: object, size: tuple[int, int]) -> tuple[Tr
     )
     if boxes is None or not (boxes or is_of_boxes):
         return None
-    masks: Sequence[Rle | None] = example.masks or (None,) * len(boxes)
-    return tuple(
-        TrueBox(
-            box.label,
-            *(box.xmin, box.ymin, box.xmax, box.ymax),
-            mask=mask,
-            score=1.0 if box.score is None else box.score,
-            confidence=next((x for x in (box.confidence, box.score) if x is not None), 1.0),
-        )
-        for box, mask in zip_longest(boxes, masks[: len(boxes)])
-    )
+    masks = example.masks or ()
+    return tuple(zip_longest(map(with_numbers, boxes), masks[: len(boxes)]))
+
+
+def with_numbers(box: Box) -> Box:
+    """The box with its score and confidence, 1 where it has neither."""
+    score = 1.0 if box.score is None else box.score
+    return replace(box, score=score, confidence=score if box.confidence is None else box.confidence)

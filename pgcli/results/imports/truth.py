@@ -8,35 +8,12 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from pgcli.images.formats import ImageHeader
-from pgcli.records import Fault, Region, Rle
-from pgcli.results.frames import Corners
+from pgcli.records import Box, Fault, Region, Rle
 from pgcli.results.images import MissingImages
 
-
-@dataclass(frozen=True, slots=True)
-class TrueBox:
-    """A labelled box in pixels of the upright image, and its mask if there is one.
-
-    `score` and `confidence` are those of a model's box that a person has left in the file, else 1.
-    `area` is that of the object, in square pixels, where the file says it. `place` is where the
-    file has the box, for messages.
-    """
-
-    label: str
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
-    mask: Rle | None = None
-    score: float = 1.0
-    confidence: float = 1.0
-    area: float | None = None
-    place: str = ""
-
-    @property
-    def corners(self) -> Corners:
-        """Left, top, right and bottom."""
-        return self.xmin, self.ymin, self.xmax, self.ymax
+#: A box in pixels of the upright image, and its mask if there is one. Its `score` and `confidence`
+#: are those of a model's box that a person has left in the file, else 1.
+BoxWithMask = tuple[Box, Rle | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +29,11 @@ class TrueText:
 class AnnotatedImage:
     """An image of an annotation file: its id, its file or address, its size, and its truth.
 
-    `crowds` are regions of many objects that are not marked one by one. `left_out` are the labels
-    of regions that could not be read, None for one without: the image has objects of them. The size
-    is the one that the file states; if that is not `is_stated`, it is that of the upright image.
+    `crowds` are regions of many objects that are not marked one by one. `areas` has the area of the
+    object in each box, in square pixels, None where the file does not state it. `left_out` are the
+    labels of regions that could not be read, None for one without: the image has objects of them.
+    The size is the one that the file states; if that is not `is_stated`, it is that of the upright
+    image.
     `searched` are the labels that were looked for, None for all of the file.
     `prompt` is that of its boxes or texts, where the file says it. Without `says_boxes`, nothing is
     known of its objects. `header` is that of the image's file; `fault` says why it has none, though
@@ -65,9 +44,9 @@ class AnnotatedImage:
     image: str
     width: int
     height: int
-    boxes: tuple[TrueBox, ...] = ()
+    boxes: tuple[BoxWithMask, ...] = ()
     texts: tuple[TrueText, ...] = ()
-    crowds: tuple[TrueBox, ...] = ()
+    crowds: tuple[Box, ...] = ()
     left_out: frozenset[str | None] = frozenset()
     is_stated: bool = True
     searched: frozenset[str] | None = None
@@ -75,13 +54,14 @@ class AnnotatedImage:
     says_boxes: bool = True
     header: ImageHeader | None = None
     fault: Fault | None = None
+    areas: tuple[float | None, ...] = ()
 
     def is_unread(self, label: str | None = None) -> bool:
         """Whether regions were left out and no box is there; with a label, regions and boxes of it.
 
         What is in such an image is not known.
         """
-        labels = {box.label for box in self.boxes}
+        labels = {box.label for box, _ in self.boxes}
         unread = self.left_out | {crowd.label for crowd in self.crowds}
         if label is None:
             return bool(unread) and not labels

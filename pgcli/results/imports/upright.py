@@ -10,24 +10,25 @@ from pathlib import Path
 from pgcli import registry
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
-from pgcli.records import Fault, Item
+from pgcli.records import Box, Fault, Item, Rle
 from pgcli.results.frames import (
     Drawing,
     Frame,
     frame_notes,
     settled_frames,
+    turned_box,
     turned_corners,
     turned_mask,
     whole_header,
 )
-from pgcli.results.imports.shapes import Size, clipped
+from pgcli.results.imports.shapes import Size, inside
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
+    BoxWithMask,
     ImportCounts,
     ImportSettings,
     ReadAnnotations,
-    TrueBox,
     TrueText,
 )
 from pgcli.stores.urls import url_scheme
@@ -54,7 +55,8 @@ def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotation
             image.id,
             (image.width, image.height) if image.is_stated else None,
             [
-                *(box.corners for box in (*image.boxes, *image.crowds)),
+                *(box.corners for box, _ in image.boxes),
+                *(crowd.corners for crowd in image.crowds),
                 *(text.region for text in image.texts if text.region),
             ],
             image.header,
@@ -85,27 +87,28 @@ def fitted(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> 
     width, height = (image.width, image.height) if header is None else header.size
     left_out = set(image.left_out)
 
-    def fit(boxes: Iterable[TrueBox]) -> Iterator[TrueBox]:
-        for box in boxes:
-            place = box.place or image.id
-            turned = box
-            if header is not None and frame is Frame.STORED:
-                turned = upright_box(box, header, counts)
-            if frame is Frame.SWAPPED and box.mask is not None:
+    def fit(boxes: Iterable[BoxWithMask]) -> Iterator[BoxWithMask]:
+        for box, mask in boxes:
+            place = f"{box.label!r} in {image.id}"
+            if frame is Frame.SWAPPED and mask is not None:
                 counts.leave_out("polygons of images with swapped sides", place)
                 left_out.add(box.label)
-            elif inside := clipped(turned, (width, height), counts, place):
-                yield inside
+                continue
+            if header is not None and frame is Frame.STORED:
+                box, mask = upright_box(box, mask, header, counts, place)
+            if corners := inside(box.corners, (width, height), counts, place):
+                yield box.moved(corners), mask
             else:
                 left_out.add(box.label)
 
     turned_by = header if frame is Frame.STORED else None
-    boxes, crowds = tuple(fit(image.boxes)), tuple(fit(image.crowds))
+    boxes = tuple(fit(image.boxes))
+    crowds = tuple(crowd for crowd, _ in fit((crowd, None) for crowd in image.crowds))
     texts = tuple(fitted_text(entry, turned_by, (width, height)) for entry in image.texts)
     for _ in range(texts.count(None)):
         counts.leave_out("texts of unread regions", image.id)
     for crowd in crowds:
-        counts.leave_out("crowds", crowd.place or image.id)
+        counts.leave_out("crowds", f"{crowd.label!r} in {image.id}")
     return replace(
         image,
         width=width,
@@ -117,15 +120,14 @@ def fitted(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> 
     )
 
 
-def upright_box(box: TrueBox, header: ImageHeader, counts: ImportCounts) -> TrueBox:
+def upright_box(
+    box: Box, mask: Rle | None, header: ImageHeader, counts: ImportCounts, place: str
+) -> BoxWithMask:
     """A box of the stored image in the upright one, with its mask if that is of the stored size."""
-    mask = box.mask
     if mask is not None and mask.size != header.stored_size[::-1]:
-        counts.leave_out("masks of another size than their image", box.place)
+        counts.leave_out("masks of another size than their image", place)
         mask = None
-    left, top, right, bottom = turned_corners(box.corners, header)
-    turned = None if mask is None else turned_mask(mask, header)
-    return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom, mask=turned)
+    return turned_box(box, header), None if mask is None else turned_mask(mask, header)
 
 
 def fitted_text(entry: TrueText, header: ImageHeader | None, size: Size) -> TrueText | None:
@@ -133,5 +135,5 @@ def fitted_text(entry: TrueText, header: ImageHeader | None, size: Size) -> True
     if entry.region is None:
         return entry
     corners = entry.region if header is None else turned_corners(entry.region, header)
-    inside = clipped(TrueBox("", *corners), size, ImportCounts(), "")
-    return None if inside is None else replace(entry, region=inside.corners)
+    region = inside(corners, size, ImportCounts(), "")
+    return None if region is None else replace(entry, region=region)

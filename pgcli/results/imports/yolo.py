@@ -17,16 +17,16 @@ from pgcli.errors import UsageError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.records import Fault
+from pgcli.records import Box, Fault
 from pgcli.results.imports.json_values import InvalidValue, label, text, value_errors
 from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import Size, bounds, clipped, fill
+from pgcli.results.imports.shapes import Size, bounds, fill, inside
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
+    BoxWithMask,
     ImportCounts,
     ImportSettings,
-    TrueBox,
 )
 from pgcli.stores.files import open_regular
 
@@ -198,7 +198,7 @@ class LabelFolder:
 
     def boxes(
         self, name: str, size: Size, counts: ImportCounts
-    ) -> tuple[tuple[TrueBox, ...], frozenset[str]]:
+    ) -> tuple[tuple[BoxWithMask, ...], frozenset[str]]:
         """The boxes of an image, none without a file, and the labels of those that were left out.
 
         Raises UsageError.
@@ -206,9 +206,9 @@ class LabelFolder:
         boxes, left_out = [], set()
         with label_errors(self.folder / name):
             for place, words in self.lines(name):
-                box = self.box(words, size, f"line {place}")
-                if inside := clipped(box, size, counts, f"{name}, line {place}"):
-                    boxes.append(inside)
+                box, mask = self.box(words, size, f"line {place}")
+                if corners := inside(box.corners, size, counts, f"{name}, line {place}"):
+                    boxes.append((box.moved(corners), mask))
                 else:
                     left_out.add(box.label)
         return tuple(boxes), frozenset(left_out)
@@ -222,7 +222,7 @@ class LabelFolder:
             if words := line.split():
                 yield place, words
 
-    def box(self, words: Sequence[str], size: Size, what: str) -> TrueBox:
+    def box(self, words: Sequence[str], size: Size, what: str) -> BoxWithMask:
         """A box, or that of a polygon, of a pose or of a track. Raises InvalidValue."""
         numbers = line_numbers(words, what)
         place = numbers[0]
@@ -328,13 +328,13 @@ def edges(x: float, y: float, width: float, height: float) -> tuple[float, float
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
-def shape_box(name: str, shape: np.ndarray, score: float, size: Size, what: str) -> TrueBox:
+def shape_box(name: str, shape: np.ndarray, score: float, size: Size, what: str) -> BoxWithMask:
     """The box of four numbers, or of a polygon's points with its mask. Raises InvalidValue."""
     if len(shape) == 4:
         left, top, right, bottom = (np.array(edges(*shape)) * (*size, *size)).tolist()
-        return TrueBox(name, left, top, right, bottom, None, score, score)
+        return Box(name, left, top, right, bottom, score, score), None
     polygon_n2 = shape.reshape(-1, 2) * size
     left, top, right, bottom = bounds([polygon_n2])
     is_box = np.isin(polygon_n2[:, 0], (left, right)) & np.isin(polygon_n2[:, 1], (top, bottom))
     mask = None if len(polygon_n2) == 4 and is_box.all() else fill([polygon_n2], size, what)
-    return TrueBox(name, left, top, right, bottom, mask, score, score)
+    return Box(name, left, top, right, bottom, score, score), mask

@@ -1,8 +1,21 @@
-"""The areas of boxes and their intersection over union."""
+"""Boxes as corners in pixels: their areas, their overlaps, and the part within an image."""
 
 from __future__ import annotations
 
-from pgcli.records import Box
+from collections.abc import Sequence
+
+from pgcli.records import Box, Region
+
+#: The names of the corners of a box, and of a region.
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+
+
+def clipped(corners: Region, size: Sequence[float]) -> Region | None:
+    """The corners within an image of `size`, width and height; None without an area there."""
+    width, height = size
+    left, right = (min(max(x, 0), width) for x in (corners[0], corners[2]))
+    top, bottom = (min(max(y, 0), height) for y in (corners[1], corners[3]))
+    return (left, top, right, bottom) if left < right and top < bottom else None
 
 
 def iou(first: Box, second: Box) -> float:
