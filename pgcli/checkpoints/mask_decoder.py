@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from reprlib import repr as brief
 from tokenize import TokenError
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ CODEBOOK = "_vq_vae._embedding"
 ENCODER = ("encoder.", "_vq_vae.")  # the published file has the encoder too, which is not read
 MAX_CODE_WIDTH = 4096  # published: 512
 MAX_FILE_BYTES = 256 * 2**20
-MAX_ARRAYS = 1000
 MAX_ARRAY_BYTES = 8 * 2**20
 # the errors that zipfile and NumPy raise for invalid files
 NPZ_ERRORS = (
@@ -123,34 +123,20 @@ def _readers(file: Path) -> Readers:
 
 
 def _read_npz(data: bytes) -> Readers:
-    """Functions that read the arrays of a .npz file, without pickles; each is bounded."""
-    readers: dict[str, Callable[[], Tensor]] = {}
+    """Functions that read the arrays of a .npz file, without pickles."""
     try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-        members = archive.infolist()
+        archive = np.load(io.BytesIO(data), allow_pickle=False)
     except NPZ_ERRORS as error:
         raise _Invalid(f"is not an intact .npz file: {error}") from error
-    if len(members) > MAX_ARRAYS:
-        raise _Invalid(f"has {len(members)} arrays, more than a mask decoder has")
-    for member in members:
-        name = member.filename.removesuffix(".npy")
-        if name == member.filename or name in readers:
-            raise _Invalid(f"has {brief(member.filename)}, which is not an array or a second one")
-        if not _is_needed(name):
-            continue
-        if member.file_size > MAX_ARRAY_BYTES or member.flag_bits & 1:
-            size = member.file_size
-            raise _Invalid(f"has {brief(name)}, which is encrypted or has {size} bytes")
-        readers[name] = partial(_read_array, archive, member)
-    return readers
+    return {name: partial(_read_array, archive, name) for name in archive if _is_needed(name)}
 
 
-def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
+def _read_array(archive: Any, name: str) -> Tensor:
     try:
-        array = np.load(io.BytesIO(archive.read(member)), allow_pickle=False)
+        if (size := archive.zip.getinfo(f"{name}.npy").file_size) > MAX_ARRAY_BYTES:
+            raise _Invalid(f"has {brief(name)} with {size:,} bytes, more than a mask decoder has")
+        array = np.asarray(archive[name])
         native = array.dtype.newbyteorder("=")
         return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
     except NPZ_ERRORS as error:
-        raise _Invalid(
-            f"has {brief(member.filename)}, which is cut short or damaged: {error}"
-        ) from error
+        raise _Invalid(f"has {brief(name)}, which is cut short or damaged: {error}") from error

@@ -15,9 +15,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
-MAX_PIECES = 2**20
-MAX_GROWTH = 128  # letters for one: compatibility forms have 18, each lower-casing may double them
-MAX_PIECE_LENGTH = 256  # finding the merges of a piece takes time quadratic in its length
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
 CONTROL = 3  # SentencePiece.Type
 NEVER = -1e9  # the score of pieces that no text contains
@@ -31,21 +28,14 @@ def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     """
     model = _parse(file, data)
     pieces = [piece.piece for piece in model.pieces]
-    problems = {
-        "it has no pieces": not pieces,
-        "it has too many pieces": len(pieces) > MAX_PIECES,
-        "a piece is too long": max(map(len, pieces), default=0) > MAX_PIECE_LENGTH,
-    }
     kind = model.trainer_spec.model_type
     if file.name == "spiece.model":
-        charsmap = model.normalizer_spec.precompiled_charsmap
-        problems |= {
+        problems = {
             "it is cut short, or not a unigram model": kind != UNIGRAM,
-            "it replaces text by much longer text": longest_replacement(charsmap) > MAX_GROWTH,
             "it has no unknown token": not 0 <= model.trainer_spec.unk_id < len(pieces),
         }
     else:
-        problems |= {
+        problems = {
             "it is cut short, or not a byte-pair encoding": kind != BPE,
             "it has no byte fallback": not model.trainer_spec.byte_fallback,
             "it rewrites characters": bool(model.normalizer_spec.precompiled_charsmap),
@@ -63,15 +53,6 @@ def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     tokenizer = _from_bpe(file, data)
     _add_tokens(tokenizer, file.parent)
     return tokenizer
-
-
-def longest_replacement(charsmap: bytes) -> int:
-    """The letters of the longest text that a model's table writes for one letter.
-
-    The table is a trie behind its size, and the texts, each with a NUL at its end.
-    """
-    texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
-    return max(len(text.decode(errors="replace")) for text in texts)
 
 
 def _parse(file: Path, data: bytes) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pgcli.checkpoints.files import open_model_file, read_json
-from pgcli.checkpoints.sentencepiece_model import (
-    MAX_GROWTH,
-    convert_sentencepiece,
-    longest_replacement,
-)
+from pgcli.checkpoints.sentencepiece_model import convert_sentencepiece
 from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
 from pgcli.foreign_text import decode_text
@@ -27,16 +22,12 @@ from pgcli.model.config import TextConfig
 #: The first of these that a checkpoint has is its tokenizer.
 FILES = (TOKENIZER, *SENTENCEPIECE[:2])
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
-#: The factors of steps that do not state what they write: by Unicode's tables, or a blank more.
-GROWTH = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "BertNormalizer": 18, "Lowercase": 2}
-GROWTH |= {"ByteLevel": 3, "Metaspace": 2, "WordPiece": 2}
-STEPS = ("normalizer", "pre_tokenizer", "decoder")
-#: A token that is normalized while the tokenizer is built, or the key in letters that are escaped.
-NORMALIZED = re.compile(rb'"normalized"\s*:\s*true|\\u00[67]')
+REGEX = re.compile(r'"Regex"\s*:\s*("(?:[^"\\]|\\.)*")')
+ESCAPED_LETTER = re.compile(r"\\u00[4-7]")  # could hide a key; no program writes it
 _ATOM = r"(?:\\[^AbBGKyYzZ](?:\{[a-zA-Z_]\w*\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
 _ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{[1-9]\d*,\}})?"
 #: Alternatives of characters and their classes, of which only the last may repeat: linear time.
-#: None matches without a character, as `\b` does: each pass of a replacement would double a text.
+#: None matches without a character, as `\b` does.
 SIMPLE_REGEX = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
 CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 
@@ -82,12 +73,12 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _from_json(file: Path, data: bytes) -> Tokenizer:
-    if NORMALIZED.search(data):  # of large vocabularies, reading all of it takes a second
-        values = json.loads(data)
-        _check_steps(file, [values.get(name) for name in STEPS])
-    tokenizer = Tokenizer.from_str(decode_text(data))
-    steps = filter(None, (getattr(tokenizer, name) for name in STEPS))
-    _check_steps(file, [json.loads(step.__getstate__()) for step in steps])
+    # a slow expression could run for hours, and nothing interrupts the library
+    text = decode_text(data)
+    regexes = (json.loads(match[1]) for match in REGEX.finditer(text))
+    if ESCAPED_LETTER.search(text) or not all(map(SIMPLE_REGEX.fullmatch, regexes)):
+        raise InvalidCheckpoint(f"{file} uses a regular expression, unlike Gemma's tokenizer")
+    tokenizer = Tokenizer.from_str(text)
     if getattr(tokenizer.model, "dropout", None):
         raise InvalidCheckpoint(f"{file} uses dropout of merges, unlike Gemma's tokenizer")
     return tokenizer
@@ -98,56 +89,6 @@ def _translated(error: BaseException, message: str) -> BaseException:
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
         return InvalidCheckpoint(f"{message}: {error}")
     return error
-
-
-def _check_steps(file: Path, steps: Sequence[Any]) -> None:
-    """Raise InvalidCheckpoint for a step that could take hours or fill the memory.
-
-    Gemma's steps replace a space and split at spaces. Regular expressions can take any time,
-    unless they are as simple as CLIP's and SigLIP's.
-    """
-    for step in steps:
-        if not all(map(SIMPLE_REGEX.fullmatch, _regexes(step))):
-            raise InvalidCheckpoint(f"{file} uses a regular expression, unlike Gemma's tokenizer")
-        if _max_growth(step) > MAX_GROWTH:
-            raise InvalidCheckpoint(
-                f"{file} replaces text by much longer text, unlike Gemma's tokenizer"
-            )
-
-
-def _regexes(step: Any) -> Iterator[str]:
-    """The regular expressions of this step and the steps in it."""
-    if isinstance(step, dict) and isinstance(step.get("Regex"), str):
-        yield step["Regex"]
-    for inner in _inner_steps(step):
-        yield from _regexes(inner)
-
-
-def _max_growth(step: Any) -> int:
-    """The largest factor by which this step and the steps in it can lengthen a text."""
-    growth = 1
-    if isinstance(step, dict):
-        content, prepend, charsmap = map(step.get, ("content", "prepend", "precompiled_charsmap"))
-        factors = [GROWTH.get(str(step.get("type")), 1)]
-        factors += [len(content)] if isinstance(content, str) else []
-        factors += [len(prepend) + 1] if isinstance(prepend, str) else []
-        factors += (
-            [longest_replacement(base64.b64decode(charsmap))] if isinstance(charsmap, str) else []
-        )
-        factors += [MAX_GROWTH + 1] if step.get("String") == "" else []  # found everywhere
-        growth = max(factors)
-    lowered = False
-    for inner in _inner_steps(step):
-        lowers = isinstance(inner, dict) and inner.get("type") == "Lowercase"
-        if not (lowers and lowered):  # learned tokenizers lower a text twice: the last adds nothing
-            growth = min(growth * _max_growth(inner), MAX_GROWTH + 1)
-        lowered |= lowers
-    return growth
-
-
-def _inner_steps(step: Any) -> Iterable[Any]:
-    """The values of an object or an array."""
-    return step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,19 +66,23 @@ def nearest_in_blocks(
     if k < 1:
         raise UsageError(f"{k} hits were asked for", hint="ask for 1 or more")
     least = -np.inf if min_similarity is None else min_similarity
-    error = rounding_error(queries.shape[1])
+    # the most by which a product of normalised vectors in float32 differs from the exact one
+    error = (queries.shape[1] + 4) * float(np.finfo(np.float32).eps) / 2
     rows = np.full((len(queries), k), NO_ROW, np.int64)
     similarities = np.full((len(queries), k), -np.inf)
     for numbers, vectors in blocks:
-        check_width(queries, vectors.shape[1])
+        if queries.shape[1] != vectors.shape[1]:
+            raise UsageError(
+                f"the queries have {queries.shape[1]} dimensions, the vectors {vectors.shape[1]}",
+                hint="embed both with the same model",
+            )
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             scores_QN = queries[start : start + QUERIES_AT_ONCE] @ vectors.T
             for query, scores_N in enumerate(scores_QN, start):
-                near = np.flatnonzero(scores_N >= max(similarities[query, -1], least) - error)
-                if len(near) > k:
-                    # the k-th best and a candidate may each be off by the rounding error
-                    near_scores = scores_N[near]
-                    near = near[near_scores >= np.partition(near_scores, -k)[-k] - 2 * error]
+                floor = max(similarities[query, -1], least)
+                if floor == -np.inf and len(scores_N) > k:
+                    floor = np.partition(scores_N, -k)[-k] - error
+                near = np.flatnonzero(scores_N >= floor - error)
                 if not len(near):
                     continue
                 exact = (vectors[near].astype(np.float64) * queries[query]).sum(axis=1)
@@ -92,19 +96,14 @@ def nearest_in_blocks(
     return Hits(np.where(is_hit, rows, NO_ROW), np.where(is_hit, similarities, np.nan))
 
 
-def rounding_error(width: int) -> float:
-    """The most by which a product of two normalised vectors in float32 differs from the exact."""
-    return (width + 4) * float(np.finfo(np.float32).eps) / 2
-
-
 def normalised(vectors: ArrayLike, name: str, first: int = 0) -> Vectors:
     """The vectors (N, E) in float32 with a length of 1; messages name them `name`, from `first`.
 
-    Raises UsageError for a vector that is zero or not finite.
+    Raises UsageError for what is not rows of real numbers, and for a vector that is zero or not
+    finite.
     """
     wide = float32(as_matrix(vectors))
-    sizes = lengths(wide, lambda number: f"{name} {first + number}")
-    unit: Vectors = np.divide(wide, sizes[:, None])
+    unit: Vectors = wide / lengths(wide, lambda number: f"{name} {first + number}")[:, None]
     return unit
 
 
@@ -120,14 +119,11 @@ def lengths(vectors: Vectors, name: Callable[[int], str]) -> Vectors:
     Raises UsageError for a vector that is zero or not finite.
     """
     sizes: Vectors = np.sqrt(np.einsum("ne,ne->n", vectors, vectors))
-    wrong = np.flatnonzero(~(np.isfinite(sizes) & (sizes > np.finfo(np.float32).tiny)))
-    if len(wrong):
-        is_zero = not vectors[wrong[0]].any()
+    for number in np.flatnonzero(~(np.isfinite(sizes) & (sizes > np.finfo(np.float32).tiny))):
+        is_zero = not vectors[number].any()
         why = "is zero" if is_zero else "has numbers that are not finite, or out of range"
-        raise UsageError(
-            f"{name(int(wrong[0]))} {why}",
-            hint="embed its input again, or leave the row out",
-        )
+        hint = "embed its input again, or leave the row out"
+        raise UsageError(f"{name(int(number))} {why}", hint=hint)
     return sizes
 
 
@@ -140,12 +136,3 @@ def as_matrix(vectors: ArrayLike) -> NDArray[Any]:
             hint="pass an array of floats of two dimensions, a vector in each row",
         )
     return table
-
-
-def check_width(queries: Vectors, width: int) -> None:
-    """Raise UsageError where queries and vectors have different sizes."""
-    if queries.shape[1] != width:
-        raise UsageError(
-            f"the queries have {queries.shape[1]} dimensions, the vectors {width}",
-            hint="embed both with the same model",
-        )

@@ -236,8 +236,6 @@ def refused(base, folder):
         ({"rank_pattern": {"q_proj": 1.5}}, "q_proj"),
         ({"rank_pattern": [1]}, "rank_pattern"),
         ({"alpha_pattern": {"(": 1}}, "alpha_pattern"),
-        ({"alpha_pattern": {"(a|b)*c": 1}}, "alpha_pattern"),
-        ({"alpha_pattern": {".*.*.*.*c": 1}}, "alpha_pattern"),
         ({"modules_to_save": "lm_head"}, "modules_to_save"),
         ({"use_dora": True}, "use_dora = True"),
         ({"lora_bias": True}, "lora_bias = True"),

@@ -1,8 +1,6 @@
 """The tokenizer: user text, spans of an answer, padding, and invalid tokenizer files."""
 
-import base64
 import json
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -254,20 +252,6 @@ ENDLESS = {"Regex": "(a+)+$"}
 SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": False}
 
 
-def doubling(step: dict[str, Any]) -> dict[str, Any]:
-    """Steps that each write about two letters for one: 2 ** 40 in all."""
-    return {"type": "Sequence", "normalizers": [step] * 40}
-
-
-def charsmap(text: str) -> dict[str, Any]:
-    """A step in SentencePiece's form: a trie of the letter a, which becomes the text."""
-    trie = [0] * 512
-    trie[0] = 256 << 10  # the children are at 256 xor their letter
-    trie[256 ^ ord("a")] = ord("a") | 1 << 8 | 1 << 10  # with a value, next to it
-    data = struct.pack("<I512I", 4 * len(trie), *trie) + text.encode() + b"\0"
-    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
-
-
 @pytest.fixture
 def opened(file_tokenizer, tmp_path) -> Callable[..., Tokenizer]:
     """Opens the tokenizer with other values in its file."""
@@ -282,58 +266,29 @@ def opened(file_tokenizer, tmp_path) -> Callable[..., Tokenizer]:
     return opened
 
 
-def test_the_table_of_a_usual_tokenizer_is_used(opened):
-    tokenizer = opened(normalizer=charsmap("bcd"))
-    assert tokenizer.encode_text("aa") == tokenizer.encode_text("bcdbcd")
-
-
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
         ("normalizer", step(pattern=ENDLESS), "regular expression"),
         ("pre_tokenizer", SPLIT, "regular expression"),
         ("decoder", step(pattern=ENDLESS), "regular expression"),
-        ("normalizer", step(content="b" * 10**7), "much longer text"),
-        ("decoder", step(content="b" * 10**7), "much longer text"),
-        ("normalizer", {"type": "Prepend", "prepend": "b" * 10**6}, "much longer text"),
-        (
-            "normalizer",
-            {"type": "Sequence", "normalizers": [step(content="aa")] * 40},
-            "much longer text",
-        ),
-        ("normalizer", charsmap("b" * 10**5), "much longer text"),
-        ("normalizer", doubling(step(pattern={"String": ""})), "much longer text"),
-        ("normalizer", doubling(step(pattern={"Regex": r"\B"})), "regular expression"),
-        ("normalizer", doubling(step(pattern={"Regex": "c{0,}"})), "regular expression"),
-        ("normalizer", doubling(step(pattern={"Regex": r"\w{0}"})), "regular expression"),
-        ("normalizer", doubling({"type": "Prepend", "prepend": "b"}), "much longer text"),
-        ("normalizer", doubling({"type": "ByteLevel"}), "much longer text"),
-        ("normalizer", doubling({"type": "NFKD"}), "much longer text"),
+        ("normalizer", step(pattern={"Regex": r"\B"}), "regular expression"),
+        ("normalizer", step(pattern={"Regex": "c{0,}"}), "regular expression"),
+        ("normalizer", step(pattern={"Regex": r"\w{0}"}), "regular expression"),
         ("model", {"dropout": 0.5}, "dropout of merges"),
     ],
-    ids=range(16),
+    ids=range(7),
 )
-def test_a_tokenizer_with_unbounded_work_is_refused(opened, part, value, message):
-    """Or with random merges."""
+def test_slow_expressions_and_random_merges_are_refused(opened, part, value, message):
     with pytest.raises(InvalidCheckpoint, match=message):
         opened(**{part: value})
 
 
-@pytest.mark.parametrize("key", ["normalized", "norm\\u0061lized"])
-def test_steps_of_a_tokenizer_are_checked_before_it_is_built(file_tokenizer, tmp_path, key):
-    """Of three steps that write 200 letters for one, building it took over 6 GB."""
-    values = json.loads(file_tokenizer.to_str())
-    steps = [step(pattern={"String": a}, content=b * 200) for a, b in ("ab", "bc", "cd")]
-    values["normalizer"] = {"type": "Sequence", "normalizers": steps}
-    first = 1 + max(token["id"] for token in values["added_tokens"])
-    like = values["added_tokens"][0] | {"special": False, "normalized": True}
-    values["added_tokens"] += [
-        like | {"id": first + number, "content": "a" * 100 + str(number)} for number in range(1000)
-    ]
-    (tmp_path / "tokenizer.json").write_text(
-        json.dumps(values).replace('"normalized": true', f'"{key}": true')
-    )
-    with pytest.raises(InvalidCheckpoint, match="much longer text"):
+def test_escaped_letters_hide_no_expression(file_tokenizer, tmp_path):
+    values = json.loads(file_tokenizer.to_str()) | {"normalizer": step(pattern=ENDLESS)}
+    text = json.dumps(values).replace('"Regex"', '"R\\u0065gex"')
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(InvalidCheckpoint, match="regular expression"):
         Tokenizer.from_folder(tmp_path)
 
 

@@ -12,7 +12,6 @@ from sentencepiece import sentencepiece_model_pb2
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.sentencepiece_model import MAX_GROWTH
 from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
@@ -133,20 +132,13 @@ def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path):
         assert ids == own(text, add_special_tokens=False).input_ids, text
 
 
-@pytest.mark.parametrize(
-    ("charsmap", "message"),
-    [
-        (b"\0" * 4 + b"b" * (MAX_GROWTH + 1), "replaces text by much longer"),
-        (b"\xff", "is not a tokenizer"),
-    ],
-)
-def test_hostile_table_of_a_sentencepiece_model_is_refused(tmp_path, charsmap, message):
+def test_damaged_table_of_a_sentencepiece_model_is_refused(tmp_path):
     model = sentencepiece_model_pb2.ModelProto()
     model.trainer_spec.model_type, model.trainer_spec.unk_id = 1, 0
     model.pieces.add(piece="<unk>", score=0.0)
-    model.normalizer_spec.precompiled_charsmap = charsmap
+    model.normalizer_spec.precompiled_charsmap = b"\xff"
     (tmp_path / "spiece.model").write_bytes(model.SerializeToString())
-    with pytest.raises(InvalidCheckpoint, match=message):
+    with pytest.raises(InvalidCheckpoint, match="is not a tokenizer"):
         open_tokenizer(tmp_path)
 
 
