@@ -158,7 +158,7 @@ class RowSchema:
                 **{name: row[name] for name in self.columns},
             }
             if "boxes" in self.columns:
-                known["boxes"] = tuple(Box(**box) for box in row["boxes"])
+                known["boxes"] = read_boxes(row["boxes"])
             if known.get("embedding") is not None:
                 known["embedding"] = embedding_values(known["embedding"])
             if known.get("masks") is not None:

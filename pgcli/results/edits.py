@@ -113,12 +113,9 @@ def read_edit(value: object, number: int) -> Edit:
 
 
 def edited_boxes(value: object, what: str) -> tuple[tuple[Box, int | None], ...]:
-    """The boxes of a corrected row, each with its source. Raises InvalidValue."""
-    try:
-        boxes = read_boxes(value, what)
-    except ValueError as problem:
-        raise InvalidValue(str(problem)) from problem
+    """The boxes of a corrected row, each with its source. Raises ValueError."""
     pairs = []
+    boxes = read_boxes(value, what)
     for place, (box, values) in enumerate(zip(boxes, array(value, what), strict=True)):
         name = f"{what}[{place}]"
         if unknown := values.keys() - BOX_KEYS:
@@ -254,7 +251,7 @@ class EditedRows:
             self.counts["corrected"] += edit.is_correction
             try:
                 yield corrected(row, edit)
-            except (InvalidValue, ValueError, TypeError, KeyError, AttributeError) as problem:
+            except (ValueError, TypeError, KeyError, AttributeError) as problem:
                 raise UsageError(
                     f"{problem}"
                     if isinstance(problem, InvalidValue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgcli.errors import UsageError
-from pgcli.results.imports.json_values import InvalidValue, label
+from pgcli.results.imports.json_values import label
 from pgcli.stores.files import read_text
 
 
@@ -20,7 +20,7 @@ def read_labels(text: str) -> list[str]:
         else:
             names = text.split(",")
         labels = [label(name, repr(name)) for name in names]
-    except (OSError, ValueError, InvalidValue) as problem:
+    except (OSError, ValueError) as problem:
         raise UsageError(
             f"--labels {text}: {problem}",
             hint="--labels cat,dog or a text file in UTF-8 with a label on each line",

@@ -12,7 +12,7 @@ from pgcli.foreign_text import decode_text
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.files_below import write_below
-from pgcli.results.row_hook import NullHook
+from pgcli.results.row_hook import RowHook
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
 
@@ -21,7 +21,7 @@ MAX_BLANK_BYTES = 2**16
 HINT = "free disk space, or check the folder's permissions; the same command writes the rest"
 
 
-class Sidecars(NullHook):
+class Sidecars(RowHook):
     """Writes `photo.txt` next to `photo.jpg`, or `photo.jpg.txt` if another image has that name.
 
     An existing text is kept, or with `overwrite` replaced; a blank file is no text. Rows that an

@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 from pgcli.errors import OutputFailed, UsageError
@@ -17,7 +16,7 @@ from pgcli.images.formats import identify_image
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.printable import printable
-from pgcli.records import BOX_TASKS, Answer, Item, Mask
+from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.results import answer_of
 from pgcli.results.drawings.colours import LabelColours
 from pgcli.results.drawings.formats import SUFFIXES, format_of, save_image, writable_suffixes
@@ -26,9 +25,7 @@ from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.files_below import draw_error, write_below
 from pgcli.results.images import ImageLocator
-from pgcli.results.row_hook import NullHook
-from pgcli.rle import read_mask
-from pgcli.rows import read_boxes
+from pgcli.results.row_hook import RowHook
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.target import Target
@@ -40,7 +37,7 @@ LARGE_BYTES = 16 * 2**20  # the run waits for an image of more bytes that is not
 MAX_NAMED = 5  # images that the summary names
 
 
-class Drawings(NullHook):
+class Drawings(RowHook):
     """Draws an image for each row into a folder, named by the row's id.
 
     Error rows are not drawn, nor are rows of other tasks without boxes, nor those of an earlier run
@@ -221,7 +218,4 @@ def drawable_answer(row: Row) -> Answer:
             f"the row of {row['id']!r} cannot be drawn: {problem}",
             hint="name a file or folder that detect or segment wrote",
         )
-    runs = map(read_mask, row.get("masks") or ())
-    masks = tuple(None if rle is None else Mask((), rle) for rle in runs)
-    answer = answer_of({**row, "boxes": (), "masks": None})
-    return replace(answer, boxes=read_boxes(row["boxes"]), masks=masks if any(masks) else None)
+    return answer_of(row)

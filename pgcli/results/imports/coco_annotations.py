@@ -177,7 +177,7 @@ def read_mask(
         if size is not None and mask.size != size[::-1]:
             raise UnreadableError("masks of another size than their image")
         return (mask, mask_bounds(mask)) if area(mask) else (None, None)
-    except (InvalidValue, ValueError):
+    except ValueError:
         raise UnreadableError("masks that cannot be read") from None
 
 
@@ -196,6 +196,6 @@ def four_numbers(value: object) -> Region | None:
     """The value as four numbers; None for anything else."""
     try:
         first, second, third, fourth = (number(side, "") for side in array(value, ""))
-    except (InvalidValue, ValueError):
+    except ValueError:
         return None
     return first, second, third, fourth

@@ -20,7 +20,7 @@ MAX_PERCENT = 100
 MAX_DIGITS = 400  # a float of as many is infinite, and Python refuses to read an int of 4,301
 
 
-class InvalidValue(Exception):
+class InvalidValue(ValueError):
     """A value that is missing or of another type than the format says."""
 
 
@@ -49,10 +49,10 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
 
 @contextmanager
 def value_errors(name: object, *, hint: str) -> Iterator[None]:
-    """A block in which InvalidValue becomes a UsageError that begins with the name of the file."""
+    """A block in which a ValueError becomes a UsageError that begins with the name of the file."""
     try:
         yield
-    except InvalidValue as problem:
+    except ValueError as problem:
         raise UsageError(f"{name}: {problem}", hint=hint) from problem
 
 

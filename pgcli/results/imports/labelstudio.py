@@ -21,7 +21,7 @@ from pgcli.results.imports.json_values import (
     value_errors,
 )
 from pgcli.results.imports.labelstudio_regions import (
-    Region,
+    RegionResults,
     RegionTruth,
     group_regions,
     read_region,
@@ -84,7 +84,11 @@ def is_minimal(task: object) -> bool:
 
 
 def read_task(
-    task: Value, regions: Sequence[Region] | None, unit: float, what: str, settings: ImportSettings
+    task: Value,
+    regions: Sequence[RegionResults] | None,
+    unit: float,
+    what: str,
+    settings: ImportSettings,
 ) -> AnnotatedImage | None:
     """The image of a task; None, counted, without annotation or size. Raises InvalidValue."""
     if regions is None:
@@ -117,7 +121,7 @@ def read_task(
     )
 
 
-def task_regions(task: Value, key: str, what: str) -> list[Region] | None:
+def task_regions(task: Value, key: str, what: str) -> list[RegionResults] | None:
     """The regions of the ground truth or else of the latest annotation, of all predictions; None
     for a task that was not annotated. Raises InvalidValue.
     """
@@ -179,7 +183,7 @@ def without_query(address: str) -> str:
     return address.removeprefix(LOCAL_FILES).partition("?")[0]
 
 
-def stated_size(regions: Sequence[Region], what: str) -> Size | None:
+def stated_size(regions: Sequence[RegionResults], what: str) -> Size | None:
     """The size that the regions state; None without regions. Raises InvalidValue, also for two."""
     sizes = {
         image_size(result["original_width"], result.get("original_height"), what): None

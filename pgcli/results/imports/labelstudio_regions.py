@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.records import Box, Rle
-from pgcli.records import Region as Corners
+from pgcli.records import Box, Region, Rle
 from pgcli.results.imports.brush import brush_mask
 from pgcli.results.imports.json_values import array, label, mapping, number, text
 from pgcli.results.imports.shapes import (
@@ -45,7 +44,7 @@ SHAPES = ("rectangle", "polygon", "ellipse", *UNREAD)
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionResults:
     """The results of one id; `what` names the first of them."""
 
     what: str
@@ -106,7 +105,7 @@ class RegionTruth:
     left_out: set[str | None] = field(default_factory=set)
 
 
-def group_regions(results: Sequence[Value], what: str) -> list[Region]:
+def group_regions(results: Sequence[Value], what: str) -> list[RegionResults]:
     """The regions of an annotation: results of one id and place, and those of the id without one.
 
     Raises InvalidValue.
@@ -122,7 +121,7 @@ def group_regions(results: Sequence[Value], what: str) -> list[Region]:
             place = known or place
             places[place] = group
         places.setdefault(place, (where, []))[1].append(result)
-    return [Region(*group) for places in groups.values() for group in places.values()]
+    return [RegionResults(*group) for places in groups.values() for group in places.values()]
 
 
 def place_of(value: Value) -> str:
@@ -132,7 +131,7 @@ def place_of(value: Value) -> str:
 
 
 def read_region(
-    region: Region, size: Size, unit: float, truth: RegionTruth, counts: ImportCounts
+    region: RegionResults, size: Size, unit: float, truth: RegionTruth, counts: ImportCounts
 ) -> None:
     """Add the boxes and texts of a region to the truth of its image; what is not read is counted.
 
@@ -167,7 +166,7 @@ def read_region(
     truth.texts += (TrueText(entry, region=corners) for entry in texts)
 
 
-def shape(region: Region, size: Size) -> tuple[Corners, Rle | None] | str:
+def shape(region: RegionResults, size: Size) -> tuple[Region, Rle | None] | str:
     """The corners and the mask of a region; for one that is not read, what such are called.
 
     Raises InvalidValue.
@@ -177,8 +176,9 @@ def shape(region: Region, size: Size) -> tuple[Corners, Rle | None] | str:
         if number(result.get("image_rotation") or 0, f"{what}: image_rotation") % 360:
             return "regions of images that were rotated in Label Studio"
         if "rle" in value:
+            data = array(value["rle"], f"{what}: rle")
             try:
-                mask = brush_mask(array(value["rle"], f"{what}: rle"), size)
+                mask = brush_mask(data, size)
             except ValueError:
                 return UNREAD["brush"]
             return mask_bounds(mask) if mask else (0, 0, 0, 0), mask

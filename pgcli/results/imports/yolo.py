@@ -128,7 +128,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
             document = yaml_mapping(content)
         values = settings.labels or in_order(document.get("names"))
         names = [label(name, f"class {number}") for number, name in enumerate(values)]
-    except (OSError, ValueError, RecursionError, InvalidValue) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise UsageError(
             f"{names_file} does not name the classes: {problem}", hint=hint
         ) from problem
@@ -293,7 +293,7 @@ def label_errors(file: Path) -> Iterator[None]:
     """A block in which problems with a file of labels become a UsageError that names it."""
     try:
         yield
-    except (OSError, ValueError, InvalidValue) as problem:
+    except (OSError, ValueError) as problem:
         raise UsageError(f"{file}: {problem}", hint="correct it there") from problem
 
 
