@@ -255,6 +255,6 @@ class EditedRows:
                 raise UsageError(
                     f"{problem}"
                     if isinstance(problem, InvalidValue)
-                    else f"{edit} is of a row whose boxes are not valid",
+                    else f"{edit} is of a row whose boxes are not valid: {problem}",
                     hint="remove this edit from the file, or make the page again",
                 ) from problem

@@ -28,7 +28,6 @@ from pgcli.stores.urls import is_web, url_path, url_scheme
 if TYPE_CHECKING:
     from pgcli.inputs import Inventory
 
-#: Endings of files that hold images, such as archives and tables.
 #: Items are read one after the other over a gap of as many: to begin anew may take longer.
 MAX_GAP = 1000
 NOT_FOUND = Fault("missing", "The image does not exist any more.")
@@ -39,7 +38,6 @@ NO_RUN_RECORD = Fault(
     "The image is in an archive or a table, and there is no record of the run of these rows.",
 )
 
-#: Reads the input of a run again; None if it was standard input.
 Row = Mapping[str, Any]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
-from pgcli.rows import prompt_of
+from pgcli.rows import answer_digest, prompt_of
 
 #: The largest difference of cosines and of values of embeddings that are taken for the same.
 TOLERANCE = 1e-3
@@ -114,14 +114,8 @@ def numbers(row: Row) -> list[float]:
 
 def content(row: Row) -> tuple[Any, ...]:
     """What a row says of its image, besides numbers that differ a little on another machine."""
-    boxes = tuple(
-        (box.get("label"), *(box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")))
-        if isinstance(box, dict)
-        else box
-        for box in row.get("boxes") or ()
-    )
     texts = tuple(score["text"] for score in row.get("scores") or ())
-    return row.get("answer"), row["error"], boxes, texts, len(numbers(row))
+    return answer_digest(row), texts, len(numbers(row))
 
 
 Pair = tuple[Row | None, Row | None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
 
 from pgcli.images import ImageError, ImageLimits, load_image
@@ -65,8 +64,7 @@ def thumbnail(answer: Answer, path: str) -> str:
     image.thumbnail((SIDE, SIDE))
     x, y = image.width / answer.width, image.height / answer.height
     boxes = [
-        replace(box, xmin=box.xmin * x, ymin=box.ymin * y, xmax=box.xmax * x, ymax=box.ymax * y)
-        for box in answer.boxes
+        box.moved((box.xmin * x, box.ymin * y, box.xmax * x, box.ymax * y)) for box in answer.boxes
     ]
     file = io.BytesIO()
     draw_overlay(image, boxes).save(file, "PNG")

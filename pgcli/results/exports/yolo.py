@@ -64,8 +64,8 @@ def asked_labels(export: Export) -> list[str]:
 
 def line(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) -> str:
     """The class, and the centre and size of a box or the points of a polygon, as fractions."""
-    left, right = fractions(box.xmin, box.xmax, entry.width)
-    top, bottom = fractions(box.ymin, box.ymax, entry.height)
+    left, right = box.xmin / entry.width, box.xmax / entry.width
+    top, bottom = box.ymin / entry.height, box.ymax / entry.height
     numbers: Sequence[float]
     if not export.stats.has_masks:
         numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
@@ -73,11 +73,6 @@ def line(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) -> str
         export.counts.boxes_without_mask += 1
         numbers = (left, top, right, top, right, bottom, left, bottom)
     return f"{export.labels[box.label]} " + " ".join(f"{number:.10g}" for number in numbers) + "\n"
-
-
-def fractions(low: float, high: float, side: int) -> tuple[float, float]:
-    """Both as fractions of the side, between 0 and 1."""
-    return min(max(low / side, 0.0), 1.0), min(max(high / side, 0.0), 1.0)
 
 
 def sanitize_name(part: str, is_folder: bool) -> str:
