@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -225,12 +225,23 @@ def parse_value(option: Option, value: object, source: str) -> Any:
         raise UsageError(f"{source}: {problem}", hint=hint) from None
 
 
-def parse_keywords(records: Iterable[type], keywords: Mapping[str, object]) -> dict[str, Any]:
+def parse_keywords(
+    records: Iterable[type],
+    keywords: Mapping[str, object],
+    *,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> dict[str, Any]:
     """The values of keyword arguments of Python, by the names of options; None leaves one out.
 
     Raises UsageError for a name that no record has, with the closest one, and for a wrong value.
     """
-    options = {option.name: option for record in records for option in options_of(record)}
+    options = {
+        option.name: option
+        for record in records
+        for option in options_of(record)
+        if option.name not in without and (only is None or option.name in only)
+    }
     for name in keywords:
         if name not in options:
             close = get_close_matches(name, options, n=1)
@@ -251,7 +262,7 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
     options = options_of(record)
     for option in options:
         if option.default is REQUIRED and option.name not in values:
-            raise UsageError(f"{option.name} is not given", hint=f"{option.flag}: {option.help}")
+            raise UsageError(f"{option.name} is not given", hint=f"<{option.flag}=>: {option.help}")
     names = [option.name for option in options if option.name in values]
     return record(**{name: values[name] for name in names})
 

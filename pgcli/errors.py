@@ -20,18 +20,89 @@ The number is the exit code of the process. An error of a single image is not an
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 #: The exit code of a command that did its work, but for rows with errors.
 INCOMPLETE = 3
 
 
+#: An option in a message or a hint: `<--overwrite>` for a flag, `<--shard=>` for an option with a
+#: value, `<--device cpu>` with this value.
+OPTION = re.compile(r"<(?P<flag>--[a-z][a-z-]*|-o|-k)(?P<no_value>=)?(?: (?P<value>[^<>]+))?>")
+SHORT = {"-o": "output", "-k": "k"}
+
+
+def in_flags(text: str) -> str:
+    """The text with options as on the command line: `--device cpu`."""
+    return OPTION.sub(lambda option: option[0][1:-1].removesuffix("="), text)
+
+
+def in_keywords(text: str) -> str:
+    """The text with options as in Python: `device="cpu"`."""
+
+    def keyword(option: re.Match[str]) -> str:
+        flag, value = option["flag"], option["value"]
+        name = SHORT.get(flag) or flag[2:].replace("-", "_")
+        if value is None:
+            return name if option["no_value"] or flag in SHORT else f"{name}=True"
+        is_literal = value[0] == '"' or value.isupper() or re.fullmatch(r"\d+(\.\d+)?", value)
+        return f"{name}={value}" if is_literal else f'{name}="{value}"'
+
+    return OPTION.sub(keyword, text)
+
+
 class PgcliError(Exception):
-    """An error whose message says what happened and whose `hint` says what to do."""
+    """An error whose message says what happened and whose `hint` says what to do.
+
+    Both name options as `OPTION` describes. They are spelled as on the command line, and as
+    keywords in errors that leave a function that is `called_from_python`.
+    """
 
     exit_code = 1
+    spell: Callable[[str], str] = staticmethod(in_flags)
 
     def __init__(self, message: str, *, hint: str = ""):
         super().__init__(message)
-        self.hint = hint
+        self._hint = hint
+
+    def __str__(self) -> str:
+        return self.spell(super().__str__())
+
+    @property
+    def hint(self) -> str:
+        """What to do."""
+        return self.spell(self._hint)
+
+
+def called_from_python(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Has the errors of a function, and of the generator that it returns, name keywords."""
+
+    @contextmanager
+    def naming() -> Iterator[None]:
+        try:
+            yield
+        except PgcliError as problem:
+            problem.spell = in_keywords
+            raise
+
+    def iterated(values: Generator[Any, None, None]) -> Iterator[Any]:
+        with naming():
+            yield from values
+
+    @wraps(function)
+    def call(*values: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        with naming():
+            result = function(*values, **keywords)
+        return cast(Result, iterated(result)) if isinstance(result, Generator) else result
+
+    return call
 
 
 class UsageError(PgcliError):

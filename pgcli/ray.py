@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from pgcli.api import CallOptions, Engine, load
-from pgcli.api.engine import question_of_call
-from pgcli.api.keywords import OF_ENGINE, declared
-from pgcli.api.options import Call
-from pgcli.declare import parse_value
-from pgcli.errors import NoUsableDevice, PgcliError, UsageError
+from pgcli.api import Engine, load
+from pgcli.api.call import LOADING, make_call, parse_loading
+from pgcli.errors import NoUsableDevice, PgcliError, UsageError, called_from_python
 from pgcli.inputs.embedded import is_path
 from pgcli.inputs.options import REGION
 from pgcli.inputs.rows import has_region, is_missing
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import RowSchema
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, template_columns
+from pgcli.tasks import AnyQuestion, template_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,7 +31,7 @@ class Answers:
 
         images.map_batches(
             pgcli.ray.Answers,
-            fn_constructor_kwargs={"task": "detect", "objects": ["cat"], "model": "demo"},
+            fn_constructor_kwargs={"task": "detect", "object": "cat", "model": "demo"},
             batch_size=64, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=2),
         )
 
@@ -53,6 +48,7 @@ class Answers:
     an error of a row.
     """
 
+    @called_from_python
     def __init__(self, task: str = "caption", *, keep: Sequence[str] = (), **options: Any):
         if task not in TASKS:
             raise UsageError(f"{task!r} is not a task", hint=f"one of {', '.join(TASKS)}")
@@ -60,13 +56,18 @@ class Answers:
             raise UsageError(
                 f"keep is {keep!r}, not a list of names", hint='for example keep=["label"]'
             )
-        values = parsed_options(task, options)
-        loading = {name: values.pop(name) for name in signature(load).parameters & values.keys()}
-        self._task, self._keep = task, tuple(keep)
-        self._options: dict[str, Any] = {"workers": 0, **values}
-        self._question = question_of(task, self._options)
-        self._columns = columns_of(self._question)
-        self._schema = RowSchema(base=self._question.columns, extras=self._question.extra_columns)
+        loading = {name: options.pop(name) for name in LOADING if name in options}
+        parse_loading(loading)
+        call = make_call(task, {"workers": 0, **options})
+        question = call.question
+        if question.templates is not None and len(question.templates) > 1:
+            raise UsageError(
+                "a batch has one row for each image, and several prompts make several",
+                hint="give one prompt, or none and a column of prompts",
+            )
+        self._task, self._keep, self._call = task, tuple(keep), call
+        self._question, self._columns = question, columns_of(question)
+        self._schema = RowSchema(base=question.columns, extras=question.extra_columns)
         for name in self._keep:
             if name in self._schema.columns:
                 raise UsageError(
@@ -74,8 +75,9 @@ class Answers:
                     hint="rename the column of the data set",
                 )
         self._engine: Engine = load(**loading)
-        list(getattr(self._engine, task)([], **self._options))  # raises for what the model lacks
+        list(self._engine.answer(call, []))  # raises for what the model lacks
 
+    @called_from_python
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> pyarrow.Table:
         """The rows of a batch as a table, one for each image."""
         import pyarrow
@@ -115,8 +117,7 @@ class Answers:
         left_out -= {*self._columns}
         asked = [{name: row[name] for name in row if name not in left_out} for row in rows]
         try:
-            stream: Iterable[Answer] = getattr(self._engine, self._task)(asked, **self._options)
-            answers = list(stream) if asked else []
+            answers = list(self._engine.answer(self._call, asked)) if asked else []
             if len(answers) != len(rows):
                 raise UsageError(
                     f"{len(rows):,} images have {len(answers):,} answers",
@@ -149,44 +150,6 @@ def named(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
     return replace(answer, index=number, id=id_ if is_missing(row_id) else str(row_id), image=image)
 
 
-def parsed_options(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `load` and of a method, as the command line reads them; without None.
-
-    Raises UsageError for a name that neither has, and for a wrong value.
-    """
-    method = signature(getattr(Engine, task)).parameters
-    names = {*signature(load).parameters, *method} - {"self", "source", "options"}
-    names |= {*CallOptions.__annotations__} if "options" in method else set()
-    known = {OF_ENGINE.get(name, name): option for name, option in declared(()).items()}
-    values = {}
-    for name, value in options.items():
-        if name not in names:
-            close = get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(names))}"
-            raise UsageError(f"{task} has no option {name!r}", hint=hint)
-        if value is not None:
-            values[name] = parse_value(known[name], value, name) if name in known else value
-    prompts = values.get("prompt", ())
-    if values.get("each") or len(prompts) > 1:
-        raise UsageError(
-            "a batch has one row for each image, and several prompts make several",
-            hint="give one prompt, or none and a column of prompts",
-        )
-    if any(not prompt.strip() for prompt in prompts):
-        raise UsageError("the prompt is empty", hint='for example prompt="what is this?"')
-    return values
-
-
-def question_of(task: str, options: Mapping[str, Any]) -> AnyQuestion:
-    """What a method asks with these options, without a model. Raises UsageError."""
-    engine = Unloaded()
-    try:
-        getattr(engine, task)([], **options)
-    except TypeError as problem:
-        raise UsageError(f"{task}: {problem}", hint="see docs/python.md for its options") from None
-    return engine.question
-
-
 def columns_of(question: AnyQuestion) -> tuple[str, ...]:
     """The columns of a batch that a question needs. Raises UsageError for its own prompts."""
     names = template_columns(question)
@@ -198,22 +161,3 @@ def columns_of(question: AnyQuestion) -> tuple[str, ...]:
     is_own = question.templates is None and question.text_column is None
     own = (question.text_column, question.choices_column, PROMPT if is_own else None)
     return (*names, *filter(None, own))
-
-
-class Unloaded(Engine):
-    """An engine without a model, whose methods check their options and make a question."""
-
-    question: AnyQuestion
-
-    def __init__(self) -> None:
-        pass
-
-    def _answers(self, source: Any, question: Question, call: Call) -> Iterator[Answer]:
-        self.question = question_of_call(question, call)
-        return iter(())
-
-    def _vector_rows(
-        self, source: Any, question: EmbeddingQuestion, workers: int | None, progress: bool
-    ) -> Iterator[Answer]:
-        self.question = question
-        return iter(())

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from signal import SIGINT, raise_signal
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from pgcli.api import Engine, load
-from pgcli.api.keywords import names_keywords
+from pgcli.api.call_options import CallOptions
 from pgcli.api.row_manifest import as_sources
 from pgcli.api.sources import as_list
 from pgcli.checkpoints.files import ADAPTER_CONFIG
@@ -22,7 +22,7 @@ from pgcli.cli.config import ProgramOptions, outside_values
 from pgcli.cli.run_command import run_request
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
-from pgcli.errors import UsageError
+from pgcli.errors import UsageError, called_from_python
 from pgcli.output import TEXT, output_endings, output_format
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.request.make import command_words, make_request, records_of
@@ -73,22 +73,21 @@ class TrainingReport:
         """The lines of `metrics.jsonl`, one for each update."""
         return read_metrics(Path(self.folder, METRICS))
 
-    def load(self, **options: Any) -> Engine:
+    def load(self, **options: Unpack[CallOptions]) -> Engine:
         """The best weights as an engine; the options are those of `pgcli.load`."""
         if (Path(self.folder) / ADAPTER_CONFIG).exists():
-            base = {"revision": self.revision, "adapter": self.folder}
-            return load(self.model or DEMO, **base | options)
+            options = {"revision": self.revision, "adapter": self.folder, **options}
+            return load(self.model or DEMO, **options)
         return load(self.folder, **options)
 
 
-@names_keywords([ProgramOptions])
+@called_from_python
 def run(
     command: Task,
     sources: PathName | Iterable[PathName],
     *,
     output: PathName,
-    progress: bool = False,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> RunReport:
     """Answer as `pgcli COMMAND SOURCES -o OUTPUT` does; the same call again resumes the run.
 
@@ -101,7 +100,7 @@ def run(
     """
     if command not in get_args(Task):
         raise UsageError(f"{command} is not a task", hint=f"one of {', '.join(get_args(Task))}")
-    target = os.fspath(output)
+    progress, target = options.pop("progress", False), os.fspath(output)
     if target == "-" or output_format(target, options.get("format") or "auto") == TEXT:
         raise UsageError(
             f"{target} cannot be resumed",
@@ -115,7 +114,7 @@ def run(
     return RunReport(target, status.rows, status.errors)
 
 
-@names_keywords(RECORDS)
+@called_from_python
 def train(
     sources: PathName | Iterable[PathName | Mapping[str, Any]],
     *,
@@ -156,7 +155,7 @@ def train(
     )
 
 
-def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, object]) -> dict[str, Any]:
     """The keywords without those that are None: they leave an option to what is set elsewhere."""
     return {name: value for name, value in options.items() if value is not None}
 

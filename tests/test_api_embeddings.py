@@ -18,15 +18,15 @@ def engine() -> pgcli.Engine:
 
 def test_embeddings_are_one_array(engine):
     images = engine.embed([EXAMPLES / "one.png", b"no image", EXAMPLES / "blue.png"])
-    texts = engine.embed(texts=TEXTS)
+    texts = engine.embed(text=TEXTS)
     assert (images.dtype, images.shape[0], texts.shape) == (np.float32, 3, (2, images.shape[1]))
     assert np.isnan(images[1]).all()
     assert np.allclose(np.linalg.norm(images[[0, 2]], axis=1), 1, atol=1e-6)
-    assert np.allclose(engine.embed(texts=TEXTS[0])[0], texts[0], atol=1e-6)
+    assert np.allclose(engine.embed(text=TEXTS[0])[0], texts[0], atol=1e-6)
 
 
 def test_a_text_that_is_not_unicode_is_embedded_as_it_is_printed(engine):
-    found = engine.embed(texts=["a \ud800 star", "a \ufffd star"])
+    found = engine.embed(text=["a \ud800 star", "a \ufffd star"])
     assert np.array_equal(found[0], found[1])
 
 
@@ -34,7 +34,7 @@ def test_scores_labels_and_hits_of_the_built_in_model(engine):
     named = [EXAMPLES / "one.png", EXAMPLES / "blue.png"]  # red stars; a blue square and others
     best = [max(row.scores or (), key=lambda one: one.cosine) for row in engine.score(named, TEXTS)]
     assert [one.text for one in best] == TEXTS
-    rows = list(engine.classify(named, ["red star", "blue square"], templates="a {label}"))
+    rows = list(engine.classify(named, ["red star", "blue square"], template="a {label}"))
     assert [row.answer for row in rows] == ["red star", "blue square"]
     hits = engine.search(engine.embed(named), TEXTS, k=1)
     assert hits.rows.tolist() == [[0], [1]]
@@ -70,7 +70,7 @@ def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path):
     alone = pgcli.Engine(load(Checkpoint("m", folder), device="cpu")).embed(EXAMPLES / "one.png")
     assert np.allclose(found, alone, atol=1e-6)
     with pytest.raises(UsageError, match="cannot embed texts"):
-        engine.embed(texts="a")
+        engine.embed(text="a")
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

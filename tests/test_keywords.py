@@ -8,45 +8,48 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.api.keywords import OF_ENGINE, declared, in_keywords
-from pgcli.errors import PgcliError, UsageError
+from pgcli.api import call_options
+from pgcli.errors import PgcliError, UsageError, called_from_python
 from pgcli.pipeline import model as running
-from pgcli.training.options import RECORDS
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-#: A text about options of the command line, and the same about keywords.
+#: A text with options as errors have them; as on the command line, and as in Python.
 TEXTS = {
-    "another -o leaves it alone, --overwrite replaces it": (
-        "another output leaves it alone, overwrite=True replaces it"
+    "another <-o> leaves it alone, <--overwrite> replaces it": (
+        "another -o leaves it alone, --overwrite replaces it",
+        "another output leaves it alone, overwrite=True replaces it",
     ),
-    "--dtype bfloat16, or --quantize int8": 'dtype="bfloat16", or quantize="int8"',
-    "--device cpu has room": 'device="cpu" has room',
-    "--batch-size with a smaller number": "batch_size with a smaller number",
-    "name it with a slash at its end: -o rows/": (
-        'name it with a slash at its end: output="rows/"'
+    "<--dtype bfloat16>, or <--quantize int8>": (
+        "--dtype bfloat16, or --quantize int8",
+        'dtype="bfloat16", or quantize="int8"',
     ),
-    "run the command without --shard": "run the command without shard",
-    "--limit 16 measures it": "limit=16 measures it",
-    "name a local folder: --model DIR": "name a local folder: model=DIR",
-    "for other images, --model google/siglip-base-patch16-224": (
-        'for other images, model="google/siglip-base-patch16-224"'
+    "<--batch-size=> with a smaller number": (
+        "--batch-size with a smaller number",
+        "batch_size with a smaller number",
     ),
-    'write --prompt "what is this?"': 'write prompt="what is this?"',
-    "--max-errors 100% allows any number": 'max_errors="100%" allows any number',
-    "open the page, then `hf auth login --force`": "open the page, then `hf auth login --force`",
-    "pgcli segment --mask-decoder FILE decodes them": (
-        "pgcli segment --mask-decoder FILE decodes them"
-    ),
-    "a file named '--limit' and a--limit": "a file named '--limit' and a--limit",
-    "--local-dir is none of ours": "--local-dir is none of ours",
+    "name it: <-o rows/>": ("name it: -o rows/", 'name it: output="rows/"'),
+    "<--limit 16> measures it": ("--limit 16 measures it", "limit=16 measures it"),
+    "name a folder: <--model DIR>": ("name a folder: --model DIR", "name a folder: model=DIR"),
+    'write <--prompt "what?">': ('write --prompt "what?"', 'write prompt="what?"'),
+    "`hf auth login --force`, a < b > c": ("`hf auth login --force`, a < b > c",) * 2,
 }
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_options_are_named_as_keywords(text):
-    assert in_keywords(text, declared(RECORDS), {}) == TEXTS[text]
+def test_options_are_spelled_where_an_error_is_shown(text):
+    error = UsageError(text, hint=text)
+    shown, from_python = TEXTS[text]
+    assert (str(error), error.hint) == (shown, shown)
+
+    @called_from_python
+    def refuse() -> None:
+        raise error
+
+    with pytest.raises(UsageError) as refused:
+        refuse()
+    assert (str(refused.value), refused.value.hint) == (from_python, from_python)
 
 
 @pytest.fixture
@@ -106,19 +109,39 @@ def test_errors_of_python_name_keywords(name, photos):
 def test_errors_of_an_engine_name_keywords_of_its_methods(photos):
     engine = pgcli.load("demo", device="cpu")
     with pytest.raises(UsageError) as refused:
-        engine.ask("photos", "which?", choices=["yes"])
-    assert refused.value.hint == "choices yes choices no"
+        engine.ask("photos", "which?", choice=["yes"])
+    assert refused.value.hint == 'choice="yes" choice="no"'
     rows = engine.ask(iter([{"image": "photos/a.png"}]))  # checked as it is taken
     with pytest.raises(UsageError) as late:
         next(rows)
     assert "--" not in f"{late.value} {late.value.hint}"
     with pytest.raises(UsageError) as towers:
         engine.score("photos", [])
-    assert 'write texts="a red car"' in towers.value.hint
-    assert OF_ENGINE["text"] == "texts"
+    assert 'write text="a red car"' in towers.value.hint
 
 
 def test_answers_can_be_left_early(photos):
     answers = pgcli.load("demo", device="cpu").caption("photos")
     next(answers)
     answers.close()  # type: ignore[attr-defined]
+
+
+def test_command_line_spells_the_same_errors_as_options(photos, cli):
+    Path("rows.jsonl").touch()
+    lines = {
+        "caption photos --model demo -o rows/ --shard 0/2 --overwrite": "--overwrite does not go",
+        "caption photos --model demo --shard 0/2 -o a.jsonl": "at its end: -o rows/",
+        "caption photos --model demo --on-error stop -o b.jsonl": "--on-error record",
+        "ask photos --model demo --prompt a --choice yes": "--choice yes --choice no",
+        "caption photos --model demo -o -": "",
+    }
+    for line, text in lines.items():
+        said = " ".join(cli(line)[2].split())
+        assert text in said
+        assert "<-" not in said
+
+
+def test_static_types_are_those_of_the_declarations():
+    from docs.call_options import module
+
+    assert Path(call_options.__file__).read_text() == module()

@@ -81,7 +81,7 @@ def test_what_fails_is_an_error_of_its_row(captions, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: device-side assert")
 
-    monkeypatch.setattr(captions._engine, "caption", broken)
+    monkeypatch.setattr(captions._engine, "answer", broken)
     rows = captions({"image": objects(FILE, FILE), "note": np.arange(2)}).to_pylist()
     assert [row["error"] for row in rows] == ["worker_crashed"] * 2
     assert rows[1]["error_message"] == "RuntimeError: CUDA error: device-side assert"
@@ -99,13 +99,13 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
     [
         ("describe", {}, "is not a task"),
         ("ask", {"prompt": ["a?", "b?"]}, "one row for each image"),
-        ("detect", {"objects": "cat", "each": True}, "one row for each image"),
+        ("detect", {"object": ["a", "b"], "each": True}, "one row for each image"),
         ("ask", {"prompt": " "}, "the prompt is empty"),
         ("ask", {"prompt": 3}, "prompt: 3 is neither a text nor"),
         ("ask", {"prompt": "{prompt}!"}, "names a column 'prompt'"),
-        ("ask", {"promt": "a?"}, "ask has no option 'promt'"),
-        ("caption", {"prompt": "a?"}, "caption has no option 'prompt'"),
-        ("caption", {"max_token": 4}, "caption has no option 'max_token'"),
+        ("ask", {"promt": "a?"}, "there is no option promt"),
+        ("caption", {"prompt": "a?"}, "there is no option prompt"),
+        ("caption", {"max_token": 4}, "there is no option max_token"),
         ("caption", {"max_new_tokens": "many"}, "max_new_tokens: 'many' is not a whole number"),
         ("caption", {"max_new_tokens": 0}, "max_new_tokens: 0 is not a whole number"),
         ("caption", {"temperature": -1}, "temperature: -1 is not a number"),
@@ -113,23 +113,25 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
         ("caption", {"lang": 3}, "lang: 3 is not a text"),
         ("caption", {"region": (9, 9, 5, 5)}, "region: "),
         ("caption", {"region": "left"}, "region: "),
+        ("ask", {"prompts": ["a?"]}, "there is no option prompts"),
+        ("ask", {"prompt": "a?", "region": [1, 2]}, "region: "),
         ("caption", {"batch_size": "all"}, "batch_size: 'all' is neither"),
         ("caption", {"allow_urls": "maybe"}, "allow_urls: "),
         ("caption", {"keep": "label"}, "keep is 'label', not a list"),
         ("caption", {"keep": ["answer"]}, "a column of the answers"),
-        ("detect", {}, "missing a required argument: 'objects'|missing 1 required"),
-        ("detect", {"objects": []}, "no object to look for"),
-        ("detect", {"objects": ["cat", 3]}, "objects: 3 is not a text"),
-        ("detect", {"object": "cat"}, "detect has no option 'object'"),
+        ("detect", {}, "object is not given"),
+        ("detect", {"object": []}, "no object to look for"),
+        ("detect", {"object": ["cat", 3]}, "object: 3 is not a text"),
+        ("detect", {"objects": "cat"}, "there is no option objects"),
         (
             "detect",
-            {"objects": "cat", "min_confidence": "high"},
+            {"object": "cat", "min_confidence": "high"},
             "min_confidence: 'high' is not a number",
         ),
-        ("detect", {"objects": "cat", "strict": "perhaps"}, "strict: "),
-        ("ask", {"prompt": "a?", "choices": ["yes"]}, "one choice, and at least two"),
+        ("detect", {"object": "cat", "strict": "perhaps"}, "strict: "),
+        ("ask", {"prompt": "a?", "choice": ["yes"]}, "one choice, and at least two"),
         ("score", {}, "no text to score"),
-        ("classify", {"labels": "cat", "templates": "a photo"}, "has no {label}"),
+        ("classify", {"label": "cat", "template": "a photo"}, "has no {label}"),
         ("classify", {"top": 0}, "top: 0 is not"),
     ],
 )
@@ -149,7 +151,7 @@ def test_model_that_is_not_there_is_an_error_of_the_actor(tmp_path):
 
 def test_what_the_model_cannot_do_is_raised_before_the_first_batch(tiny):
     with pytest.raises(UsageError, match="which cannot score"):
-        Answers("score", texts=["a cat"], model=tiny, device="cpu")
+        Answers("score", text=["a cat"], model=tiny, device="cpu")
     with pytest.raises(UsageError, match="no room for a prompt"):
         Answers("caption", model=tiny, device="cpu", max_new_tokens=100_000)
 

@@ -8,13 +8,14 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pgcli import tasks
-from pgcli.api.keywords import OF_ENGINE, names_keywords
+from pgcli.api.call import Call, make_call
+from pgcli.api.call_options import CallOptions
 from pgcli.api.sources import Source, make_items
 from pgcli.device.decoding import decoding_processes
-from pgcli.errors import UsageError
+from pgcli.errors import UsageError, called_from_python
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.pipeline.workers.answer import Ask, answer_items
@@ -41,84 +42,74 @@ class EmbeddingMethods:
     _allow_private_hosts: bool
     _fast_decode: bool
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def embed(
         self,
         source: Source | Iterable[Source] | None = None,
-        *,
-        texts: str | Sequence[str] | None = None,
-        raw_text: bool = False,
-        workers: int | None = None,
-        progress: bool = False,
+        /,
+        **options: Unpack[CallOptions],
     ) -> numpy.ndarray:
-        """The embeddings (N, E) of images, or of `texts`, in float32, each with a length of 1.
+        """The embeddings (N, E) of images, or of texts, in float32, each with a length of 1.
 
         An image that cannot be read has a row of NaN. Of PaliGemma, the embedding is the mean of
         the patches' features.
         """
-        if (source is None) == (texts is None):
+        text = options.get("text")
+        if (source is None) == (text is None):
             raise UsageError("embed takes images, or texts", hint='embed("photos")')
-        if texts is not None:
+        call = make_call("embed", options, of_texts=text is not None)
+        question = call.question
+        assert isinstance(question, EmbeddingQuestion)
+        if text is not None:
             check_kind("embed", self._engine.label, self._engine.kind, texts=True)
-            named = [texts] if isinstance(texts, str) else texts
-            return self._encoder.encode_texts([*map(encodable, named)], raw=raw_text)
+            return self._encoder.encode_texts(
+                [*map(encodable, question.texts)], raw=question.raw_text
+            )
         import numpy
 
-        question = tasks.embed()
-        rows = [row.embedding for row in self._vector_rows(source, question, workers, progress)]
+        rows = [row.embedding for row in self._vector_rows(call, source)]
         vectors = numpy.full((len(rows), self._encoder.embedding_dim), numpy.nan, numpy.float32)
         for number, row in enumerate(rows):
             if row is not None:
                 vectors[number] = row
         return vectors
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def score(
         self,
         source: Source | Iterable[Source],
-        texts: str | Sequence[str] = (),
-        *,
-        text_column: str | None = None,
-        raw_text: bool = False,
-        workers: int | None = None,
-        progress: bool = False,
+        text: str | Sequence[str] = (),
+        /,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One Answer per image, with `scores`: how well each text describes it.
 
         With `text_column`, the text in each row of a manifest is scored with its image.
         """
-        named = [texts] if isinstance(texts, str) else texts
-        question = tasks.score(named, text_column=text_column, raw_text=raw_text)
-        return self._vector_rows(source, question, workers, progress)
+        return self._vector_rows(make_call("score", {"text": text, **options}), source)
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def classify(
         self,
         source: Source | Iterable[Source],
-        labels: Sequence[str] = (),
-        *,
-        templates: str | Sequence[str] = (),
-        top: int = 5,
-        raw_text: bool = False,
-        workers: int | None = None,
-        progress: bool = False,
+        label: str | Sequence[str] = (),
+        /,
+        **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One Answer per image, with the most probable `labels`, of which `answer` is the best.
 
-        Two towers take the labels given, each in the templates; classifiers have labels of their
-        own, of which those given are kept.
+        Two towers take the labels given, each in the texts of `template`; classifiers have labels
+        of their own, of which those given are kept.
         """
-        named = [templates] if isinstance(templates, str) else templates
-        question = tasks.classify(labels, templates=named, top=top, raw_text=raw_text)
-        return self._vector_rows(source, question, workers, progress)
+        return self._vector_rows(make_call("classify", {"label": label, **options}), source)
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def search(
         self,
         vectors: numpy.ndarray,
-        texts: str | Sequence[str] | None = None,
+        text: str | Sequence[str] | None = None,
         *,
-        images: Source | Iterable[Source] | None = None,
+        image: Source | Iterable[Source] | None = None,
         k: int = 10,
         min_similarity: float | None = None,
     ) -> Hits:
@@ -129,7 +120,7 @@ class EmbeddingMethods:
         """
         from pgcli.search.nearest import nearest
 
-        queries = self.embed(images, texts=texts)
+        queries = self.embed(image, text=text)
         return nearest(queries, vectors, k, min_similarity=min_similarity)
 
     @cached_property
@@ -141,33 +132,22 @@ class EmbeddingMethods:
         engine = self._engine
         return engine if isinstance(engine, EmbeddingEngine) else of_paligemma(engine)
 
-    def _vector_rows(
-        self,
-        source: Any,
-        question: EmbeddingQuestion,
-        workers: int | None,
-        progress: bool,
-    ) -> Iterator[Answer]:
-        label = self._engine.label
+    def _vector_rows(self, call: Call, source: Any) -> Iterator[Answer]:
+        question, label = call.question, self._engine.label
+        assert isinstance(question, EmbeddingQuestion)
         check_kind(question.task, label, self._engine.kind, texts=question.needs_texts)
         if question.task == "classify":
             check_labels(question, label, self._encoder.labels)
         from pgcli.towers.answers import EmbeddingAnswers
 
         ask = EmbeddingAnswers(self._encoder, question).ask
-        return self._rows(source, question, ask, self._encoder, workers=workers, progress=progress)
+        return self._rows(call, source, ask, self._encoder)
 
     def _rows(
-        self,
-        source: Source | Iterable[Source],
-        question: AnyQuestion,
-        ask: Ask,
-        engine: InferenceEngine | EmbeddingEngine,
-        *,
-        workers: int | None,
-        progress: bool,
+        self, call: Call, source: Any, ask: Ask, engine: InferenceEngine | EmbeddingEngine
     ) -> Iterator[Answer]:
         """The rows of all images, in their order."""
+        question = call.question
         reader = make_reader(
             allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
         )
@@ -175,7 +155,7 @@ class EmbeddingMethods:
         decode = partial(
             decode_ahead,
             decoder=ImageDecoder(replace(engine.spec, fast_decode=self._fast_decode)),
-            workers=workers,
+            workers=call.engine.workers,
             # images of other machines are decoded in processes, however few they are
             total=None if reader else total,
             reader=reader,
@@ -185,7 +165,7 @@ class EmbeddingMethods:
         refuse = partial(error_answer, task=question.task, model=engine.label)
         rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
         UNFINISHED.add(rows)
-        return with_progress(rows, question, total) if progress else rows
+        return with_progress(rows, question, total) if call.progress else rows
 
 
 #: Answers that may go on. Those that nobody has read to their end are closed before the interpreter

@@ -6,19 +6,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from pgcli import tasks
+from pgcli.api.call import Call, make_call, parse_loading
+from pgcli.api.call_options import CallOptions
 from pgcli.api.embeddings import EmbeddingMethods
-from pgcli.api.keywords import OF_ENGINE, names_keywords
-from pgcli.api.options import Call, CallOptions, call_of, check_batch_size
 from pgcli.api.sources import Source
-from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.model_description import read_kind
-from pgcli.errors import UsageError
+from pgcli.errors import UsageError, called_from_python
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.records import Answer
-from pgcli.tasks import Question
+from pgcli.tasks import EmbeddingQuestion
 from pgcli.towers.abilities import check_kind
 
 if TYPE_CHECKING:
@@ -26,46 +24,29 @@ if TYPE_CHECKING:
     from pgcli.runs import TrainingReport
     from pgcli.towers.engine import EmbeddingEngine
 
+READING = ("fast_decode", "allow_urls", "allow_private_hosts")
 
-@names_keywords(renamed=OF_ENGINE)
-def load(
-    model: str | os.PathLike[str] = "demo",
-    *,
-    revision: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-    mask_decoder: str | os.PathLike[str] | None = None,
-    device: str = "auto",
-    dtype: str = "auto",
-    batch_size: int | None = None,
-    quantize: str = "none",
-    fast_decode: bool = False,
-    allow_urls: bool = False,
-    allow_private_hosts: bool = False,
-) -> Engine:
+
+@called_from_python
+def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOptions]) -> Engine:
     """Load a checkpoint folder, a model of the Hub, or `demo` or `demo-towers`, the built-in ones.
 
-    Args:
-        model: A folder, a name on the Hub, `demo` or `demo-towers`.
-        revision: A branch, tag or commit on the Hub.
-        adapter: A LoRA adapter to merge into the model: a folder or a name on the Hub.
-        mask_decoder: The file of weights that turn mask codes into pixels; by default the model's
-            own `mask_decoder.safetensors`, if its folder has one.
-        device: auto, cpu, cuda, cuda:N or mps.
-        dtype: auto, bfloat16, float32; or float16, for PaliGemma 1 on a GPU without bfloat16.
-        batch_size: Rows in one batch; by default as many as fit into memory.
-        quantize: "int8" on CPUs, "fp8" on new GPUs: rounds the decoder to 8 bits.
-        fast_decode: Decode large JPEGs at reduced size, which changes pixels slightly.
-        allow_urls: Read images at s3://, gs://, hf:// and http(s):// addresses too.
-        allow_private_hosts: Allow addresses on this machine and its private network.
+    The options are those of the command line for models and images: `revision`, `adapter`,
+    `device`, `dtype`, `quantize`, `batch_size`, `mask_decoder`, `fast_decode`, `allow_urls` and
+    `allow_private_hosts`.
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
     from pgcli.checkpoints.find import find
 
-    check_batch_size(batch_size)
-    name, lora = os.fspath(model), None if adapter is None else os.fspath(adapter)
+    values = parse_loading({"model": model, **options})
+    adapter, mask_decoder = values.get("adapter"), values.get("mask_decoder")
+    device, dtype = values.get("device", "auto"), values.get("dtype", "auto")
+    quantize, batch_size = values.get("quantize", "none"), values.get("batch_size")
+    revision = values.get("revision")
+    name = values["model"]
     checkpoint = find(name, revision)
-    found_adapter = None if lora is None else find(lora, kind="adapter")
+    found_adapter = None if adapter is None else find(adapter, kind="adapter")
     # the files and the device of this engine, in the words of `train`; what is automatic stays so
     origin = {
         "model": name,
@@ -74,7 +55,7 @@ def load(
         "device": None if device == "auto" else device,
         "dtype": None if dtype == "auto" else dtype,
     }
-    urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
+    reading = {name: values.get(name, False) for name in READING}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
         from pgcli.towers.loader import load as load_towers
 
@@ -84,7 +65,7 @@ def load(
                 hint=f"{checkpoint.name} is none; leave them out",
             )
         towers = load_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
-        return Engine(towers, fast_decode=fast_decode, origin=origin, **urls)
+        return Engine(towers, origin=origin, **reading)
     from pgcli.engine.loader import load as load_engine
 
     loaded = load_engine(
@@ -96,7 +77,7 @@ def load(
         batch_size=batch_size,
         quantize=quantize,
     )
-    return Engine(loaded, fast_decode=fast_decode, origin=origin, **urls)
+    return Engine(loaded, origin=origin, **reading)
 
 
 class Engine(EmbeddingMethods):
@@ -109,8 +90,8 @@ class Engine(EmbeddingMethods):
 
     A source is what the command line takes, or images in memory: bytes, Pillow's images, arrays
     and tensors; lists may mix them. An image that cannot be read is an Answer with `error` set;
-    the others are answered. The five methods that answer with text take the options of
-    `CallOptions` as keyword arguments.
+    the others are answered. The keyword arguments of a method are the options of the command of its
+    name, with `batch_size`, `workers` and `progress`; those of other commands raise UsageError.
     """
 
     def __init__(
@@ -131,52 +112,34 @@ class Engine(EmbeddingMethods):
         """Name and revision of the checkpoint, as in the column `model` of the rows."""
         return self._engine.label
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def caption(
-        self,
-        source: Source | Iterable[Source],
-        *,
-        lang: str = "en",
-        **options: Unpack[CallOptions],
+        self, source: Source | Iterable[Source], /, **options: Unpack[CallOptions]
     ) -> Iterator[Answer]:
         """One caption per image."""
-        call = call_of(options)
-        question = tasks.caption(lang, max_new_tokens=call.answering.max_new_tokens)
-        return self._answers(source, question, call)
+        return self.answer(make_call("caption", options), source)
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def ask(
         self,
         source: Source | Iterable[Source],
         prompt: str | Sequence[str] | None = None,
-        *,
-        choices: Sequence[str] = (),
-        choices_column: str | None = None,
+        /,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image and prompt; without a prompt, those of the manifest's column.
 
-        With `choices`, or a manifest's column of them, the answer is the most likely choice, and
+        With `choice`, or a manifest's column of choices, the answer is the most likely choice, and
         `Answer.choices` holds the probability of each.
         """
-        call = call_of(options)
-        question = tasks.ask(
-            [prompt] if isinstance(prompt, str) else prompt,
-            choices=choices,
-            choices_column=choices_column,
-            max_new_tokens=call.answering.max_new_tokens,
-        )
-        return self._answers(source, question, call)
+        return self.answer(make_call("ask", {"prompt": prompt, **options}), source)
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def detect(
         self,
         source: Source | Iterable[Source],
-        objects: str | Sequence[str],
-        *,
-        strict: bool = False,
-        each: bool = False,
-        min_confidence: float | None = None,
+        object: str | Sequence[str] | None = None,
+        /,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects in pixels.
@@ -184,41 +147,25 @@ class Engine(EmbeddingMethods):
         `strict` allows only complete boxes around these objects; `each` asks for one object in each
         prompt, an answer per image and object. Boxes below `min_confidence` are dropped.
         """
-        call, names = call_of(options), [objects] if isinstance(objects, str) else objects
-        question = tasks.detect(
-            names,
-            strict=strict,
-            each=each,
-            box_filter=BoxFilter(min_confidence),
-            max_new_tokens=call.answering.max_new_tokens,
-        )
-        return self._answers(source, question, call)
+        return self.answer(make_call("detect", {"object": object, **options}), source)
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def segment(
         self,
         source: Source | Iterable[Source],
-        objects: str | Sequence[str],
-        *,
-        min_confidence: float | None = None,
+        object: str | Sequence[str] | None = None,
+        /,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects and their `masks`."""
-        call, names = call_of(options), [objects] if isinstance(objects, str) else objects
-        question = tasks.segment(
-            names,
-            box_filter=BoxFilter(min_confidence),
-            max_new_tokens=call.answering.max_new_tokens,
-        )
-        return self._answers(source, question, call)
+        return self.answer(make_call("segment", {"object": object, **options}), source)
 
-    @names_keywords(renamed=OF_ENGINE)
+    @called_from_python
     def ocr(
-        self, source: Source | Iterable[Source], **options: Unpack[CallOptions]
+        self, source: Source | Iterable[Source], /, **options: Unpack[CallOptions]
     ) -> Iterator[Answer]:
         """The text in each image."""
-        call = call_of(options)
-        return self._answers(source, tasks.ocr(max_new_tokens=call.answering.max_new_tokens), call)
+        return self.answer(make_call("ocr", options), source)
 
     def train(
         self,
@@ -262,21 +209,16 @@ class Engine(EmbeddingMethods):
         }
         return train(rows, output=output, progress=progress, **own | options)
 
-    def _answers(
-        self, source: Source | Iterable[Source], question: Question, call: Call
-    ) -> Iterator[Answer]:
-        check_kind(question.task, self._engine.label, self._engine.kind)
+    def answer(self, call: Call, source: Any) -> Iterator[Answer]:
+        """The answers of a call that `make_call` made."""
+        question, engine = call.question, cast(Any, self._engine)
+        if isinstance(question, EmbeddingQuestion):
+            return self._vector_rows(call, source)
+        check_kind(question.task, engine.label, engine.kind)
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
-        engine: Any = self._engine
-        options, question = call.answering, question_of_call(question, call)
+        options = call.answering
         sampling = SamplingParams(options.temperature, options.top_p, options.top_k, options.seed)
-        ask = partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size)
-        return self._rows(
-            source, question, ask, engine, workers=call.workers, progress=call.progress
-        )
-
-
-def question_of_call(question: Question, call: Call) -> Question:
-    """The question with what the options of a call add to it. Raises UsageError."""
-    return tasks.with_region(question, call.answering.region)
+        batch_size = call.engine.batch_size
+        ask = partial(engine.ask, question=question, sampling=sampling, batch_size=batch_size)
+        return self._rows(call, source, ask, engine)

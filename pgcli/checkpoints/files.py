@@ -91,10 +91,10 @@ def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidC
     """The error for a folder or a repository that has files with these names, but not `name`."""
     message = f"{repository} has no {name}"
     if name == ADAPTER_CONFIG:
-        hint = "an adapter is written by PEFT's save_pretrained; use --model for a whole model"
+        hint = "an adapter is written by PEFT's save_pretrained; use <--model=> for a whole model"
     elif ADAPTER_CONFIG in names:
         message = f"{repository} is an adapter, not a model"
-        hint = "name the model it was made for with --model, and this one with --adapter"
+        hint = "name the model it was made for with <--model=>, and this one with <--adapter=>"
     elif OPEN_CLIP + "config.json" in names:
         message += f", only {OPEN_CLIP}config.json: the layout of open_clip is not read"
         hint = (
@@ -112,8 +112,8 @@ def damage_hint(file: Path) -> str:
         return "download it again"
     return (
         f"delete {file.resolve()} and run the same command again, which downloads it; if that does "
-        "not help, the file on the Hub is damaged: choose another --revision, or report it to the "
-        "owner of the model"
+        "not help, the file on the Hub is damaged: choose another <--revision=>, or report it to "
+        "the owner of the model"
     )
 
 

@@ -158,7 +158,7 @@ def _no_name(name: str, kind: Kind) -> ModelUnavailable:
     if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
         return ModelUnavailable(
             f"{name} is a file, and a model is a folder with config.json and safetensors files",
-            hint=f"name its folder: --model {shlex.quote(str(Path(name).parent))}"
+            hint=f"name its folder: <--model {shlex.quote(str(Path(name).parent))}>"
             if name.endswith(".safetensors")
             else "name a checkpoint in the Hugging Face layout, such as "
             "google/paligemma-3b-mix-224, which has the weights of big_vision's .npz files",

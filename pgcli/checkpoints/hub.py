@@ -364,7 +364,7 @@ def _unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable
 def _unreachable(name: str, error: Exception) -> ModelUnavailable:
     reason = _reason(error)
     hint = f"check the network and run the same command again: {KEPT}; or name a local folder: "
-    hint += "--model DIR"
+    hint += "<--model DIR>"
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         hint = "behind a proxy that opens encrypted traffic, set SSL_CERT_FILE to its certificate; "
         hint += "check the clock too"
@@ -384,7 +384,7 @@ def _offline(name: str) -> ModelUnavailable:
     return ModelUnavailable(
         f"{name} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
         hint="`unset HF_HUB_OFFLINE`; or where there is a network `hf download "
-        f"{name} --local-dir {folder}`, bring that folder here, and name it: --model {folder}",
+        f"{name} --local-dir {folder}`, bring that folder here, and name it: <--model {folder}>",
     )
 
 
@@ -401,14 +401,14 @@ def _gated(name: str, page: str) -> ModelUnavailable:
         return ModelUnavailable(
             f"{name} needs its licence accepted, and no token is set on this machine",
             hint=f"open {page} and accept the licence, then {LOGIN}; "
-            "or name a local folder: --model DIR",
+            "or name a local folder: <--model DIR>",
         )
     unset = "" if source == LOGIN else f"`unset {source}` to use the token of {LOGIN}, or "
     return ModelUnavailable(
         f"{name} needs its licence accepted by the user whose token is set on this machine "
         f"({source})",
         hint=f"open {page} and accept it as the user that `hf auth whoami` names; {unset}"
-        "name a local folder: --model DIR",
+        "name a local folder: <--model DIR>",
     )
 
 

@@ -128,7 +128,7 @@ def _weight_names(
             if shard not in names:
                 raise InvalidCheckpoint(
                     f"{repository} has no {shard}, which its {INDEX} names",
-                    hint="download the model again, choose another --revision, or report the "
+                    hint="download the model again, choose another <--revision=>, or report the "
                     "missing file to the owner",
                 )
         return shards
@@ -142,7 +142,7 @@ def _weight_names(
 def _no_weights(repository: str, names: Collection[str], kind: Kind) -> InvalidCheckpoint:
     """The error for a folder or a repository without safetensors; pickles can be converted."""
     message = f"{repository} has no {ADAPTER_WEIGHTS if kind == 'adapter' else 'safetensors file'}"
-    hint = "download it again, name another folder, or look for a --revision with safetensors"
+    hint = "download it again, name another folder, or look for a <--revision=> with safetensors"
     for name in sorted(names):
         if not name.endswith(PICKLES):
             continue

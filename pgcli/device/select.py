@@ -32,7 +32,7 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda":
         _check_cuda(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise NoUsableDevice("this machine has no Apple GPU", hint="--device auto uses the CPU")
+        raise NoUsableDevice("this machine has no Apple GPU", hint="<--device auto> uses the CPU")
     return device
 
 
@@ -40,18 +40,18 @@ def _check_cuda(device: torch.device) -> None:
     if not torch.cuda.is_available():
         message = "no CUDA device can be used"
         if problem := find_gpu_problem():
-            hint = f"{problem.remedy}; or --device cpu"
+            hint = f"{problem.remedy}; or <--device cpu>"
             raise NoUsableDevice(f"{message}: {problem.reason}", hint=hint)
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
         raise NoUsableDevice(
             f"{message}: there is no NVIDIA driver on this machine, and this PyTorch is {built}",
-            hint="--device cpu; or --device auto",
+            hint="<--device cpu>; or <--device auto>",
         )
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:
         raise NoUsableDevice(
             f"there is no {device}: this machine has {count} CUDA device{'s' * (count != 1)}",
-            hint=f"--device cuda:{count - 1}",
+            hint=f"<--device cuda:{count - 1}>",
         )
 
 
@@ -66,7 +66,7 @@ def choose_dtype(
     float16 is for GPUs without bfloat16, and for models without a `float16_problem`.
     """
     if name == "float16" and (problem := float16_problem or _without_float16(device)):
-        raise UsageError(problem, hint="--dtype bfloat16, which is as small, or auto")
+        raise UsageError(problem, hint="<--dtype bfloat16>, which is as small, or auto")
     if name != "auto":
         if name not in DTYPES:
             raise UsageError(

@@ -237,13 +237,13 @@ def _alternatives(
     """Hints: options that reduce the memory of the weights, and by how much."""
     half, needed = weights(torch.bfloat16, quantize), weights(dtype, quantize)
     if dtype == torch.float32:
-        yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"
+        yield f"<--dtype bfloat16> takes {half / 1e9:.1f} GB"
     for form in (name for name in ("none", "int8", "fp8") if name != quantize):
         taken = weights(dtype, form)
         if taken < needed and quantization_problem(form, device, dtype) is None:
-            yield f"--quantize {form} takes {taken / 1e9:.1f} GB"
+            yield f"<--quantize {form}> takes {taken / 1e9:.1f} GB"
     if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
-        yield "--device cpu has room"
+        yield "<--device cpu> has room"
 
 
 def _vision_parameters(config: VisionConfig) -> int:

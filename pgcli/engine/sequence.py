@@ -124,5 +124,5 @@ def check_finite(logprob: float) -> None:
     if logprob != logprob:
         raise InvalidCheckpoint(
             "the model's scores are not numbers (NaN)",
-            hint="the weights are damaged, or --dtype is too narrow for them: try float32",
+            hint="the weights are damaged, or <--dtype=> is too narrow for them: try float32",
         )

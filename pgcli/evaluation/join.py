@@ -212,14 +212,16 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
         return UsageError(
             f"no row of {name} has its id and prompt in {truths.name}: {row['id']!r} has the "
             f"prompt {str(row['prompt'])!r} in {name} and {str(prompt)!r} in {truths.name}",
-            hint="--prompt-column '' joins rows by id alone; --prompt-column NAME reads the "
+            hint="<--prompt-column=> '' joins rows by id alone; <--prompt-column NAME> reads the "
             "prompts from another column of the truth",
         )
-    hint = "--id-column NAME names the column of the truth that has the ids of the rows; those of "
+    hint = (
+        "<--id-column NAME> names the column of the truth that has the ids of the rows; those of "
+    )
     hint += "a folder are the paths in it"
     if truths.name.lower().endswith(".json"):
         hint = "the ids of COCO are its file names, those of VQA its question ids: ask about a "
-        hint += "manifest with them, or name their column with --id-column there"
+        hint += "manifest with them, or name their column with <--id-column=> there"
     return UsageError(
         f"no row of {name} has its id in {truths.name}: a row is {row['id']!r}, a truth {id_!r}",
         hint=hint,

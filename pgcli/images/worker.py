@@ -145,5 +145,5 @@ def start_errors() -> Iterator[None]:
         raise NoUsableDevice(
             f"a process that decodes images cannot start: {problem}{' for it' * is_thread}",
             hint="free memory or processes of this machine or container, or start fewer with "
-            "--workers; --workers 0 decodes in this process. The same command resumes the run",
+            "<--workers=>; <--workers 0> decodes in this process. The same command resumes the run",
         ) from problem

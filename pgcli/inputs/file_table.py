@@ -124,5 +124,5 @@ def not_files(name: str) -> OutputExists:
     """The error for what is in the place of the files of a run."""
     return OutputExists(
         f"{name} in the state folder is not the list of files of a run",
-        hint="--overwrite begins the run anew; another -o leaves it alone",
+        hint="<--overwrite> begins the run anew; another <-o> leaves it alone",
     )

@@ -140,9 +140,9 @@ class Inventory:
             raise scan.no_input(has_only_tables=set(inventory._kinds.tolist()) == {TABLE})
         if options.refuses_prompts and inventory.has_prompts:
             raise UsageError(
-                "--prompt is given, and the manifest has prompts in its prompt column "
+                "<--prompt=> is given, and the manifest has prompts in its prompt column "
                 f"{options.prompt_column!r}",
-                hint="leave out --prompt, or name another column with --prompt-column",
+                hint="leave out <--prompt=>, or name another column with <--prompt-column=>",
             )
         if inventory._rows[len(before) :].any() and not options.repeats_ids:
             if not (inventory.is_folder and len(sources) == 1):  # whose files have unique names
@@ -163,7 +163,7 @@ class Inventory:
             raise UsageError(message, hint="only manifests have columns")
         if options.names:
             raise UsageError(
-                "--include and --exclude choose images by their names, and these are texts",
+                "<--include=> and <--exclude=> choose images by their names, and these are texts",
                 hint="leave them out",
             )
         records = (FileRecord(0, NAMED, TEXT, text.encode()) for text in texts)
@@ -405,7 +405,7 @@ class Inventory:
         for table in self._each_table(first):
             if new := [name for name in table.kept_schema.names if name not in schema.names]:
                 raise UsageError(
-                    f"{table.name} has the column {new[0]!r}, which --keep '*' copies, and the "
+                    f"{table.name} has the column {new[0]!r}, which <--keep=> '*' copies, and the "
                     "files of the output have none",
                     hint=TYPES_HINT,
                 )

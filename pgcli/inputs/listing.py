@@ -50,7 +50,7 @@ _HINTS = {
     "missing": "check the spelling",
     "permission_denied": "s3://, gs:// and az:// use the credentials of the environment, and "
     "s3://anonymous@bucket/ none; hf:// uses those of `hf auth login`",
-    "url_blocked": "--allow-private-hosts reads from any machine",
+    "url_blocked": "<--allow-private-hosts> reads from any machine",
 }
 PARQUET, ARCHIVE = ".parquet", ".tar"
 #: The folder of a Delta table that says which of its files are current.
@@ -384,7 +384,7 @@ def check_readable(url: str, options: ReadOptions) -> Reader:
         message = f"{name}: {scheme_of(url)} addresses are not read; only {_SCHEMES}"
         raise UsageError(message, hint="download the images and name their folder")
     if options.url_reader is None:
-        hint = "--allow-urls reads it, in commands that have this option"
+        hint = "<--allow-urls> reads it, in commands that have this option"
         raise UsageError(f"{name} is an address, and addresses are not read by default", hint=hint)
     if has_credentials(url):
         raise UsageError(

@@ -122,7 +122,7 @@ def no_input_hint(ignored: Mapping[str, int]) -> str:
     if HEIC & ignored.keys():
         hint += "; HEIC has to be converted to JPEG first: magick mogrify -format jpg *.heic"
     if UNDERSCORE in ignored:
-        hint += "; names that begin with _ are read if a pattern names them: --include '_*'"
+        hint += "; names that begin with _ are read if a pattern names them: <--include=> '_*'"
     if not ignored.keys().isdisjoint(registry.names("manifests")):
         hint += "; to read a manifest, name the file itself"
     return hint

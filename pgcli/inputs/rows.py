@@ -111,7 +111,7 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
     if options.refuses_regions and has_region(row.values.get(REGION)):
         raise ManifestError(
             f"{row.position}: the row has a region, and one is given for all rows",
-            hint="leave out --region, or the manifest's column",
+            hint="leave out <--region=>, or the manifest's column",
         )
     return row_id(row, options)
 
@@ -222,7 +222,7 @@ def repeated_id(name: str, first: str, second: str) -> ManifestError:
     """The error for an id that is given twice, by both positions."""
     return ManifestError(
         f"the id {name!r} is given twice: {first} and {second}",
-        hint="ids name rows; name each source once, or another column with --id-column",
+        hint="ids name rows; name each source once, or another column with <--id-column=>",
     )
 
 

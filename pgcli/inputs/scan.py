@@ -117,7 +117,7 @@ class Scan:
         """The error for sources without an item."""
         shown = ", ".join(display_name(source.name) for source in self._sources)
         if self.has_excluded:
-            message = f"--include and --exclude leave no image of {shown}"
+            message = f"<--include=> and <--exclude=> leave no image of {shown}"
             return NoInputError(message, hint=PATTERNS_HINT)
         if has_only_tables and not self.skipped:
             message = f"{shown} {'has' if len(self._sources) == 1 else 'have'} no rows"
@@ -187,9 +187,9 @@ def check_columns(name: str, options: ReadOptions) -> None:
     if options.requires_prompts:
         raise UsageError(
             f"{name} has no prompts",
-            hint='give one: --prompt "what is in the image?"; a manifest may have them',
+            hint='give one: <--prompt "what is in the image?">; a manifest may have them',
         )
     if options.choices_column is not None:
         raise UsageError(
-            f"{name} has no choices", hint="give them with --choice; only manifests have them"
+            f"{name} has no choices", hint="give them with <--choice=>; only manifests have them"
         )

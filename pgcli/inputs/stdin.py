@@ -54,8 +54,8 @@ class Stdin:
         self._ids: dict[int, str] = {}  # hashes of the ids so far, with their positions
         if ALL in options.keep:
             raise UsageError(
-                "--keep '*' needs to know the columns, which standard input names line by line",
-                hint="name them: --keep a,b",
+                "<--keep=> '*' needs to know the columns, which standard input names line by line",
+                hint="name them: <--keep a,b>",
             )
 
     def read(self, source: int) -> Iterator[FileRecord]:
@@ -94,7 +94,9 @@ class Stdin:
         options, row = self._options, self._row(record)
         if options.refuses_prompts and row.values.get(options.prompt_column) is not None:
             message = f"{row.position}: the row has a prompt, and one is given for all"
-            raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
+            raise UsageError(
+                message, hint="leave one of them out, or rename with <--prompt-column=>"
+            )
         prompts = prompt_columns(options) if options.requires_prompts else ()
         has_prompt = not prompts or any(name in row.values for name in prompts)
         for column in (*self._needed, *(prompts[:1] if not has_prompt else ())):

@@ -116,7 +116,7 @@ class TarTable(Table):
                 "--sort=name` archives them so"
             )
             if example := self.samples.example:
-                hint += f"; of several images of a sample, --image-column {example} chooses one"
+                hint += f"; of several images of a sample, <--image-column {example}> chooses one"
             raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
 
     def _repeated(self, hashes: array[int]) -> tuple[int, ...]:

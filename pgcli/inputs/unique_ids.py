@@ -44,5 +44,5 @@ def check_indices(items: Iterable[Item], total: int) -> None:
         raise ManifestError(
             f"the id {str(ids[index])!r} is given twice: {places}, which has none and is named by "
             "its index",
-            hint="give every row an id, or name another column with --id-column",
+            hint="give every row an id, or name another column with <--id-column=>",
         )

@@ -75,5 +75,5 @@ def overflow_named(model: PaliGemma) -> Iterator[None]:
         place = f"layer {first} of the decoder" if first else "image features or embeddings"
         raise InvalidCheckpoint(
             f"float16 is too narrow for this model: values overflow in {place}",
-            hint="--dtype float32",
+            hint="<--dtype float32>",
         ) from problem

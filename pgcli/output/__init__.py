@@ -73,13 +73,13 @@ def output_format(name: str, option: FormatOption) -> str:
             + (
                 f"; of rows in rows.jsonl, `pgcli {shlex.join([*command, '-o', name])}` makes it"
                 if command
-                else "; or add --format jsonl or --format text"
+                else "; or add <--format jsonl> or <--format text>"
             ),
         )
     if option != "auto" and by_name not in (None, f".{option}"):
         kind = "folder" if by_name == FOLDER else f"{by_name.removeprefix('.')} file"
         raise UsageError(
-            f"{name} is the name of a {kind}, and --format says {option}",
+            f"{name} is the name of a {kind}, and <--format=> says {option}",
             hint="leave out one of the two",
         )
     return by_name or (TEXT if option == "text" else ".jsonl")

@@ -41,7 +41,7 @@ REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
 #: The columns of rows of `pgcli search`: of each, what its image is similar to, and how much.
 QUERY_COLUMNS, SIMILARITY = ("query", "group"), "similarity"
 DAMAGED = "is not a result row: it is cut or damaged"
-HINT = "name an output as it was given to -o"
+HINT = "name an output as it was given to <-o>"
 
 
 def read_results(path: Path, *, exact: bool = False, hits: bool = False) -> Iterator[Row]:

@@ -21,12 +21,12 @@ def result_target(name: str, *, overwrite: bool = False) -> Target:
     if target.suffix.lower() not in endings:
         raise UsageError(
             f"{target} is not the name of a {' or '.join(endings)} file",
-            hint=f"-o {target.with_suffix('').name or 'rows'}{endings[0]}, or the same with "
+            hint=f"<-o> {target.with_suffix('').name or 'rows'}{endings[0]}, or the same with "
             + " or ".join(endings[1:]),
         )
     if (state_folder(target) / "run.json").exists():
         raise OutputExists(
-            f"{target} belongs to a run, which resumes it", hint="name another file with -o"
+            f"{target} belongs to a run, which resumes it", hint="name another file with <-o>"
         )
     return checked
 

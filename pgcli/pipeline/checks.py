@@ -90,7 +90,7 @@ def check_request(request: RunRequest) -> None:
     check_output(request)
     if request.model.ray is not None and find_spec("ray") is None:
         raise UsageError(
-            "--ray needs Ray, which is not installed", hint="pip install 'paligemma-cli[ray]'"
+            "<--ray=> needs Ray, which is not installed", hint="pip install 'paligemma-cli[ray]'"
         )
 
 
@@ -102,7 +102,7 @@ def check_output(request: RunRequest) -> None:
     output = request.output
     if output.output == "-":
         if sys.stdout is None:
-            raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
+            raise OutputFailed("standard output is closed", hint="name a file: <-o rows.jsonl>")
         return
     Target(
         name=output.output,
@@ -122,16 +122,16 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
     unit = "texts" if request.question.embeds_texts else "images"
     raise UsageError(
         f"more than {DEMO_IMAGES} {unit} for {name}, the built-in model, which knows only {knows}",
-        hint=f"name a real one: {option}; or write --model {name} if you mean it",
+        hint=f"name a real one: {option}; or write <--model {name}> if you mean it",
     )
 
 
 def check_addressable(request: RunRequest, rows: RunRows) -> None:
     """Raise UsageError for an input of which no part can be read alone, where that is needed."""
     names = {
-        "--shard": request.input.shard,
-        "--ray": request.model.ray,
-        "--retry-changed": request.running.retry_changed,
+        "<--shard=>": request.input.shard,
+        "<--ray=>": request.model.ray,
+        "<--retry-changed>": request.running.retry_changed,
     }
     option = next((name for name, value in names.items() if value), None)
     if rows.is_addressable or option is None:

@@ -39,7 +39,7 @@ def no_record(output: str, why: str) -> UsageError:
     """The error for an output without a record of its run."""
     return UsageError(
         f"{output} has no record of a run: {why}",
-        hint="name an output of a command that answers, as it was given to -o",
+        hint="name an output of a command that answers, as it was given to <-o>",
     )
 
 
@@ -55,7 +55,7 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
     except (KeyError, TypeError, ValueError, UsageError) as problem:
         raise UsageError(
             f"{state_folder(output)}/{RUN} is not the record of a run: {problem}",
-            hint="--overwrite writes the output and its record again",
+            hint="<--overwrite> writes the output and its record again",
         ) from problem
 
 

@@ -189,7 +189,7 @@ class Run:
             raise OutputExists(
                 f"{self.output.state.name} has {before:,} rows, and the input makes only "
                 f"{self._has_read:,}",
-                hint="name the whole input; another -o starts anew, --overwrite replaces it",
+                hint="name the whole input; another <-o> starts anew, <--overwrite> replaces it",
             )
         if rows.inventory.total is None and not (self.tally.rows or before or self._has_read):
             raise NoInputError(

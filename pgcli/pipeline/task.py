@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 #: What the built-in models know, and the option that names another one.
 KNOWS = {
-    DEMO: ("drawings of coloured shapes", "--model google/paligemma-3b-mix-224"),
+    DEMO: ("drawings of coloured shapes", "<--model google/paligemma-3b-mix-224>"),
     DEMO_TOWERS: (
         "drawings of shapes and their captions",
-        "--model google/siglip-base-patch16-224",
+        "<--model google/siglip-base-patch16-224>",
     ),
 }
 

@@ -29,7 +29,8 @@ def check_hooks(
     ending, not_texts = options.sidecar, IMAGE_ENDINGS.union(registry.names("manifests"))
     if ending is not None and (not ENDING.fullmatch(ending) or ending.lower() in not_texts):
         raise UsageError(
-            f"--sidecar {ending} is not an ending of text files", hint="--sidecar .txt, or .caption"
+            f"<--sidecar=> {ending} is not an ending of text files",
+            hint="<--sidecar .txt>, or .caption",
         )
     if options.draw is not None:
         draw_target(options.draw, sources, overwrite=options.overwrite or resumes).check()

@@ -44,7 +44,7 @@ def embed_queries(
         raise UsageError(
             f"{engine.label} makes vectors of {queries.shape[1]} numbers, and those to search have "
             f"{width}",
-            hint="name the model that embedded them with --model",
+            hint="name the model that embedded them with <--model=>",
         )
     return queries
 
@@ -61,7 +61,7 @@ def embed_images(engine: EmbeddingEngine, images: Sequence[str]) -> list[Vectors
     for _, encoded in engine.encode(iter(enumerate(decoded))):
         if encoded.vector is None:
             raise NoUsableDevice(
-                "the device has no memory left for even one image", hint="name another --device"
+                "the device has no memory left for even one image", hint="name another <--device=>"
             )
         vectors.append(encoded.vector)
     return vectors

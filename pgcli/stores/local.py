@@ -264,7 +264,7 @@ class LocalStore:
                 raise OutputFailed(
                     f"cannot lock {self.path / name}: {problem.strerror}",
                     hint="the file system needs working locks (flock); start its lock service, or "
-                    "choose an -o on another disk",
+                    "choose an <-o> on another disk",
                 ) from problem
         return True
 
@@ -320,7 +320,7 @@ class LocalStore:
     def _foreign(self, name: str, kind: str) -> OutputExists:
         return OutputExists(
             f"{self.path / name} is {kind}, which this program did not make",
-            hint="move it away, or choose another -o",
+            hint="move it away, or choose another <-o>",
         )
 
 

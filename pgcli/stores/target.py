@@ -75,9 +75,9 @@ class Target:
         if self.name in ("", "-"):
             noun, value = ("file", "FILE") if self.kind == "file" else ("folder", "DIR")
             raise UsageError(
-                f"{self.option} needs the name of a {noun}"
+                f"<{self.option}=> needs the name of a {noun}"
                 + (", not standard output" if self.name else ""),
-                hint=f"name it: {self.option} {value}",
+                hint=f"name it: <{self.option} {value}>",
             )
         if url_scheme(self.name) is not None:
             return self._check_address()
@@ -95,7 +95,7 @@ class Target:
             is_same = os.path.realpath(source) == self._root
             what = "would be overwritten" if is_same else f"is in {self.name}, which is written"
             raise UsageError(
-                f"{source} is an input and {what}", hint=f"choose another {self.option}"
+                f"{source} is an input and {what}", hint=f"choose another <{self.option}=>"
             )
 
     @contextmanager
@@ -135,9 +135,9 @@ class Target:
         is_folder = bucket.rpartition("@")[2] and path.strip("/") and self.name.endswith("/")
         is_stored = is_in_object_store(self.name) and not has_credentials(self.name)
         if not (self.is_run and is_folder and is_stored):
-            stored = ", or a folder in an object store: -o s3://bucket/rows/, gs:// or az://"
+            stored = ", or a folder in an object store: <-o s3://bucket/rows/>, gs:// or az://"
             raise UsageError(
-                f"{self.option} cannot write to {without_credentials(self.name)}",
+                f"<{self.option}=> cannot write to {without_credentials(self.name)}",
                 hint=f"name a file or folder on this machine{stored if self.is_run else ''}",
             )
 
@@ -156,14 +156,14 @@ class Target:
         if is_same:
             raise UsageError(
                 f"{name} is {'an input' if exists else 'another output'} and would be overwritten",
-                hint=f"choose another {self.option}",
+                hint=f"choose another <{self.option}=>",
             )
         if self.kind != "file" and exists:
             self.refuse_inside(path)
 
     def _check_path(self) -> None:
         """Raise UsageError, OutputExists or OutputFailed for the path as it is now."""
-        path, option, is_folder = self.path, self.option, self.kind != "file"
+        path, option, is_folder = self.path, f"<{self.option}=>", self.kind != "file"
         try:
             if self.kind == "whole folder" and (path.is_symlink() or is_foreign_folder(path)):
                 raise OutputExists(
@@ -182,7 +182,7 @@ class Target:
             if os.path.lexists(path) and not is_empty and not self.replaces:
                 raise OutputExists(
                     f"{path} is not empty" if is_folder else f"{path} exists",
-                    hint=f"--overwrite replaces {'its files' if is_folder else 'it'}; another "
+                    hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}; another "
                     f"{option} leaves it alone",
                 )
             existing = path if path.exists() else folder

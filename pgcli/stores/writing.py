@@ -34,7 +34,7 @@ def wrap_write_errors(name: Path | str) -> Iterator[None]:
         raise OutputFailed(
             f"cannot write {name}: {problem.strerror or problem}",
             hint="free some space or correct the path, then run the same command again; or choose "
-            "another -o",
+            "another <-o>",
         ) from problem
 
 
@@ -42,7 +42,7 @@ def already_exists(name: Path | str, detail: str = "") -> OutputExists:
     """The error for a file that must not be replaced; `detail` continues the message."""
     return OutputExists(
         f"{name} exists{detail}",
-        hint="--overwrite replaces it; another -o leaves it alone",
+        hint="<--overwrite> replaces it; another <-o> leaves it alone",
     )
 
 

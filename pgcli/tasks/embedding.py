@@ -93,7 +93,7 @@ def embed(
 ) -> EmbeddingQuestion:
     """The embedding of each image, or of each of these texts and of the lines of a file."""
     if raw_text and not (texts or texts_file):
-        raise UsageError("--raw-text is for texts", hint="leave it out")
+        raise UsageError("<--raw-text> is for texts", hint="leave it out")
     return EmbeddingQuestion(
         "embed", texts=tuple(texts), texts_file=texts_file, float16=float16, raw_text=raw_text
     )
@@ -114,7 +114,7 @@ def score(
     if not texts and text_column is None:
         raise UsageError(
             "no text to score",
-            hint='write --text "a red car"; or --text-column NAME, where a manifest has texts',
+            hint='write <--text "a red car">; or <--text-column NAME>, where a manifest has texts',
         )
     return EmbeddingQuestion(
         "score", texts=distinct("text", texts), text_column=text_column, raw_text=raw_text
@@ -137,10 +137,10 @@ def classify(
         if LABEL not in template:
             raise UsageError(
                 f"the template {template!r} has no {LABEL}",
-                hint='for example --template "a photo of a {label}"',
+                hint='for example <--template "a photo of a {label}">',
             )
     if top < 1:
-        raise UsageError(f"the {top} most probable labels", hint="--top takes 1 or more")
+        raise UsageError(f"the {top} most probable labels", hint="<--top=> takes 1 or more")
     return EmbeddingQuestion(
         "classify",
         labels=distinct("label", labels),

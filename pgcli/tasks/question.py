@@ -87,7 +87,7 @@ class Question:
 def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
     """One caption per image, in the language with this tag (`en`, `pt-BR`)."""
     if not LANGUAGE.fullmatch(lang):
-        raise UsageError(f"not a language tag: {lang!r}", hint="write --lang en, --lang de")
+        raise UsageError(f"not a language tag: {lang!r}", hint="write <--lang en>, <--lang de>")
     return make_question("caption", [f"caption {lang}"], max_new_tokens)
 
 
@@ -151,7 +151,7 @@ def make_question(
     """The question, with the task's default limit if none is given."""
     limit = MAX_NEW_TOKENS[task] if max_new_tokens is None else max_new_tokens
     if limit < 1:
-        raise UsageError(f"an answer of {limit} tokens", hint="--max-new-tokens takes 1 or more")
+        raise UsageError(f"an answer of {limit} tokens", hint="<--max-new-tokens=> takes 1 or more")
     return Question(task, None if templates is None else tuple(templates), limit)
 
 
@@ -172,7 +172,9 @@ def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
     """The choices without outer blanks. Raises UsageError unless they are two or more, distinct."""
     distinct_choices = distinct("choice", choices)
     if len(distinct_choices) < 2:
-        raise UsageError("one choice, and at least two are needed", hint="--choice yes --choice no")
+        raise UsageError(
+            "one choice, and at least two are needed", hint="<--choice yes> <--choice no>"
+        )
     return distinct_choices
 
 
@@ -194,7 +196,7 @@ def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
     if question.max_new_tokens > max_answer_tokens and not question.has_choices:
         raise UsageError(
             f"answers of {question.max_new_tokens} tokens leave this model no room for a prompt",
-            hint=f"--max-new-tokens {max_answer_tokens} at most",
+            hint=f"<--max-new-tokens {max_answer_tokens}> at most",
         )
 
 
@@ -219,7 +221,7 @@ def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
         return None
     templates = [prompt.strip() for prompt in prompts]
     if not templates:
-        raise UsageError("no prompt to ask", hint='write --prompt "what is this?"')
+        raise UsageError("no prompt to ask", hint='write <--prompt "what is this?">')
     for template in templates:
         if templates.count(template) > 1:
             raise UsageError(f"the prompt {template!r} is given twice", hint="give it once")
@@ -235,11 +237,13 @@ def _box_question(
 ) -> Question:
     names = [name.strip() for name in objects]
     if not names:
-        raise UsageError("no object to look for", hint="write --object cat")
+        raise UsageError("no object to look for", hint="write <--object cat>")
     for name in names:
         if not name or any(mark in name for mark in ",;\n\r"):
             parts = [part.strip() for part in re.split(r"[,;\n\r]", name) if part.strip()]
-            options = " ".join(f"--object {shlex.quote(part)}" for part in parts or ("cat", "dog"))
+            options = " ".join(
+                f"<--object {shlex.quote(part)}>" for part in parts or ("cat", "dog")
+            )
             raise UsageError(
                 f"not the name of one object: {name!r}",
                 hint=f"repeat the option for several: {options}",

@@ -48,7 +48,7 @@ def with_prompts(items: Iterable[Item], question: AnyQuestion) -> Iterator[Item]
         if not prompts:
             raise UsageError(
                 f"{item.id} has no prompt",
-                hint="write --prompt TEXT, or name the manifest's column with --prompt-column",
+                hint="write <--prompt TEXT>, or name the manifest's column with <--prompt-column=>",
             )
         prompts = tuple(dict.fromkeys(map(normalize, prompts)))
         is_empty = isinstance(question, Question) and "" in prompts

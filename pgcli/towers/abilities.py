@@ -61,11 +61,11 @@ def check_labels(question: EmbeddingQuestion, model: str, labels: tuple[str, ...
     if not labels:
         if not question.labels:
             raise UsageError(
-                f"{model} has no labels of its own", hint="name them: --label cat --label dog"
+                f"{model} has no labels of its own", hint="name them: <--label cat> <--label dog>"
             )
         return
     if question.label_templates or question.raw_text:
-        option = "--template" if question.label_templates else "--raw-text"
+        option = "<--template=>" if question.label_templates else "<--raw-text>"
         raise UsageError(
             f"{option} is for two towers, and {model} is {NAMES['classifier']}",
             hint=f"leave {option} out",

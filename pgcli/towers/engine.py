@@ -164,7 +164,7 @@ class EmbeddingEngine:
         if len(encoded) < len(rows):
             raise NoUsableDevice(
                 "the device has no memory left for even one text",
-                hint="free some, take --dtype bfloat16, or name another --device",
+                hint="free some, take <--dtype bfloat16>, or name another <--device=>",
             )
         if not encoded:
             return np.zeros((0, self.model.config.embedding_dim), np.float32)

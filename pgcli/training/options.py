@@ -324,45 +324,48 @@ class TrainOptions:
         """Raise UsageError for options that do not go together. Reads nothing."""
         if self.task is None and self.model is None:
             raise UsageError(
-                "train teaches PaliGemma to answer, and --model is missing",
-                hint="--model google/paligemma2-3b-pt-224; --task trains other models",
+                "train teaches PaliGemma to answer, and <--model=> is missing",
+                hint="<--model google/paligemma2-3b-pt-224>; <--task=> trains other models",
             )
         self._check_scopes()
         if self.task is not None and (self.model is None) == (self.init is None):
             raise UsageError(
                 "a run begins with a checkpoint or with random weights",
-                hint="give one of --model NAME and --init tiny|small|base",
+                hint="give one of <--model NAME> and <--init tiny|small|base>",
             )
         if self.revision is not None and not is_on_hub(self.model):
             raise UsageError(
                 f"{self.model} has no revisions to choose from",
-                hint="--revision goes with a name on the Hub",
+                hint="<--revision=> goes with a name on the Hub",
             )
         if self.probe and self.init is not None:
             raise UsageError(
-                "--probe trains the head of a checkpoint alone, and --init has none",
-                hint="--model NAME",
+                "<--probe> trains the head of a checkpoint alone, and <--init=> has none",
+                hint="<--model NAME>",
             )
         if self.adapter is not None and (self.rank or self.alpha or self.targets):
             raise UsageError(
-                "--adapter has a rank, an alpha and targets of its own",
-                hint="leave out --rank, --alpha and --targets",
+                "<--adapter=> has a rank, an alpha and targets of its own",
+                hint="leave out <--rank=>, <--alpha=> and <--targets=>",
             )
         if {*self.freeze} == {*PARTS}:
             raise UsageError(
-                "--freeze names all parts of the model, and none is left to train",
+                "<--freeze=> names all parts of the model, and none is left to train",
                 hint="leave one out",
             )
         if self.epochs is not None and self.steps is not None:
-            raise UsageError("--epochs and --steps both say how long to train", hint="give one")
+            raise UsageError(
+                "<--epochs=> and <--steps=> both say how long to train", hint="give one"
+            )
         if self.eval and self.eval_fraction:
             raise UsageError(
-                "--eval and --eval-fraction both say what to evaluate on", hint="give one"
+                "<--eval=> and <--eval-fraction=> both say what to evaluate on", hint="give one"
             )
         if (self.eval_every or self.patience) and not (self.eval or self.eval_fraction):
-            option = "--eval-every" if self.eval_every else "--patience"
+            option = "<--eval-every=>" if self.eval_every else "<--patience=>"
             raise UsageError(
-                f"{option} needs rows to evaluate on", hint="--eval SOURCE or --eval-fraction 0.05"
+                f"{option} needs rows to evaluate on",
+                hint="<--eval SOURCE> or <--eval-fraction 0.05>",
             )
         _ = self.lora  # checks its values
 
@@ -377,11 +380,11 @@ class TrainOptions:
             scopes = SCOPES.get(field.name, (self.scope,))
             if self.scope in scopes or getattr(self, field.name) == field.default:
                 continue
-            tasks = [scope for scope in scopes if scope.startswith("--task")]
-            where = " and ".join(tasks if self.task else scopes)
+            tasks = [f"<{scope}>" for scope in scopes if scope.startswith("--task")]
+            where = " and ".join(tasks if self.task else [f"<{scope}>" for scope in scopes])
             raise UsageError(
-                f"--{field.name.replace('_', '-')} goes with "
-                + (where or "training PaliGemma, without --task"),
+                f"<--{field.name.replace('_', '-')}{'=' * (field.default is not False)}> goes with "
+                + (where or "training PaliGemma, without <--task=>"),
                 hint="leave it out",
             )
 
@@ -505,12 +508,12 @@ class TrainOptions:
     def folder(self) -> Path:
         """The folder of the results, on this machine. Raises UsageError for other outputs."""
         if self.output == "-":
-            raise UsageError("train writes a model", hint="name its folder: -o runs/model")
+            raise UsageError("train writes a model", hint="name its folder: <-o runs/model>")
         if url_scheme(self.output):
             raise UsageError(
                 f"{display_name(self.output)} is an address, and train writes to a folder of this "
                 "machine",
-                hint="-o runs/model, and copy it from there",
+                hint="<-o runs/model>, and copy it from there",
             )
         return Path(self.output).expanduser()
 

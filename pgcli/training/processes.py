@@ -81,8 +81,8 @@ class Processes:
             torch.cuda.set_device(number)
         elif device not in ("auto", "cuda", "cpu"):
             raise UsageError(
-                f"--device {device} is one device, and torchrun has started several processes",
-                hint="leave --device out: each process takes a GPU of its own",
+                f"<--device {device}> is one device, and torchrun has started several processes",
+                hint="leave <--device=> out: each process takes a GPU of its own",
             )
         assert self.store is not None
         dist.init_process_group(
@@ -219,6 +219,6 @@ def joined_processes(device: str) -> Iterator[Processes]:
             raise NoUsableDevice(
                 "another process of the run has ended without a message",
                 hint="the same command resumes; if the system has killed it, memory ran out: "
-                "--micro-batch with a smaller number, or fewer --workers",
+                "<--micro-batch=> with a smaller number, or fewer <--workers=>",
             ) from problem
         raise

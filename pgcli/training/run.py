@@ -248,7 +248,7 @@ def train_rows(
     if is_complete and lines and all(line["loss"] is None for line in lines):
         raise NoInputError(
             "nothing was trained: no image of its updates could be read",
-            hint="correct the images, and begin again with --overwrite",
+            hint="correct the images, and begin again with <--overwrite>",
         )
     has_lost = any(line.get("lost") for line in lines)
     lost = sum(part.count_lost(faults) for part in rows.read)
@@ -279,7 +279,7 @@ def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
             except Held:
                 raise OutputInUse(
                     f"{folder} is in use by another run",
-                    hint="wait for it, end it, or choose another -o",
+                    hint="wait for it, end it, or choose another <-o>",
                 ) from None
             stack.callback(store.remove_folders)
             stack.callback(store.delete, [LOCK])

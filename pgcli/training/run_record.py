@@ -66,13 +66,12 @@ def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
     if earlier is None or options.overwrite:
         return False
     if changes := differences(earlier.get("settings", {}), record["settings"]):
-        hint = "the command that made it resumes it; another -o leaves it alone; "
-        hint += "--overwrite begins again"
+        hint = "the command that made it resumes it; another <-o> leaves it alone; "
+        hint += "<--overwrite> begins again"
         if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
-            option = "--adapter" if (folder / ADAPTER_CONFIG).exists() else "--model"
-            hint = (
-                f"to train it further: {option} {folder} and another -o; --overwrite begins again"
-            )
+            option = "adapter" if (folder / ADAPTER_CONFIG).exists() else "model"
+            hint = f"to train it further: <--{option} {folder}> and another <-o>; "
+            hint += "<--overwrite> begins again"
         raise OutputExists(
             f"{folder} belongs to a run with other settings: {'; '.join(changes)}", hint=hint
         )

@@ -101,8 +101,8 @@ def split_by_image(
     held_out = {*images[: max(1, math.ceil(fraction * len(images)))]}
     if len(held_out) == len(images):
         raise UsageError(
-            f"--eval-fraction {fraction:g} leaves no image to train on",
-            hint="give more images, or --eval SOURCE",
+            f"<--eval-fraction {fraction:g}> leaves no image to train on",
+            hint="give more images, or <--eval SOURCE>",
         )
     return (
         rows.select(row for row in rows if distinct[row.image_key] not in held_out),
@@ -132,7 +132,8 @@ def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track =
     )
     more = f"; and {len(pairs) - MAX_NAMED:,} more" * (len(pairs) > MAX_NAMED)
     raise UsageError(
-        f"{len(pairs):,} image{'s are' if len(pairs) != 1 else ' is'} both in --eval and in the "
+        f"{len(pairs):,} image{'s are' if len(pairs) != 1 else ' is'} both in <--eval=> and in the "
         f"sources, by the bytes: {named}{more}",
-        hint="remove them from one of the two; or --eval-fraction 0.05 splits the sources by image",
+        hint="remove them from one of the two; or <--eval-fraction 0.05> splits the sources by "
+        "image",
     )

@@ -91,8 +91,8 @@ class RowReader:
         if self.label is not None:
             return "correct the manifest, or name another column"
         return (
-            '--prompt "caption en" is the prompt of all rows; --prompt-column and --answer-column '
-            "name columns"
+            '<--prompt "caption en"> is the prompt of all rows; <--prompt-column=> and '
+            "<--answer-column=> name columns"
         )
 
     def read(
@@ -136,7 +136,7 @@ class RowReader:
             for text in notes:
                 self.on_event(Message(f"{display_name(name)}: {text}"))
             if text := note_of_choices(self.choices):
-                hint = "--answer-column and --prompt-column name the columns that are read"
+                hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
                 self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
             if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
                 for verb, what in items.notes:
@@ -284,8 +284,8 @@ class RowReader:
         text = (example.prompt or "").strip()
         if text and self.prompt is not None:
             raise UsageError(
-                f"--prompt is given, and {item.id} has a prompt of its own",
-                hint="leave out --prompt, or leave out the column",
+                f"<--prompt=> is given, and {item.id} has a prompt of its own",
+                hint="leave out <--prompt=>, or leave out the column",
             )
         if self.prompt is not None:
             text = render(self.prompt, item)

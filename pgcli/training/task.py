@@ -98,7 +98,8 @@ class MicroBatches:
         if self.is_fixed or rows == 1:
             raise NoUsableDevice(
                 no_memory(purpose, rows),
-                hint="--micro-batch with a smaller number, a smaller model or another --device",
+                hint="<--micro-batch=> with a smaller number, a smaller model or another "
+                "<--device=>",
             ) from None
         return rows // 2
 
@@ -244,7 +245,7 @@ class TaskInputs:
             raise UsageError(
                 f"updates of {count(size, 'row')} cannot be divided over "
                 f"{self.processes.count} processes",
-                hint="--batch-size with a larger number, more rows or fewer processes",
+                hint="<--batch-size=> with a larger number, more rows or fewer processes",
             )
         return RowOrder(len(self.train), size, self.options.seed, self.lengths)
 

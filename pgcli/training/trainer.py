@@ -186,7 +186,7 @@ class Trainer:
             if is_divided(self.task.model):
                 raise NoUsableDevice(
                     no_memory("train on", rows),
-                    hint=f"--micro-batch {micro_batches.rows} goes on from the last state",
+                    hint=f"<--micro-batch {micro_batches.rows}> goes on from the last state",
                 )
             self.task.model.zero_grad(set_to_none=True)
         total = reduce(added, self.processes.gather(sums))
@@ -271,8 +271,8 @@ def diverged(message: str) -> TrainingDiverged:
     """The error that a run cannot go on with its weights."""
     return TrainingDiverged(
         message,
-        hint="begin again with --overwrite and a smaller --learning-rate, a longer --warmup or a "
-        "smaller --max-grad-norm",
+        hint="begin again with <--overwrite> and a smaller <--learning-rate=>, a longer "
+        "<--warmup=> or a smaller <--max-grad-norm=>",
     )
 
 

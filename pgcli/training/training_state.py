@@ -76,7 +76,7 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
                 _fill(stored, model, optimizer)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise OutputFailed(
-            f"{file} cannot be resumed from: {error}", hint="--overwrite begins again"
+            f"{file} cannot be resumed from: {error}", hint="<--overwrite> begins again"
         ) from error
     return progress
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import discard_output
+from pgcli.errors import in_flags
 from pgcli.printable import printable
 from pgcli.stores.urls import without_credentials
 
@@ -77,6 +78,7 @@ class Screen:
         """Show a message, unless quiet."""
         if self.quiet:
             return
+        message, hint = in_flags(message), in_flags(hint)
         self.event("message", message=message, hint=hint)
         self._print("pgcli: ", "bold", message)
         if hint:

@@ -30,26 +30,26 @@ def quantization_problem(
         if device.type != "cpu":
             is_cuda = device.type == "cuda"
             has_float8 = is_cuda and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
-            remedy = "--quantize fp8, or leave it out" if has_float8 else "leave it out"
-            return f"--quantize int8 is for CPUs, and the model would run on {device}", remedy
+            remedy = "<--quantize fp8>, or leave it out" if has_float8 else "leave it out"
+            return f"<--quantize int8> is for CPUs, and the model would run on {device}", remedy
         if supports_int8(dtype):
             return None
         problem = "this build of PyTorch does not support int8 matrix multiplication on this CPU"
-        return problem, "leave --quantize out"
+        return problem, "leave <--quantize=> out"
     if device.type != "cuda":
-        remedy = "--quantize int8, or leave it out" if device.type == "cpu" else "leave it out"
-        return f"--quantize fp8 is for NVIDIA GPUs, and the model would run on {device}", remedy
+        remedy = "<--quantize int8>, or leave it out" if device.type == "cpu" else "leave it out"
+        return f"<--quantize fp8> is for NVIDIA GPUs, and the model would run on {device}", remedy
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         needed, has = (f"{major}.{minor}" for major, minor in (MIN_CAPABILITY, capability))
-        problem = f"--quantize fp8 needs compute capability {needed}, and {device} has {has}"
+        problem = f"<--quantize fp8> needs compute capability {needed}, and {device} has {has}"
         return problem, "leave it out"
     if dtype != torch.bfloat16:
         dtype_name = str(dtype).removeprefix("torch.")
-        problem = f"--quantize fp8 computes in bfloat16, and the dtype is {dtype_name}"
-        return problem, "--dtype bfloat16"
+        problem = f"<--quantize fp8> computes in bfloat16, and the dtype is {dtype_name}"
+        return problem, "<--dtype bfloat16>"
     if problem := mlp_problem(device, dtype, config):
-        message = f"--quantize fp8 does not work on {device} with this PyTorch: {problem}"
+        message = f"<--quantize fp8> does not work on {device} with this PyTorch: {problem}"
         return message, "leave it out"
     return None
 

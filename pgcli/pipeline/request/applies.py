@@ -103,18 +103,18 @@ NEEDS: Mapping[str, Rule] = {
     "folder": Rule(
         is_folder,
         "{flag} needs a folder of Parquet files as output",
-        "name it with a slash at its end: -o rows/",
+        "name it with a slash at its end: <-o rows/>",
     ),
     "files": Rule(is_folder, "{flag} applies to a folder of Parquet files"),
     "local": Rule(
         lambda o: not is_in_object_store(o.output),
         "{flag} does not go with an output in an object store",
-        "name a folder of this machine with -o",
+        "name a folder of this machine with <-o>",
     ),
     "resumable": Rule(
         lambda o: o.output != "-" and (named_format(o.output) is not None or o.format == "jsonl"),
         "{flag} goes through all rows of an output that can be resumed",
-        "name the output that has them: -o rows.jsonl",
+        "name the output that has them: <-o rows.jsonl>",
     ),
     "format": Rule(lambda o: named_format(o.output) in (None, f".{o.format}")),
     "answers": Rule(
@@ -125,7 +125,9 @@ NEEDS: Mapping[str, Rule] = {
     "generation": Rule(
         lambda o: not o.choice and o.choices_column is None, "{flag} does not apply to choices"
     ),
-    "sampling": Rule(lambda o: o.temperature > 0, "{flag} applies where a --temperature is given"),
+    "sampling": Rule(
+        lambda o: o.temperature > 0, "{flag} applies where a <--temperature=> is given"
+    ),
 }
 
 #: Two options of which only one applies.
@@ -157,6 +159,11 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
+def flag_of(name: str) -> str:
+    """An option in the texts of errors: see `errors.OPTION`."""
+    return f"--{name.replace('_', '-')}{'=' * (DEFAULTS[name] is not False)}"
+
+
 def applying(
     command: str, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -175,7 +182,7 @@ def applying(
         if rule.is_met(options):
             continue
         if not untyped:
-            flags = [f"--{name.replace('_', '-')}" for name in names]
+            flags = [f"<{flag_of(name)}>" for name in names]
             words = vars(options) | {"flag": flags[0], "other": flags[-1]}
             message = rule.message.format_map(words)
             if rule.hint:

@@ -44,7 +44,7 @@ class ErrorBudget:
             answered = tally.rows - errors
             raise TooManyErrors(
                 f"stopped at the first error, after {answered:,} answered rows: {tally.last_error}",
-                hint="repair or remove the image, or continue after errors: --on-error record",
+                hint="repair or remove the image, or continue after errors: <--on-error record>",
             )
         if self.max_errors is not None and errors > self.max_errors:
             raise too_many(f"{errors:,} of {tally.rows:,} rows have errors")
@@ -55,7 +55,7 @@ class ErrorBudget:
             raise TooManyErrors(
                 f"stopped after {MAX_CONSECUTIVE_ERRORS} errors in a row, last {tally.last_error}",
                 hint="check the disk, the paths and the model; the same command resumes, and "
-                "--max-errors 100% allows any number of errors",
+                "<--max-errors 100%> allows any number of errors",
             )
 
     def check_share(self, tally: ErrorCounts) -> None:
@@ -67,6 +67,6 @@ class ErrorBudget:
 
 def too_many(reason: str) -> TooManyErrors:
     return TooManyErrors(
-        f"stopped because {reason}, more than --max-errors allows",
-        hint="the same command resumes; a larger --max-errors continues further",
+        f"stopped because {reason}, more than <--max-errors=> allows",
+        hint="the same command resumes; a larger <--max-errors=> continues further",
     )

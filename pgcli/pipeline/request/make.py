@@ -47,16 +47,22 @@ def make_request(
     Options that do not apply are left out. Raises UsageError for values that make no question, and
     for those that contradict each other.
     """
-    sources, values = tuple(sources), {**values}
-    for name, option in LINES_OF.items():
-        if lines := text_lines(values.pop(name, None), noun=option):
-            values[option] = (*values.get(option, ()), *lines)
+    sources, values = tuple(sources), with_lines(values)
     texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
     if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
         for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
             values.pop(name, None)
     values, ignored = applying(command, sources, values, typed)
     return build_request(command, sources, values, arguments=tuple(arguments), ignored=ignored)
+
+
+def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with the lines of files after the texts of the options that they stand for."""
+    values = {**values}
+    for name, option in LINES_OF.items():
+        if lines := text_lines(values.pop(name, None), noun=option):
+            values[option] = (*values.get(option, ()), *lines)
+    return values
 
 
 def build_request(

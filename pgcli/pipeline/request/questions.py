@@ -63,7 +63,7 @@ class AskOptions:
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
         if any(not text.strip() for text in self.prompt):
-            raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
+            raise UsageError("the prompt is empty", hint='write <--prompt "what is this?">')
         return tasks.ask(
             self.prompt or None,
             choices=self.choice,
@@ -163,7 +163,7 @@ class EmbedOptions:
         if bool(sources) == bool(self.text or self.texts_file):
             what = "images and texts are both given" if sources else "no image and no text is given"
             raise UsageError(
-                what, hint='name a folder of images; or --text "a red car", in another run'
+                what, hint='name a folder of images; or <--text "a red car">, in another run'
             )
         return tasks.embed(
             self.text,

@@ -50,8 +50,8 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
     number, _, count = text.partition("/")
     if not (_is_number(number) and _is_number(count) and int(number) < int(count)):
         raise UsageError(
-            f"--shard must be auto or I/N, not {text!r}",
-            hint="I counts from 0, and N is the number of shards: --shard 0/4 to --shard 3/4",
+            f"<--shard=> must be auto or I/N, not {text!r}",
+            hint="I counts from 0, and N is the number of shards: <--shard 0/4> to <--shard 3/4>",
         )
     return Shard(int(number), int(count))
 
@@ -68,11 +68,11 @@ def shard_of_environment(environment: Mapping[str, str]) -> Shard:
             if index in names:
                 raise UsageError(
                     f"{index} is {environment[index]!r}, but {count} is not set",
-                    hint=f"set {count} to the number of tasks, or write --shard I/N",
+                    hint=f"set {count} to the number of tasks, or write <--shard I/N>",
                 )
         raise UsageError(
-            "--shard auto finds no variables of a scheduler, such as SLURM_ARRAY_TASK_ID or RANK",
-            hint="write --shard I/N, I from 0",
+            "<--shard auto> finds no variables of a scheduler, such as SLURM_ARRAY_TASK_ID or RANK",
+            hint="write <--shard I/N>, I from 0",
         )
     shard = _shard_of(*complete[0], environment)
     if complete[0] == ARRAY and STEP in complete:
@@ -91,9 +91,11 @@ def _shard_of(index: str, count: str, environment: Mapping[str, str]) -> Shard:
             raise UsageError(message, hint=hint)
         return int(text)
 
-    hint, first = "write --shard I/N, I from 0", 0
+    hint, first = "write <--shard I/N>, I from 0", 0
     if (index, count) == ARRAY:
-        hint = "submit the whole array with a step of 1, such as --array=0-7, or write --shard I/N"
+        hint = (
+            "submit the whole array with a step of 1, such as --array=0-7, or write <--shard I/N>"
+        )
         if (step := environment.get("SLURM_ARRAY_TASK_STEP", "1")) != "1":
             raise UsageError(f"SLURM_ARRAY_TASK_STEP must be 1, not {step!r}", hint=hint)
         first = value("SLURM_ARRAY_TASK_MIN") if "SLURM_ARRAY_TASK_MIN" in environment else 0

@@ -20,7 +20,7 @@ from pgcli.rows import prompt_of, task_of
 
 Row = Mapping[str, Any]
 MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
-WAYS_OUT = "restore it; another -o starts anew, --overwrite replaces it"
+WAYS_OUT = "restore it; another <-o> starts anew, <--overwrite> replaces it"
 
 
 def check_saved_rows(
@@ -126,7 +126,7 @@ def files_changed(
     more = f" and {len(changes) - MAX_NAMES:,} more" if len(changes) > MAX_NAMES else ""
     of_all = "" if total is None else f" of {total:,}"
     change = f"{len(changes):,}{of_all} images have changed: {names}{more}"
-    retry = "--retry-changed asks about what has changed again; " if can_retry else ""
+    retry = "<--retry-changed> asks about what has changed again; " if can_retry else ""
     return OutputExists(
         f"the input is not the one that {output} was made from: "
         f"{described(changes[0]) if len(changes) == 1 else change}",
@@ -139,5 +139,5 @@ def input_changed(output: str, number: int, change: str, *, is_moved: bool = Fal
     moved = "type the sources as before, in the folder that they are in now; " if is_moved else ""
     return OutputExists(
         f"the input is not the one that {output} was made from: row {number + 1:,} {change}",
-        hint=f"{moved}the input may only grow; another -o starts anew, --overwrite replaces it",
+        hint=f"{moved}the input may only grow; another <-o> starts anew, <--overwrite> replaces it",
     )

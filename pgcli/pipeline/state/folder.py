@@ -127,14 +127,14 @@ class State:
             f"{self.name} cannot be resumed or replaced: {why_no_record(store)}"
             if store.read(RUN) is not None
             else f"{store.url}, the place of the state, has other files: {foreign}",
-            hint="move it away, or choose another -o",
+            hint="move it away, or choose another <-o>",
         )
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.replaced is None and names:
             raise OutputExists(
                 f"{self.name} is not empty, and there is no record of a run that wrote it",
-                hint="move its files away, or choose another -o",
+                hint="move its files away, or choose another <-o>",
             )
         foreign = [
             name for name in names if not PART.fullmatch(name) and name.endswith(PART_ENDING)
@@ -142,7 +142,7 @@ class State:
         if foreign:
             raise OutputExists(
                 f"{self.name} has files that no run wrote: {foreign[0]}",
-                hint="readers would take them for rows; move them away, or choose another -o",
+                hint="readers would take them for rows; move them away, or choose another <-o>",
             )
         if self.replaced is not None and names:
             self.form_of(self.replaced).segments()
@@ -221,7 +221,7 @@ class State:
             if first is None:
                 raise OutputExists(
                     f"{self.name} cannot be resumed: {why_no_record(self.store)}",
-                    hint="move it away, or choose another -o",
+                    hint="move it away, or choose another <-o>",
                 )
             record = first
         self.record = record

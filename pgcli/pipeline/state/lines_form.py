@@ -38,13 +38,14 @@ class LinesForm(LineReader):
         if lines.is_foreign:
             raise OutputExists(
                 f"{self._output} has other lines than the run that it belongs to",
-                hint="move it away, or choose another -o; --overwrite replaces it",
+                hint="move it away, or choose another <-o>; <--overwrite> replaces it",
             )
         if lines.cut_lines > MAX_CUT_LINES:
             raise OutputExists(
                 f"{self._output} is damaged at row {lines.rows + 1:,}, with {lines.cut_lines:,} "
                 "rows after it",
-                hint="restore or remove its line; another -o starts anew; --overwrite replaces it",
+                hint="restore or remove its line; another <-o> starts anew; "
+                "<--overwrite> replaces it",
             )
         self._rows, self._size, self._probes = lines.rows, lines.size, lines.probes
         return [Segment(0, lines.rows, lines.errors)] if lines.rows else []

@@ -309,7 +309,7 @@ def in_use(output: str, values: Values | None = None) -> OutputInUse:
     since = "" if values is None else f" since {shown(values.get('started'))}"
     return OutputInUse(
         f"{output} is in use by {'another run' if values is None else describe(values)}{since}",
-        hint=f"wait for it (pgcli status {shlex.quote(output)}), end it, or choose another -o",
+        hint=f"wait for it (pgcli status {shlex.quote(output)}), end it, or choose another <-o>",
     )
 
 

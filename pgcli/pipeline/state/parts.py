@@ -70,7 +70,7 @@ class Parts:
         if foreign:
             raise OutputExists(
                 f"{self._label(foreign[0])} is not a file of the run that it belongs to",
-                hint="move it away, or choose another -o",
+                hint="move it away, or choose another <-o>",
             )
         self._parts = {n: segment for n in sizes if (segment := parts[n]) is not None}
         return list(self._parts.values())
@@ -210,7 +210,7 @@ class Parts:
         except MISMATCHES as problem:
             raise OutputExists(
                 f"a kept column now has values of another type: {problem}",
-                hint="another -o starts anew; --overwrite replaces it",
+                hint="another <-o> starts anew; <--overwrite> replaces it",
             ) from problem
 
     def _kept_types(self) -> pyarrow.Schema | None:

@@ -55,8 +55,8 @@ class RunRecord:
         if changes := differences(self.settings, settings):
             raise OutputExists(
                 f"{output} belongs to a run with other settings: {'; '.join(changes)}",
-                hint="the command that made it resumes it; another -o leaves it alone; "
-                "--overwrite replaces it",
+                hint="the command that made it resumes it; another <-o> leaves it alone; "
+                "<--overwrite> replaces it",
             )
 
     def moved_sources(self, settings: Settings) -> str:
@@ -71,8 +71,8 @@ class RunRecord:
         if changes := differences(self.model, known):
             raise OutputExists(
                 f"{output} belongs to a run with another model: {'; '.join(changes)}",
-                hint="the command that made it resumes it; another -o leaves it alone; "
-                "--overwrite replaces it",
+                hint="the command that made it resumes it; another <-o> leaves it alone; "
+                "<--overwrite> replaces it",
             )
 
     def resumed_by(self, later: RunRecord) -> RunRecord:
@@ -108,8 +108,8 @@ def other_images(output: str, change: str) -> OutputExists:
     """The error for sources in another place that do not have the images of saved rows."""
     return OutputExists(
         f"{output} belongs to a run of other images: {change}",
-        hint="the command that made it, in the same folder, resumes it; another -o leaves it "
-        "alone; --overwrite replaces it",
+        hint="the command that made it, in the same folder, resumes it; another <-o> leaves it "
+        "alone; <--overwrite> replaces it",
     )
 
 

@@ -66,7 +66,7 @@ class EngineHandle(Protocol):
 class Workers:
     """The workers of a run, which answer the rows of a queue until none is left."""
 
-    hint = "fewer --engines need less memory; --engines 1 --debug shows more"
+    hint = "fewer <--engines=> need less memory; <--engines 1> <--debug> shows more"
 
     def __init__(self, queue: WorkQueue, should_stop: Callable[[], bool]):
         self._queue, self._should_stop = queue, should_stop
@@ -159,7 +159,9 @@ class Workers:
         if not (changes := differences(first.model, {name: info.model[name] for name in known})):
             return info
         text = f"its engine differs from the first one: {'; '.join(changes)}"
-        return EngineFailed(NoUsableDevice(text, hint="name the --dtype and the --revision"), "")
+        return EngineFailed(
+            NoUsableDevice(text, hint="name the <--dtype=> and the <--revision=>"), ""
+        )
 
     def _feed_all(self) -> None:
         for worker in self.ahead:

@@ -213,7 +213,7 @@ class RayEngines(Workers):
     demand does.
     """
 
-    hint = "fewer --engines need less memory; the logs of Ray show more"
+    hint = "fewer <--engines=> need less memory; the logs of Ray show more"
 
     def __init__(self, output: RunOutput, ranges: Sequence[range], progress: RunProgress):
         request, rows = output.request, output.rows
@@ -417,7 +417,7 @@ def connect(address: str) -> Any:
     except Exception as problem:  # of a node that starts too slowly, it is no other
         raise NoUsableDevice(
             f"there is no Ray cluster at {address}: {first_line(problem)}",
-            hint="start one with ray start --head, or use --ray local",
+            hint="start one with ray start --head, or use <--ray local>",
         ) from problem
     if is_main:  # Ray has put a handler of its own in its place
         signal.signal(signal.SIGTERM, on_terminate)

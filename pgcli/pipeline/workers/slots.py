@@ -38,16 +38,16 @@ def engine_slots(
     if gpus:
         if (engines or 0) > gpus:
             raise NoUsableDevice(
-                f"--engines {engines} needs as many GPUs, and this machine has {gpus}",
-                hint=f"--engines {gpus}, or auto",
+                f"<--engines {engines}> needs as many GPUs, and this machine has {gpus}",
+                hint=f"<--engines {gpus}>, or auto",
             )
         count = engines or (gpus if rows >= MIN_ROWS_FOR_ENGINES else 1)
         return [EngineSlot(1, f"cuda:{index}") for index in range(count)]
     if device not in ("auto", "cpu"):
         if (engines or 1) > 1:
             raise UsageError(
-                f"--engines {engines} needs a device for each, and --device {device} is one",
-                hint="leave out --device",
+                f"<--engines {engines}> needs a device for each, and <--device {device}> is one",
+                hint="leave out <--device=>",
             )
         return [EngineSlot(cores, device)]
     most = max(1, min(cores, MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES))

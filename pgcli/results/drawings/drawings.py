@@ -167,7 +167,7 @@ def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = F
         if is_folder and resolves_inside(folder, path):
             raise UsageError(
                 f"{folder} is inside {source}, which is read, and the drawings would be read too",
-                hint="choose a folder outside it with --draw",
+                hint="choose a folder outside it with <--draw=>",
             )
         if is_folder or Path(path).suffix.lower() in IMAGE_ENDINGS:
             inputs.append(source)

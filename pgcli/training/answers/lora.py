@@ -65,13 +65,15 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise UsageError(f"a rank of {self.rank} is not possible", hint="--rank 8")
+            raise UsageError(f"a rank of {self.rank} is not possible", hint="<--rank 8>")
         if not 0 <= self.dropout < 1:
-            raise UsageError(f"a dropout of {self.dropout} is not possible", hint="--dropout 0.05")
+            raise UsageError(
+                f"a dropout of {self.dropout} is not possible", hint="<--dropout 0.05>"
+            )
         names = self.targets.split(",")
         if names[0] not in (ATTENTION, MLP) or names[1:] not in ([], [VISION]):
             raise UsageError(
-                f"--targets {self.targets!r} is unknown",
+                f"<--targets=> {self.targets!r} is unknown",
                 hint="attention or all; attention,vision or all,vision",
             )
 
@@ -199,7 +201,7 @@ def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
     """The settings of an adapter that `save_adapter` wrote. Raises UsageError."""
     values = read_json(folder / ADAPTER_CONFIG)
     if values is None:
-        raise UsageError(f"{folder} has no {ADAPTER_CONFIG}", hint="--adapter runs/adapter")
+        raise UsageError(f"{folder} has no {ADAPTER_CONFIG}", hint="<--adapter runs/adapter>")
     for targets in (ATTENTION, MLP, f"{ATTENTION},{VISION}", f"{MLP},{VISION}"):
         settings = LoraSettings(
             values.get("r", 0), float(values.get("lora_alpha", 0)), dropout, targets

@@ -58,8 +58,8 @@ class AnswerPlan:
         assert checkpoint is not None
         if read_description(checkpoint.folder).kind != "paligemma":
             raise UsageError(
-                f"{checkpoint.name} does not answer prompts, which train teaches without --task",
-                hint="name PaliGemma; --task contrastive trains two towers, --task classify a "
+                f"{checkpoint.name} does not answer prompts, which train teaches without <--task=>",
+                hint="name PaliGemma; <--task contrastive> trains two towers, <--task classify> a "
                 "classifier",
             )
         config = read_config(checkpoint.folder)

@@ -43,8 +43,8 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
         source, description = checkpoint.folder, read_description(checkpoint.folder)
         if description.kind != "two_towers":
             raise UsageError(
-                f"{checkpoint.name} has no text tower, which --task contrastive trains",
-                hint="name SigLIP or CLIP, or begin with --init small",
+                f"{checkpoint.name} has no text tower, which <--task contrastive> trains",
+                hint="name SigLIP or CLIP, or begin with <--init small>",
             )
         model = two_towers_of(source, description, inputs.device)
         texts = text_processor(source, description)
@@ -68,8 +68,8 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
         save_tokenizer = partial(write_tokenizer, tokenizer=tokenizer, max_positions=length)
     if options.loss == "sigmoid" and model.logit_bias is None:
         raise UsageError(
-            "--loss sigmoid learns a bias, which CLIP's checkpoints do not have",
-            hint="--loss softmax, or a SigLIP checkpoint",
+            "<--loss sigmoid> learns a bias, which CLIP's checkpoints do not have",
+            hint="<--loss softmax>, or a SigLIP checkpoint",
         )
     has_sigmoid = model.logit_bias is not None and model.config.has_sigmoid
     loss = options.loss or ("sigmoid" if has_sigmoid else "softmax")
@@ -104,7 +104,7 @@ def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
     if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
         raise UsageError(
             f"rows to evaluate on have the label {unknown[0]}, and no row to train on has it",
-            hint="give rows of it, or leave it out of --eval",
+            hint="give rows of it, or leave it out of <--eval=>",
         )
     if checkpoint is None:
         assert options.init is not None

@@ -1,0 +1,58 @@
+"""Prints pgcli/api/call_options.py, made of the declarations: `python docs/call_options.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgcli.cli.config import ProgramOptions
+from pgcli.declare import Option, options_of
+from pgcli.pipeline.request.options import RECORDS
+from pgcli.pipeline.request.questions import COMMANDS
+
+HEAD = '''"""Options of calls from Python, for type checkers: printed by `docs/call_options.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+
+class CallOptions(TypedDict, total=False):
+    """Keyword arguments of `pgcli.run`, `pgcli.load` and the methods of `pgcli.Engine`.
+
+    Each is the option of the command line with this name; `progress` shows it on stderr.
+    """
+'''
+
+
+def module() -> str:
+    """The text of the module."""
+    return "\n".join([HEAD, *lines(), "    progress: bool", ""])
+
+
+def lines() -> Iterator[str]:
+    """A field for each option, the options of a command before those of all."""
+    records = (*COMMANDS.values(), *RECORDS, ProgramOptions)
+    options = {option.name: option for record in records for option in options_of(record)}
+    del options["output"]  # a parameter of its own
+    yield from (f"    {option.name}: {hint(option)}" for option in options.values())
+
+
+def hint(option: Option) -> str:
+    """The type of an option's values."""
+    if option.parse is not None:
+        return "Any"
+    if option.repeat:
+        return "str | Sequence[str] | None"
+    if option.kind in (bool, int, float):
+        return f"{option.kind.__name__} | None"
+    if option.choices and not callable(option.choices):
+        return f"Literal[{', '.join(f'{choice!r}' for choice in option.choices)}] | None".replace(
+            "'", '"'
+        )
+    return "str | os.PathLike[str] | None"
+
+
+if __name__ == "__main__":
+    print(module(), end="")  # noqa: T201 - what a script prints
