@@ -12,7 +12,7 @@ from PIL import Image
 import pgcli
 from pgcli.cli.app import PANELS, declared
 from pgcli.declare import Option, option_named, options_of, parse_keywords
-from pgcli.errors import UsageError
+from pgcli.errors import UsageError, in_flags
 from pgcli.pipeline import model as running
 from pgcli.pipeline import task
 from pgcli.pipeline.checks import is_stream
@@ -100,7 +100,7 @@ def test_typed_option_without_effect_is_one_line(command, option, rest):
     found = request(command, rest | option, {})
     (line,) = found.ignored
     (name,) = option
-    assert line.startswith(f"ignored: --{name.replace('_', '-')} ")
+    assert in_flags(line).startswith(f"ignored: --{name.replace('_', '-')} ")
     value, default = values_of(found, name)
     assert value == default
 
