@@ -9,14 +9,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from pgcli.boxes import CORNERS
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
-from pgcli.inputs.readers import InputFile
+from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.records import Box, Rle
 from pgcli.rle import read_mask
 from pgcli.rows import finite_number, read_boxes
@@ -115,6 +115,37 @@ class ExampleColumns:
         return names[value] if 0 <= value < len(names) else None
 
 
+@dataclass(frozen=True)
+class ExampleReader:
+    """Reads the labelled rows of a table, for training, as ground truth and for imports.
+
+    With `has_blanks`, as in CSV, blank cells say nothing. `choices` counts rows by the columns that
+    were read, each before others with values.
+    """
+
+    columns: ExampleColumns = field(default_factory=ExampleColumns)
+    has_blanks: bool = False
+    choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, file: InputFile, columns: ExampleColumns | None = None) -> ExampleReader:
+        """The reader of a file's rows, with the names of its classes."""
+        columns = replace(columns or ExampleColumns(), class_names=classes_of(file))
+        return cls(columns, manifest_ending(file.path) in (".csv", ".tsv"))
+
+    def fields(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a row, None for blank cells: CSV has no other way to say nothing."""
+        if not self.has_blanks:
+            return row
+        return {name: value if str(value).strip() else None for name, value in row.items()}
+
+    def read(self, fields: Mapping[str, Any], where: str) -> Example:
+        """What the values of a row say. Raises UsageError, which says `where`."""
+        example = self.columns.read(fields, where)
+        self.choices.update(example.choices)
+        return example
+
+
 def label_of_folder(source: str, id_: str, hint: str = "") -> str:
     """The label of an image: the name of the folder right below the source. Raises UsageError."""
     parts = PurePosixPath(id_).parts
@@ -167,11 +198,6 @@ def classes_of(file: InputFile) -> dict[str, tuple[str, ...]]:
         return class_names(ParquetTable(file).layout.schema.metadata)
     except ManifestError:  # which reading its rows says
         return {}
-
-
-def without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells of a row of CSV, None for blank ones: CSV has no other way to say nothing."""
-    return {name: value if str(value).strip() else None for name, value in row.items()}
 
 
 def is_text(value: Any) -> bool:

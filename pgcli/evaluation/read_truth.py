@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
 from pgcli.labelled_rows import (
     ExampleColumns,
-    classes_of,
+    ExampleReader,
     label_of_folder,
     stated_size,
-    without_blanks,
 )
 from pgcli.output.reader import read_results, state_folder
 from pgcli.regions import prompt_with_region
@@ -97,34 +97,35 @@ def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
 def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
     """Add the rows of a manifest, a folder, or a result file. Raises UsageError."""
     options = ReadOptions(id_column=columns.id)
-    for row in table_rows(file, truths):
-        where = row.position
-        if row.fault is not None:
-            raise UsageError(f"{where} cannot be read: {row.fault.message}", hint=HINT)
-        truths.columns |= dict.fromkeys(row.values)
-        id_ = row_name(row, options)
-        if id_ is None:
-            raise UsageError(
-                f"{where}: it has neither {columns.id!r} nor a path in 'image'",
-                hint="rows are joined by id; --id-column names the column",
-            )
-        add_row(truths, id_, row.values, columns, where)
+    named = ExampleColumns(columns.prompt or None, columns.answer)
+    for part in table_files(file):
+        reader = replace(ExampleReader.of(part, named), choices=truths.choices)
+        for row in table_rows(part, truths):
+            if row.fault is not None:
+                raise UsageError(f"{row.position} cannot be read: {row.fault.message}", hint=HINT)
+            values = reader.fields(row.values)
+            truths.columns |= dict.fromkeys(values)
+            id_ = row_name(row._replace(values=values), options)
+            if id_ is None:
+                raise UsageError(
+                    f"{row.position}: it has neither {columns.id!r} nor a path in 'image'",
+                    hint="rows are joined by id; --id-column names the column",
+                )
+            add_row(truths, id_, values, reader, row.position)
 
 
 def add_row(
-    truths: Truths, id_: str, row: Mapping[str, Any], columns: TruthColumns, where: str
+    truths: Truths, id_: str, row: Mapping[str, Any], reader: ExampleReader, where: str
 ) -> None:
     """Add the truth of a row; one with an error says nothing. Raises UsageError."""
     if row.get("error") is not None:
         return
-    for name in filter(None, (columns.prompt, columns.answer)):
+    for name in reader.columns.named:
         if name not in row:
             raise UsageError(
                 f"{where}: there is no {name!r}", hint=f"its columns are: {', '.join(row)}"
             )
-    known = ExampleColumns(columns.prompt or None, columns.answer, truths.class_names)
-    example = known.read(row, where)
-    truths.choices.update(example.choices)
+    example = reader.read(row, where)
     truths.has_prompts |= example.prompt is not None
     prompt = None
     if example.prompt is not None:
@@ -133,26 +134,24 @@ def add_row(
     truths.add((id_, prompt), truth_of(example, group_values(row), stated_size(row)))
 
 
-def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
-    """The rows of a manifest, of the Parquet files of a folder, or of a result file."""
+def table_files(file: InputFile) -> list[InputFile]:
+    """The file, or the Parquet files of a folder that no run is writing. Raises UsageError."""
     folder = Path(file.path)
-    if file.url_reader is not None or not folder.is_dir():
-        yield from manifest_rows(file, truths)
-    elif state_folder(folder).exists():  # its newest rows are not in the folder yet
-        for number, values in enumerate(read_results(folder), 1):
+    if file.url_reader is not None or not folder.is_dir() or state_folder(folder).exists():
+        return [file]
+    if paths := sorted(folder.glob("*.parquet")):
+        return [InputFile(str(path), str(path)) for path in paths]
+    raise UsageError(
+        f"{file.name} is a folder without .parquet files, and without folders", hint=HINT
+    )
+
+
+def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
+    """The rows of a manifest, or of the folder of a run. Raises UsageError."""
+    if file.url_reader is None and Path(file.path).is_dir():  # its newest rows are not in it yet
+        for number, values in enumerate(read_results(Path(file.path)), 1):
             yield ManifestRow(f"{file.name}, row {number}", values)
-    else:
-        paths = sorted(folder.glob("*.parquet"))
-        if not paths:
-            raise UsageError(
-                f"{file.name} is a folder without .parquet files, and without folders", hint=HINT
-            )
-        for path in paths:
-            yield from manifest_rows(InputFile(str(path), str(path)), truths)
-
-
-def manifest_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
-    """The rows of a manifest, whose blank cells of CSV are None. Raises UsageError."""
+        return
     ending = manifest_ending(file.path)
     if ending is None or ending.startswith((".tar", ".tgz")):
         raise UsageError(f"{file.name} is not a table", hint=HINT)
@@ -160,7 +159,4 @@ def manifest_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     schema = table.schema()
     names = frozenset(() if schema is None else schema.names)
     truths.columns |= dict.fromkeys(sorted(names))
-    truths.class_names |= classes_of(file)
-    is_text = ending in (".csv", ".tsv")
-    for _, row in table.read(names, images=False):
-        yield row._replace(values=without_blanks(row.values)) if is_text else row
+    yield from (row for _, row in table.read(names, images=False))

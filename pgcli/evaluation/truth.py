@@ -32,18 +32,16 @@ class TruthColumns:
 class Truths:
     """The truth by id and prompt. `columns` are those of the file.
 
-    Rows are joined by their prompts as well where `has_prompts` is true. `class_names` are those of
-    columns whose integers stand for classes. `repeated` rows have a box of an earlier row.
-    `choices` counts rows by the columns that were read, each before others with values. `remarks`
-    are what else is said of the file. A tool that `swaps_sides` states the size of stored images
-    with boxes of upright ones.
+    Rows are joined by their prompts as well where `has_prompts` is true. `repeated` rows have a box
+    of an earlier row. `choices` counts rows by the columns that were read, each before others with
+    values. `remarks` are what else is said of the file. A tool that `swaps_sides` states the size of
+    stored images with boxes of upright ones.
     """
 
     name: str
     by_key: dict[Key, RowTruth] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
-    class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     repeated: int = 0
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
     remarks: dict[str, None] = field(default_factory=dict)

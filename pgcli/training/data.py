@@ -20,8 +20,7 @@ from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Item
 from pgcli.stores import Reader
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import RowErrors, RowStore, TrainingRow
-from pgcli.training.seeds import seed_of
+from pgcli.training.rows import RowErrors, RowStore, TrainingRow, seed_of
 
 #: Decoded images of a small data set are kept for its other rows and epochs: 3,500 of 224 x 224.
 KEPT_BYTES = 512 * 2**20

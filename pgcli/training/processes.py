@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.rendezvous import rendezvous
 
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError
-from pgcli.training.seeds import seed_of
+from pgcli.training.rows import seed_of
 from pgcli.training.sharding import is_sharded
 
 if TYPE_CHECKING:

@@ -21,6 +21,12 @@ RowKey = tuple[str, ...]
 IMAGE_ID = 2  # values of a key that is of all rows of an image
 
 
+def seed_of(*values: int | str) -> int:
+    """A seed of 63 bits that follows from the values, for a generator of its own."""
+    digest = hashlib.sha256(repr(values).encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
 class TargetText(NamedTuple):
     """What is learned of an image: a text, a label, or the answer to a prompt.
 

@@ -13,8 +13,7 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
-from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
-from pgcli.training.seeds import seed_of
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows, seed_of
 
 #: What is read first of images of equal size: compressed images differ in their last bytes.
 END_BYTES = 4096

@@ -19,7 +19,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
-from pgcli.labelled_rows import ExampleColumns, note_of_choices
+from pgcli.labelled_rows import ExampleColumns
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import same_images
@@ -316,11 +316,12 @@ def test_sizes_are_those_of_upright_images(store):
 def test_columns_that_were_read_before_others_are_counted(store):
     row = {"image": "a.png", "prefix": "what?", "suffix": "a star", "caption": "a big star"}
     other = {"image": "b.png", "prefix": "what?", "answer": "a cross"}
-    reader = RowReader()
+    events: list[Any] = []
+    reader = RowReader(on_event=events.append)
     reader.read([write_lines("rows.jsonl", row, other)], ReadOptions(), TrainingRows(store))
-    assert note_of_choices(reader.choices) == (
-        "'suffix' is read, not 'caption' (1 row); 'answer' is read (1 row)"
-    )
+    assert [event.text for event in events] == [
+        "rows.jsonl: 'suffix' is read, not 'caption' (1 row); 'answer' is read (1 row)"
+    ]
 
 
 def test_several_answers_are_one_row_with_the_most_frequent(store):

@@ -5,7 +5,6 @@ data sets with the same columns.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
@@ -19,11 +18,9 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.labelled_rows import (
     Example,
-    ExampleColumns,
-    classes_of,
+    ExampleReader,
     note_of_choices,
     stated_size,
-    without_blanks,
 )
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
@@ -49,29 +46,25 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
     Consecutive rows of one image have the same id. A row without an answer, and one of a result
     file with an error, is left out.
     """
-    ending = manifest_ending(str(file))
-    if ending is None:
+    if manifest_ending(str(file)) is None:
         raise UsageError(
             f"{file} is not a table or an archive",
             hint=f"name a file that ends in {', '.join(registry.names('manifests'))}",
         )
-    columns = ExampleColumns(class_names=classes_of(InputFile(str(file), str(file))))
+    reader = ExampleReader.of(InputFile(str(file), str(file)))
     options = ReadOptions(
-        optional_fields=(*columns.known, *ROW_COLUMNS), repeats_ids=True, allows_nulls=True
+        optional_fields=(*reader.columns.known, *ROW_COLUMNS), repeats_ids=True, allows_nulls=True
     )
-    has_blanks = ending in (".csv", ".tsv")
-    choices: Counter[tuple[str, ...]] = Counter()
     images = []
     for item in Inventory.scan([str(file)], options):
-        fields = without_blanks(item.fields) if has_blanks else item.fields
+        fields = reader.fields(item.fields)
         if fields.get("error") is not None:
             settings.counts.leave_out("rows with an error", item.id)
             continue
-        example = columns.read(fields, item.id)
-        choices.update(example.choices)
+        example = reader.read(fields, item.id)
         if (image := read_image(item, example, fields, file, settings)) is not None:
             images.append(image)
-    if note := note_of_choices(choices):
+    if note := note_of_choices(reader.choices):
         settings.counts.notes.append(note)
     labels = dict.fromkeys(box.label for image in images for box, _ in image.boxes)
     return Annotations(images, sorted(labels))

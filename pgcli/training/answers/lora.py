@@ -24,7 +24,7 @@ from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection
 from pgcli.model.paligemma import PaliGemma
 from pgcli.stores.files import read_json
-from pgcli.training.seeds import seed_of
+from pgcli.training.rows import seed_of
 
 #: Common with a rank of 8 (ms-swift), and the same for every rank: divided by the rank, it has the
 #: best learning rate depend little on it ("LoRA Without Regret", Schulman et al. 2025).

@@ -1,0 +1,163 @@
+"""The items of sources that are no manifests: result files, and files of annotations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.foreign_manifests import is_label_studio, read_head
+from pgcli.inputs.lines import MAX_LINE_BYTES
+from pgcli.inputs.options import REGION
+from pgcli.inputs.readers import InputFile
+from pgcli.output.lines import parse_row
+from pgcli.output.reader import REQUIRED, read_results
+from pgcli.pipeline.progress.events import Message, OnEvent
+from pgcli.records import COLUMNS, Item
+from pgcli.regions import parse_region
+from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.stores.files import open_regular, parse_path
+from pgcli.stores.urls import url_scheme
+from pgcli.wording import note
+
+#: The columns of result files that say why an image has no answer.
+ERROR_COLUMNS = ("error", "error_message")
+#: The columns by which a result file is known.
+COLUMNS_OF_RESULTS = REQUIRED.intersection(COLUMNS)
+
+
+def source_items(
+    name: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
+) -> Iterable[Item]:
+    """The items of a manifest, a folder, a result file or a file of annotations.
+
+    Annotated images have no prompts of their own where one is given for all rows.
+    """
+    is_manifest = options.image_column != ReadOptions.image_column
+    if name == "-" or url_scheme(name) or is_manifest:
+        return Inventory.scan([name], options)
+    path = Path(parse_path(name))
+    if (format := annotation_format(path)) is not None:
+        return annotated_items(path, format, options, prompt, on_event)
+    if not is_result_file(path):
+        return Inventory.scan([name], options)
+    return result_items(path, options, ImageLocator(on_event, url_reader=options.url_reader))
+
+
+def is_error_row(item: Item) -> bool:
+    """Whether an item is a row of a result file that has an error in place of an answer."""
+    fields = item.fields
+    return all(name in fields for name in ERROR_COLUMNS) and fields["error"] is not None
+
+
+def is_result_file(path: Path) -> bool:
+    """Whether the path is an output of an answering command, by its columns."""
+    if path.is_dir():
+        return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
+    names: Iterable[str] = ()
+    if path.is_file() and path.suffix.lower() == ".parquet":
+        from pgcli.inputs.parquet import ParquetTable  # slow to import
+
+        try:
+            names = ParquetTable(InputFile(str(path), str(path))).schema().names
+        except ManifestError:  # which opening it as a source says
+            return False
+    elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):
+        with open_regular(path) as file:
+            names = parse_row(file.readline(MAX_LINE_BYTES)) or ()
+    return set(names) >= COLUMNS_OF_RESULTS
+
+
+def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
+    """The rows of a result file as items with their columns.
+
+    An image is searched for beside the file, as that of a manifest, and where its run found it.
+    Raises UsageError for a column that a row does not have.
+    """
+    for number, row in enumerate(read_results(output)):
+        if not options.names.accepts(str(row["id"])):
+            continue
+        fields = fields_of(row, options, str(output))
+        item = Item(number, str(row["id"]), str(row["image"]), fields=fields)
+        if is_error_row(item):
+            yield item
+            continue
+        located = image_beside(output, item) or locator.item(number, ImageRef.of(row, output))
+        yield replace(
+            item,
+            path=located.path,
+            data=located.data,
+            fault=located.fault,
+            root=located.root,
+        )
+
+
+def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[str, object]:
+    """The columns of a row that are read."""
+    for column in options.fields:
+        if column not in row:
+            raise UsageError(
+                f"{name} has no column {column!r}", hint=f"its columns are: {', '.join(row)}"
+            )
+    return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
+
+
+def image_beside(output: Path, item: Item) -> Item | None:
+    """The image whose path is relative to the folder of the result file, if it exists."""
+    path = os.path.join(output.parent, parse_path(item.image))  # noqa: PTH118 - a path as written
+    try:
+        return Item(item.index, item.id, item.image, path) if os.path.isfile(path) else None  # noqa: PTH113
+    except ValueError:  # a NUL, which no file name has
+        return None
+
+
+def annotation_format(path: Path) -> str | None:
+    """The format of a file or folder of annotations; None for another source."""
+    if path.is_dir():
+        return "yolo" if (path / "data.yaml").is_file() else None
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return None
+    head = read_head(InputFile(str(path), str(path)))
+    if not head.startswith(b"["):
+        return "coco"
+    return "labelstudio" if is_label_studio(head) else None
+
+
+def annotated_items(
+    path: Path, format: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
+) -> Iterator[Item]:
+    """The rows that `pgcli import` makes of annotations, as items with their columns."""
+    from pgcli.results.imports.rows import TruthRows
+    from pgcli.results.imports.truth import ImportSettings
+    from pgcli.results.imports.upright import read_annotations
+
+    root = path if path.is_dir() else path.parent
+    settings = ImportSettings(root)
+    annotations = read_annotations(format, path, settings)
+    images = {image.id: image.image for image in annotations.images}
+    rows = TruthRows(annotations, root, prompt)
+    rows.check_ids()
+    for number, row in enumerate(rows):
+        if not options.names.accepts(str(row["id"])):
+            continue
+        fields = fields_of(row, options, str(path))
+        if prompt is not None:
+            fields = {name: value for name, value in fields.items() if name != "prompt"}
+        region = row.get(REGION)
+        yield Item(
+            number,
+            row["id"],
+            row["image"],
+            images[row["id"]],
+            region=region and parse_region(region),
+            fields=fields,
+        )
+    for text in settings.counts.notes:
+        on_event(Message(f"{path}: {text}"))
+    for count, text in rows.notes(settings.counts):
+        if count:
+            on_event(Message(f"{path}: {note(count, text)}"))
