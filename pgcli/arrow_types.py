@@ -22,6 +22,7 @@ MISMATCHES = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
 
 TYPES_HINT = "convert the column; another -o starts anew, --overwrite writes all rows again"
 MAX_SHOWN = 60  # characters of a value in a message
+GUESSED_VALUES = 1000  # of a column whose type is guessed, at a time
 #: Types whose values may have each other's types, where these hold them.
 KINDS: Sequence[Sequence[Any]] = (
     (types.is_integer, types.is_floating, types.is_decimal),
@@ -180,3 +181,34 @@ def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
         for field in schema
     ]
     return pyarrow.Table.from_arrays(columns, schema=schema)
+
+
+class GuessedType:
+    """The type that holds all values of a column of JSON exactly; text if there is none.
+
+    Integers and fractions are fractions if each integer is one exactly.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: set[pyarrow.DataType] = set()
+        self._are_fractions = True
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        """Count one more value."""
+        self._values.append(value)
+        if len(self._values) == GUESSED_VALUES:
+            self._guess()
+
+    def kind(self) -> pyarrow.DataType:
+        """The type of the values so far."""
+        self._guess()
+        if self._are_fractions and self._kinds == {pyarrow.int64(), pyarrow.float64()}:
+            return pyarrow.float64()
+        return common_type(self._kinds, exact=True)
+
+    def _guess(self) -> None:
+        column, self._values = json_column(self._values), []
+        if column.type == pyarrow.int64():
+            self._are_fractions &= can_cast(column, pyarrow.float64())
+        self._kinds |= {column.type} - {NULL}

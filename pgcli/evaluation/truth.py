@@ -34,8 +34,8 @@ class Truths:
 
     Rows are joined by their prompts as well where `has_prompts` is true. `repeated` rows have a box
     of an earlier row. `choices` counts rows by the columns that were read, each before others with
-    values. `remarks` are what else is said of the file. A tool that `swaps_sides` states the size of
-    stored images with boxes of upright ones.
+    values. `remarks` are what else is said of the file. A tool that `swaps_sides` states the size
+    of stored images with boxes of upright ones.
     """
 
     name: str

@@ -8,14 +8,13 @@ from array import array
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import islice
-from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
 from pgcli import registry
-from pgcli.arrow_types import NULL, can_cast, common_type, json_column
+from pgcli.arrow_types import GuessedType
 from pgcli.errors import ManifestError
 from pgcli.inputs.file_table import NAMED, TABLE, FileRecord
 from pgcli.inputs.options import (
@@ -290,63 +289,38 @@ class Table:
         """
         options, schema, stated = self._options, self.schema(), self.stated_rows()
         columns = self.record.columns or () if schema is None else schema.names
-        known = dict.fromkeys([*columns, *self.partitions])
-        self._set_columns(known)
+        scanned = ScannedRows(options, [*columns, *self.partitions], has_schema=schema is not None)
+        self._set_columns(scanned.columns)
         if schema is not None:
             self.check_columns()
         checked = {options.id_column} | ({options.image_column} if options.names else set())
         checked |= {REGION} if options.refuses_regions else set()
-        kept = named_columns(options.keep) if schema is None else ()
-        guesses = {column.source: GuessedType() for column in kept}
-        hashes, offsets, numbers, chosen = (array("q") for _ in range(4))
-        rows: Iterator[tuple[Mark, ManifestRow]] = iter(())
-        is_read = stated is None or not checked.isdisjoint(known)
-        if is_read:
-            rows = self.read(frozenset(checked.union(guesses)), mark, images=False)
-        total, counted, has_numbers = 0 if is_read else stated or 0, 0, False
-        for total, (begin, row) in enumerate(rows, 1):
-            if (total - 1) % EVERY == 0:
-                options.track(total - counted)
-                counted = total
-                offsets.append(begin.offset)
-                numbers.append(begin.number)
-            if (
-                schema is None
-                and len(known) < MAX_COLUMNS
-                and not row.values.keys() <= known.keys()
-            ):
-                known |= dict.fromkeys(row.values)
-                if ALL in options.keep:
-                    guesses |= {name: GuessedType() for name in known if name not in guesses}
-            name = check_row(row, options)
-            if options.names:
-                if not options.names.accepts(name or row_name(row, options) or ""):
-                    continue
-                chosen.append(total - 1)
-            if name is not None:
-                hashes.append(hash(name))
-                has_numbers = has_numbers or name.isdecimal()
-            for column, guess in guesses.items():
-                guess.add(row.values.get(column))
-        options.track(total - counted)
-        self._set_columns(known)
+        total = stated or 0
+        if stated is None or not checked.isdisjoint(scanned.columns):
+            wanted = frozenset(checked.union(scanned.guesses))
+            for begin, row in self.read(wanted, mark, images=False):
+                scanned.add(begin, row)
+            total = scanned.rows
+        options.track(total - scanned.tracked)
+        self._set_columns(scanned.columns)
         if total:
             self.check_columns()
-        types = {name: guess.kind() for name, guess in guesses.items()}
+        types = {name: guess.kind() for name, guess in scanned.guesses.items()}
         if schema is not None:
             types = dict(zip(schema.names, schema.types, strict=True))
         sources = {column.source for column in self.kept} & types.keys()
-        self.has_excluded = bool(options.names) and len(chosen) < total
-        self.has_unnamed = has_numbers and len(hashes) < (len(chosen) if options.names else total)
+        rows = len(scanned.chosen) if options.names else total
+        self.has_excluded = rows < total
+        self.has_unnamed = scanned.has_numbers and len(scanned.hashes) < rows
         self.record = self.record._replace(
-            rows=len(chosen) if options.names else total,
+            rows=rows,
             types=pa.schema([(name, types[name]) for name in sources]).serialize().to_pybytes(),
-            offsets=tuple(offsets) if stated is None else None,
-            numbers=tuple(numbers) if stated is None else None,
-            chosen=tuple(chosen) if options.names else None,
+            offsets=tuple(scanned.offsets) if stated is None else None,
+            numbers=tuple(scanned.numbers) if stated is None else None,
+            chosen=tuple(scanned.chosen) if options.names else None,
             digest=self._digest(self.file.size)[0] if self._is_digested else None,
         )
-        return hashes
+        return scanned.hashes
 
     def check_columns(self) -> None:
         """Raise UsageError for a needed column that does not exist."""
@@ -396,35 +370,51 @@ class Table:
         return digest.digest(), count, last == b"\n" or following in (b"", b"\r", b"\n")
 
 
-class GuessedType:
-    """The type that holds all values of a column of JSON exactly; text if there is none.
+class ScannedRows:
+    """What the rows of a table say, each of which is added once.
 
-    Integers and fractions are fractions if each integer is one exactly.
+    `columns` are those that any row names, `guesses` the types of the kept ones where the file has
+    no schema, `chosen` the numbers of the rows that names choose. `offsets` and `numbers` are the
+    marks of each 1,000th row, `hashes` those of ids, which are numbers where `has_numbers` says so.
     """
 
-    def __init__(self) -> None:
-        self._kinds: set[pa.DataType] = set()
-        self._are_fractions = True
-        self._values: list[Any] = []
+    def __init__(self, options: ReadOptions, columns: Iterable[str], *, has_schema: bool):
+        self._options, self._has_schema = options, has_schema
+        self.columns = dict.fromkeys(columns)
+        kept = () if has_schema else named_columns(options.keep)
+        self.guesses = {column.source: GuessedType() for column in kept}
+        self.hashes, self.offsets, self.numbers, self.chosen = (array("q") for _ in range(4))
+        self.rows = self.tracked = 0
+        self.has_numbers = False
 
-    def add(self, value: Any) -> None:
-        """Count one more value."""
-        self._values.append(value)
-        if len(self._values) == EVERY:
-            self._guess()
+    def add(self, begin: Mark, row: ManifestRow) -> None:
+        """Count a row, which begins at a mark. Raises ManifestError for one without a name."""
+        options = self._options
+        if self.rows % EVERY == 0:
+            options.track(self.rows + 1 - self.tracked)
+            self.tracked = self.rows + 1
+            self.offsets.append(begin.offset)
+            self.numbers.append(begin.number)
+        self.rows += 1
+        if not self._has_schema and not row.values.keys() <= self.columns.keys():
+            self._add_columns(row.values)
+        name = check_row(row, options)
+        if options.names:
+            if not options.names.accepts(name or row_name(row, options) or ""):
+                return
+            self.chosen.append(self.rows - 1)
+        if name is not None:
+            self.hashes.append(hash(name))
+            self.has_numbers = self.has_numbers or name.isdecimal()
+        for column, guess in self.guesses.items():
+            guess.add(row.values.get(column))
 
-    def kind(self) -> pa.DataType:
-        """The type of the values so far."""
-        self._guess()
-        if self._are_fractions and self._kinds == {pa.int64(), pa.float64()}:
-            return pa.float64()
-        return common_type(self._kinds, exact=True)
-
-    def _guess(self) -> None:
-        column, self._values = json_column(self._values), []
-        if column.type == pa.int64():
-            self._are_fractions &= can_cast(column, pa.float64())
-        self._kinds |= {column.type} - {NULL}
+    def _add_columns(self, names: Iterable[str]) -> None:
+        if len(self.columns) < MAX_COLUMNS:
+            self.columns |= dict.fromkeys(names)
+            if ALL in self._options.keep:
+                new = (name for name in self.columns if name not in self.guesses)
+                self.guesses |= {name: GuessedType() for name in new}
 
 
 def partition_columns(path: str) -> dict[str, str | None]:

@@ -210,11 +210,7 @@ def train_rows(
     earlier = {} if options.overwrite else read_json(options.folder / RUN) or {}
     if not earlier.get("result", {}).get("complete"):
         processes.from_first(lambda: check_images(rows, options))
-    checkpoint, model = None, options.model
-    if model is not None:
-        if processes.count > 1:  # the first downloads what is missing
-            processes.from_first(lambda: str(find_model(model, options.revision)))
-        checkpoint = find_model(model, options.revision)
+    checkpoint = find_checkpoint(options, find_model, processes)
     record = run_record(options, rows.read, checkpoint)
     resumes = check_run(options, record)
     inputs = TaskInputs(
@@ -250,16 +246,39 @@ def train_rows(
             "nothing was trained: no image of its updates could be read",
             hint="correct the images, and begin again with <--overwrite>",
         )
-    has_lost = any(line.get("lost") for line in lines)
+    has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
+    return summary_of(trainer, rows, faults, seconds, INCOMPLETE if has_lost else 0)
+
+
+def find_checkpoint(
+    options: TrainOptions, find_model: FindModel, processes: Processes
+) -> Checkpoint | None:
+    """The model to begin with, which the first process downloads; None for random weights."""
+    model = options.model
+    if model is None:
+        return None
+    if processes.count > 1:
+        processes.from_first(lambda: str(find_model(model, options.revision)))
+    return find_model(model, options.revision)
+
+
+def summary_of(
+    trainer: Trainer,
+    rows: LearningRows,
+    faults: Mapping[RowKey, str],
+    seconds: float,
+    exit_code: int,
+) -> TrainingSummary:
+    """The summary of a run that ended; all rows of an unreadable image count."""
     lost = sum(part.count_lost(faults) for part in rows.read)
     return TrainingSummary(
-        len(rows.read[0]),
-        trainer.progress.step,
-        trainer.progress.best,
-        faults,
-        lost + sum(len(key) > IMAGE_ID for key in faults),
-        seconds,
-        INCOMPLETE if unreadable or has_lost else 0,
+        rows=len(rows.read[0]),
+        steps=trainer.progress.step,
+        best=trainer.progress.best,
+        unusable=faults,
+        count_unusable=lost + sum(len(key) > IMAGE_ID for key in faults),
+        seconds=seconds,
+        exit_code=exit_code,
     )
 
 

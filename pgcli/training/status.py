@@ -8,7 +8,7 @@ from typing import Any
 
 from pgcli.output.reader import state_folder
 from pgcli.pipeline.state.owner import LOCK
-from pgcli.stores import Held, LocalStore
+from pgcli.stores import LocalStore
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 
@@ -52,7 +52,8 @@ def read_training_status(output: str) -> TrainingStatus | None:
         return None
     lines, result = read_metrics(folder / METRICS), record.get("result", {})
     state = "complete" if result.get("complete") else "stopped"
-    if is_locked(state_folder(folder)):
+    held = state_folder(folder)
+    if held.is_dir() and LocalStore(held).is_locked(LOCK):
         state = "running"
     evaluations = [line for line in lines if "eval_loss" in line]
     best = result.get("best") or {
@@ -64,14 +65,3 @@ def read_training_status(output: str) -> TrainingStatus | None:
     return TrainingStatus(
         output, state, last.get("step", 0), record.get("steps"), last.get("loss"), best
     )
-
-
-def is_locked(state: Path) -> bool:
-    """Whether another process has the state folder of a run."""
-    if not (state / LOCK).exists():
-        return False
-    try:
-        with LocalStore(state).lock(LOCK, timeout_seconds=0):
-            return False
-    except Held:
-        return True
