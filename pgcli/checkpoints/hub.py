@@ -373,7 +373,7 @@ def _unreachable(name: str, error: Exception) -> ModelUnavailable:
     elif not constants.ENDPOINT.startswith(("http://", "https://")):
         hint = "HF_ENDPOINT is not the address of a Hub: unset it for https://huggingface.co"
     return ModelUnavailable(
-        f"{name} is not in the cache as a whole, and {constants.ENDPOINT} does not serve it: "
+        f"{name} is not complete in the cache, and {constants.ENDPOINT} does not serve it: "
         f"{reason}",
         hint=hint,
     )
@@ -382,7 +382,7 @@ def _unreachable(name: str, error: Exception) -> ModelUnavailable:
 def _offline(name: str) -> ModelUnavailable:
     folder = name.rpartition("/")[2]
     return ModelUnavailable(
-        f"{name} is not in the cache as a whole, and HF_HUB_OFFLINE forbids downloading it",
+        f"{name} is not complete in the cache, and HF_HUB_OFFLINE forbids downloading it",
         hint="`unset HF_HUB_OFFLINE`; or where there is a network `hf download "
         f"{name} --local-dir {folder}`, bring that folder here, and name it: <--model {folder}>",
     )

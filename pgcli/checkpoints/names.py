@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 #: Pairs of a name in a checkpoint and in the model.
 Pairs = tuple[tuple[str, str], ...]
-#: A fused parameter, and the stored tensors that fill its rows, each with its share of them.
-Fused = tuple[str, tuple[tuple[str, int], ...]]
-QKV: Fused = (".qkv_proj.", ((".q_proj.", 1), (".k_proj.", 1), (".v_proj.", 1)))
-GATE_UP: Fused = (".gate_up_proj.", ((".gate_proj.", 1), (".up_proj.", 1)))
+#: Parts of the names of fused parameters, and of the stored tensors that fill their rows.
+QKV = ".qkv_proj."
+FUSED = {QKV: (".q_proj.", ".k_proj.", ".v_proj."), ".gate_up_proj.": (".gate_proj.", ".up_proj.")}
 #: What wrappers of a model put into the names of its tensors: DataParallel and PEFT before them,
 #: torch.compile, FSDP and activation checkpointing before the names of any module.
 _WRAPPERS = re.compile(
@@ -34,35 +33,34 @@ class TensorNames:
     `prefixes` are pairs of beginnings of names, of which the first that fits counts in both
     directions; of several for one name of the model, the others are those of other versions, which
     are read. `parts` are pairs of what is replaced after the prefix. Tensors of a name that matches
-    `unused` are skipped. `fused` are the parameters that are stored in several tensors. Parameters
-    in `dimensions` are stored with leading ones up to that many dimensions.
+    `unused` are skipped. Parameters in `dimensions` are stored with leading ones up to that many
+    dimensions.
     """
 
     prefixes: Pairs
     parts: Pairs = ()
     unused: str = r"(?!)"
-    fused: Sequence[Fused] = (QKV, GATE_UP)
     dimensions: Mapping[str, int] = field(default_factory=dict)
 
     def canonical(self, name: str) -> str:
         """The model's name for a checkpoint's tensor; the same name if it is not in the table."""
-        for prefix, model_prefix in self.prefixes:
-            if name.startswith(prefix):
-                suffix = name.removeprefix(prefix)
-                for part, model_part in self.parts:
-                    suffix = suffix.replace(part, model_part)
-                return model_prefix + suffix
-        return name
+        return self._renamed(name, 0, 1) or name
 
     def hub_name(self, name: str) -> str:
         """The checkpoint's name for a tensor of the model. Raises ValueError if there is none."""
-        for prefix, model_prefix in self.prefixes:
-            if name.startswith(model_prefix):
-                suffix = name.removeprefix(model_prefix)
-                for part, model_part in self.parts:
-                    suffix = suffix.replace(model_part, part)
-                return prefix + suffix
+        if renamed := self._renamed(name, 1, 0):
+            return renamed
         raise ValueError(f"{name} is not a tensor of the model")
+
+    def _renamed(self, name: str, old: int, new: int) -> str | None:
+        """The name with the prefix and the parts of the other side of the pairs."""
+        for prefix in self.prefixes:
+            if name.startswith(prefix[old]):
+                suffix = name.removeprefix(prefix[old])
+                for part in self.parts:
+                    suffix = suffix.replace(part[old], part[new])
+                return prefix[new] + suffix
+        return None
 
     def is_unused(self, name: str) -> bool:
         """Whether the checkpoint's tensor is of a part that the model does not have."""

@@ -16,7 +16,7 @@ from torch import nn
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.families import family_of_model
+from pgcli.checkpoints.families import Family, family_of_model
 from pgcli.checkpoints.families.paligemma import PALIGEMMA
 from pgcli.checkpoints.names import TensorNames
 from pgcli.checkpoints.safetensors_files import (
@@ -47,9 +47,7 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     missing = dict(meta_model(model.config).named_parameters()).keys() - names
     if missing:
         raise ValueError(f"{min(missing)} is packed, quantized or adapted, and cannot be saved")
-    _write_model(
-        folder, PALIGEMMA.write(model.config), stored_tensors(model, PALIGEMMA.names, dtype), dtype
-    )
+    _write_model(model, folder, PALIGEMMA, PALIGEMMA.write(model.config), dtype)
 
 
 def save_checkpoint(
@@ -107,13 +105,14 @@ def save_encoder(
     values = family.write(model.config)
     if isinstance(model, TwoTowers):
         values["text_config"] |= {"pad_token_id": pad_token, "bos_token_id": None}
-    _write_model(folder, values, stored_tensors(model, family.names, dtype), dtype)
+    _write_model(model, folder, family, values, dtype)
 
 
 def _write_model(
-    folder: Path, values: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype
+    model: nn.Module, folder: Path, family: Family, values: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    write_files(folder, values | {"dtype": str(dtype).removeprefix("torch.")}, tensors)
+    values = values | {"dtype": str(dtype).removeprefix("torch.")}
+    write_files(folder, values, stored_tensors(model, family.names, dtype))
 
 
 def stored_tensors(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.names import QKV, TensorNames, without_wrappers
+from pgcli.checkpoints.names import FUSED, QKV, TensorNames, without_wrappers
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -148,7 +148,7 @@ def load_encoder(
     Raises as `load`.
     """
     stored, model = find_tensors(folder, names), meta_encoder(config)
-    _check_tensors(stored, param_slices(model, names), names)
+    _check_tensors(stored, param_slices(model), names)
     return _read_parts(model, [model], stored, names, dtype, device)
 
 
@@ -179,7 +179,7 @@ def _read_parts(
 
     Meanwhile a thread reads the next one.
     """
-    slices = param_slices(model.eval(), names)
+    slices = param_slices(model.eval())
     owned = _parameters_of_parts(model, parts)
 
     def start(part: nn.Module) -> Future[None]:
@@ -280,7 +280,7 @@ def find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
     return tensors
 
 
-def param_slices(model: nn.Module, names: TensorNames = PALIGEMMA) -> dict[str, ParamSlice]:
+def param_slices(model: nn.Module) -> dict[str, ParamSlice]:
     """The parameter, or the part of a fused parameter, that each stored tensor fills."""
     slices = {}
     for parameter, tensor in model.named_parameters():
@@ -288,25 +288,23 @@ def param_slices(model: nn.Module, names: TensorNames = PALIGEMMA) -> dict[str, 
             slices[parameter] = ParamSlice(parameter, 0, ())
             continue
         start = 0
-        for name, rows in _stored_parts(parameter, tensor.shape[0], model, names):
+        for name, rows in _stored_parts(parameter, tensor.shape[0], model):
             shape = (rows, *tensor.shape[1:])
             slices[name] = ParamSlice(parameter, start, shape)
             start += rows
     return slices
 
 
-def _stored_parts(
-    parameter: str, rows: int, model: nn.Module, names: TensorNames
-) -> list[tuple[str, int]]:
+def _stored_parts(parameter: str, rows: int, model: nn.Module) -> list[tuple[str, int]]:
     """The names and row counts of the stored tensors that make up a parameter."""
-    fused, parts = next((entry for entry in names.fused if entry[0] in parameter), ("", (("", 1),)))
-    shares = [share for _, share in parts]
-    if fused == QKV[0] and isinstance(model, PaliGemma) and parameter.startswith("decoder."):
+    fused, parts = next((entry for entry in FUSED.items() if entry[0] in parameter), ("", ("",)))
+    shares = [1] * len(parts)
+    if fused == QKV and isinstance(model, PaliGemma) and parameter.startswith("decoder."):
         decoder = model.config.decoder
         shares = [decoder.num_heads, decoder.num_kv_heads, decoder.num_kv_heads]
     return [
         (parameter.replace(fused, name), rows * share // sum(shares))
-        for (name, _), share in zip(parts, shares, strict=True)
+        for name, share in zip(parts, shares, strict=True)
     ]
 
 

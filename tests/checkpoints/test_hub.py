@@ -384,7 +384,7 @@ class TestOffline:
         (find(NAME).folder / lost).resolve().unlink()
         hub.requests.clear()
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        assert "not in the cache as a whole, and HF_HUB_OFFLINE forbids" in refusal()[0]
+        assert "not complete in the cache, and HF_HUB_OFFLINE forbids" in refusal()[0]
         assert hub.requests == []
 
     @pytest.mark.parametrize("trouble", ["gone", "503", "token"])
@@ -417,9 +417,7 @@ class TestOffline:
         url = url.format(hub.url.removeprefix("http://"))
         point_to(monkeypatch, url)
         message, hint = refusal()
-        assert message.startswith(
-            f"{NAME} is not in the cache as a whole, and {url} does not serve"
-        )
+        assert message.startswith(f"{NAME} is not complete in the cache, and {url} does not serve")
         assert reason in message
         assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
 
