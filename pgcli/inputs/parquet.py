@@ -239,9 +239,6 @@ class ParquetTable(Table):
         except pa.ArrowException:
             return Part(rows, None, DAMAGED)
         fault = LARGE_ROW if header["is_large"] else None
-        if "encrypted" in header:
-            message = f"The column {header['encrypted']!r} of the Parquet file is encrypted."
-            fault = Fault("unsupported_format", message)
         return Part(header["rows"], batch, fault)
 
     def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:

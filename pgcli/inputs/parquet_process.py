@@ -152,7 +152,6 @@ class OpenTable:
         for path in self._paths:
             for name in accumulate(path.split("."), lambda name, field: f"{name}.{field}"):
                 self._below.setdefault(name, []).append(path)
-        self._encrypted = self._encrypted_columns(source)
         # the batches of some columns of a group, and of these the last one, with its first row
         self._key: tuple[Any, ...] = ()
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -161,12 +160,11 @@ class OpenTable:
     def answer(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Buffer]:
         """The schema and the ends of the row groups, or the first of the rows that are asked for.
 
-        A row that is too large lacks its image, or all of its columns. Encrypted columns are left
-        out, and the first one is named.
+        A row that is too large lacks its image, or all of its columns.
         """
         if request["columns"] is None:
             return {"ends": self._ends}, self._file.schema_arrow.serialize()
-        columns = self._readable(request)
+        columns = self._leaf_paths(request)
         stop = min(request["stop"], self._ends[bisect_right(self._ends, request["start"])])
         batch, rows = NO_ROWS, stop - request["start"]
         if columns:
@@ -176,9 +174,6 @@ class OpenTable:
                 batch = batch.slice(0, len(batch) // 2)
             rows = len(batch)
         header = {"rows": rows, "is_large": batch.nbytes > MAX_ROW_BYTES}
-        for name in request["columns"]:
-            if not self._encrypted.isdisjoint(self._leaves(name)):
-                header.setdefault("encrypted", name)
         if header["is_large"]:
             names = [name for name in batch.schema.names if name != request["image"]]
             batch = batch.select(names)
@@ -193,7 +188,7 @@ class OpenTable:
         row = request["start"] + rows
         if row < request["stop"] and row == self._first + len(self._batch):
             try:
-                self._batch_at(row, self._readable(request))
+                self._batch_at(row, self._leaf_paths(request))
             except (MemoryError, TooLarge, *BROKEN):
                 self._key = ()  # the group is read again, and this is raised, when it is asked for
 
@@ -213,28 +208,9 @@ class OpenTable:
             self._batch = next(self._batches)
         return self._batch
 
-    def _encrypted_columns(self, source: Any) -> set[str]:
-        """The paths of the columns that are encrypted, which pyarrow's metadata does not say.
-
-        A footer in plain text has a signature then.
-        """
-        source.seek(-8, os.SEEK_END)
-        length = int.from_bytes(source.read(4), "little")
-        groups = [number for number, end in enumerate(self._ends) if end]
-        if length == self._file.metadata.serialized_size or not groups:
-            return set()
-        encrypted = set()
-        for path in self._paths:
-            try:
-                next(self._file.iter_batches(1, row_groups=groups[:1], columns=[path]), None)
-            except OSError as problem:
-                encrypted |= {path} if "decrypt" in str(problem) else set()
-        return encrypted
-
-    def _readable(self, request: Mapping[str, Any]) -> list[str]:
-        """The paths of the columns that are asked for, without encrypted ones."""
-        leaves = (path for name in request["columns"] for path in self._leaves(name))
-        return [path for path in leaves if path not in self._encrypted]
+    def _leaf_paths(self, request: Mapping[str, Any]) -> list[str]:
+        """The paths of the columns that are asked for."""
+        return [path for name in request["columns"] for path in self._leaves(name)]
 
     def _leaves(self, name: str) -> list[str]:
         """The paths of a column, or of a field `column.field` of its structs or lists of them."""
@@ -245,7 +221,7 @@ class OpenTable:
     def _group_batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a row group, in plain types, about BATCH_BYTES at a time."""
         metadata = self._file.metadata.row_group(group)
-        # pyarrow ends the process where the metadata of an encrypted column is asked for
+        # of an encrypted column, pyarrow ends the process here
         chunks = [metadata.column(n) for n, path in enumerate(self._paths) if path in columns]
         packed = sum(chunk.total_compressed_size for chunk in chunks)
         row_bytes = sum(chunk.total_uncompressed_size for chunk in chunks) // metadata.num_rows
