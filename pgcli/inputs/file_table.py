@@ -32,8 +32,8 @@ class FileRecord(NamedTuple):
     Of a table: `columns` that its rows name; `types`, the Arrow schema of the kept columns;
     `offsets` and `numbers`, the marks of each 1,000th row from the first; the numbers of the
     `chosen` rows, where names choose some; and of local lines the `digest` of the file's first
-    `size` bytes. Of an archive: how many members are `skipped` by ending, how many rows are of
-    samples that were `split`, and pairs of rows that have `repeated` members.
+    `size` bytes. Of an archive: how many members are `skipped` by ending, and how many rows are of
+    samples that were `split`.
 
     A later record of the same file has its newest size and time. It has the rows that were appended
     to a table of lines, or none: of an image, or of a table of as many rows, that was replaced
@@ -56,7 +56,6 @@ class FileRecord(NamedTuple):
     chosen: Sequence[int] | None = None
     skipped: Sequence[tuple[str, int]] | None = None
     split: int | None = None
-    repeated: Sequence[int] | None = None
 
 
 INTEGERS = pa.list_(pa.int64())
@@ -78,7 +77,6 @@ SCHEMA = pa.schema(
         ("chosen", INTEGERS),
         ("skipped", pa.map_(pa.string(), pa.int64())),
         ("split", pa.int64()),
-        ("repeated", INTEGERS),
     ]
 )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import tarfile
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -159,8 +158,7 @@ class SampleReader:
     image, and the bytes are not read; without `images` it has neither.
 
     `skipped` counts members by ending; `split` counts the rows of groups that were split, and
-    `example` is what follows the key in the name of such an image without a number. Without
-    `images`, `hashes` are those of the images' names.
+    `example` is what follows the key in the name of such an image without a number.
     """
 
     archive: str
@@ -172,7 +170,6 @@ class SampleReader:
     skipped: Counter[str] = field(default_factory=Counter)
     split: int = 0
     example: str = ""
-    hashes: array[int] = field(default_factory=lambda: array("q"))
 
     def __post_init__(self) -> None:
         name = self.image_column.lower().removeprefix(".")
@@ -280,8 +277,6 @@ class SampleReader:
                 self.example = self.example or image.endings
             fault = fault or image.fault() or text_fault
             span = (image.info.offset_data, image.info.size) if self.has_spans else None
-        if not self.images:
-            self.hashes.append(hash(name))
         data = image.data if image is not None else None
         values[self.image_column] = {"path": f"{self.archive}/{name}", "bytes": data}
         return ManifestRow(f"{self.archive}, sample {display_name(key)}", values, fault, span)

@@ -128,10 +128,6 @@ class Table:
         """The number of rows that the file states. Its marks are numbers of rows then."""
         return None
 
-    def row_fault(self, number: int) -> Fault | None:
-        """The fault of a row that only its table knows of."""
-        return None
-
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
         """The column of images of some rows, if all are texts that are read without Python."""
         return None
@@ -226,8 +222,6 @@ class Table:
             place: dict[str, str | None] = self.partitions
             if SOURCE in columns:
                 place = {SOURCE: row.position, **place}
-            if fault := self.row_fault(number):
-                row = row._replace(fault=fault)
             yield number, row._replace(values={**place, **row.values}) if place else row
 
     def _locate(self, path: str) -> ImageLocation:

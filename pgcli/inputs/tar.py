@@ -11,17 +11,14 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.inputs.readers import START, InputFile, ManifestRow, Mark, describe_endings
 from pgcli.inputs.samples import ALONE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
-from pgcli.records import Fault
 
 #: Headers may state lengths of their own, and tarfile would read as much at once.
 MAX_READ_BYTES = 16 * 2**20
@@ -92,13 +89,11 @@ class TarTable(Table):
             ) from problem
 
     def scan(self, mark: Mark = START) -> array[int]:
-        """See `Table`. The record also says what is no part of a row, and which rows are twice."""
+        """See `Table`. The record also says what is no part of a row."""
         hashes = super().scan(mark)
         samples = self.samples
         self.record = self.record._replace(
-            skipped=tuple(samples.skipped.items()),
-            split=samples.split,
-            repeated=self._repeated(samples.hashes),
+            skipped=tuple(samples.skipped.items()), split=samples.split
         )
         return hashes
 
@@ -118,40 +113,6 @@ class TarTable(Table):
             if example := self.samples.example:
                 hint += f"; of several images of a sample, <--image-column {example}> chooses one"
             raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
-
-    def _repeated(self, hashes: array[int]) -> tuple[int, ...]:
-        """The numbers of rows whose image is also that of an earlier row, each behind this one's.
-
-        The `hashes` are those of the rows' images.
-        """
-        ordered = np.sort(np.frombuffer(hashes, np.int64))
-        suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-        first, repeated = dict[str, int](), list[int]()
-        rows = self.read(frozenset(), images=False) if suspects else ()
-        for number, (_, row) in enumerate(rows):
-            name = row.values[self.image_column]["path"]
-            if hash(name.removeprefix(f"{self.file.name}/")) in suspects:
-                earlier = first.setdefault(name, number)
-                repeated += [earlier, number] if earlier < number else []
-        return tuple(repeated)
-
-    @cached_property
-    def _pairs(self) -> dict[int, int]:
-        """The rows that are in the archive twice, each with its first other one."""
-        numbers = iter(self.record.repeated or ())
-        pairs = dict[int, int]()
-        for first, second in zip(numbers, numbers, strict=True):
-            pairs.setdefault(first, second)
-            pairs[second] = first
-        return pairs
-
-    def row_fault(self, number: int) -> Fault | None:
-        """See `Table`."""
-        if number not in self._pairs:
-            return None
-        first, second = sorted((number + 1, self._pairs[number] + 1))
-        message = f"The archive has the image twice, in its samples {first:,} and {second:,}."
-        return Fault("decode_failed", message)
 
 
 class BoundedFile:

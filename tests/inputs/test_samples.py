@@ -146,11 +146,9 @@ def test_image_column_chooses_among_the_images_of_a_sample(names, column, images
         (["a.png", "a.seg.png", "a.seg.png"], ["a.seg.png (member 2) and a.seg.png (member 3)"]),
         (["f.0.png", "f.0.txt", "f.0.txt", "f.1.png"],
          ["f.0.txt (member 2) and f.0.txt (member 3)", "f.1.png"]),
-        (["a.png", "b.png", "a.png"], ["samples 1 and 3", "b.png", "samples 1 and 3"]),
-        (["a.png", "a.txt", "b.png", "a.png", "b.png"], ["samples 1 and 3", "samples 2 and 4"] * 2),
     ],
 )  # fmt: skip
-def test_members_given_twice_are_error_rows_that_name_both(names, messages):
+def test_members_given_twice_in_a_sample_are_error_rows(names, messages):
     found = asked(*names)
     assert len(found) == len(messages)
     assert all(message in shown for message, shown in zip(messages, found, strict=True)), found
@@ -308,7 +306,7 @@ def test_marks_are_exact_behind_headers_of_long_names(format, monkeypatch):
             archive.addfile(header, BytesIO(name.encode()))
     inventory = Inventory.scan(["x.tar"], ReadOptions(keep=("txt",)))
     found = list(inventory)
-    assert [item.fault is not None for item in found] == [n in (1, 8) for n in range(11)]
+    assert [item.fault for item in found] == [None] * 11
     assert [item.kept["txt"] for item in found[:7]] == names[1::2]
     for start in range(len(found)):
         fresh = Inventory.scan(["x.tar"], ReadOptions(keep=("txt",)))
