@@ -110,8 +110,8 @@ def conversion_command(folder: str) -> str:
     """The command that adds safetensors to a folder of pickles; transformers reads them safely."""
     quoted = json.dumps(folder)
     code = (
-        "from transformers import PaliGemmaForConditionalGeneration as P; "
-        f'P.from_pretrained({quoted}, dtype="auto").save_pretrained({quoted})'
+        f"import transformers as t; c = t.AutoConfig.from_pretrained({quoted}); M = getattr(t, "
+        f'c.architectures[0]); M.from_pretrained({quoted}, dtype="auto").save_pretrained({quoted})'
     )
     return f"python -c {shlex.quote(code)}"
 
@@ -133,10 +133,9 @@ def _weight_names(
                 )
         return shards
     files = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
-    files = [name for name in files if not name.startswith(OPEN_CLIP)]
-    if not files:
-        raise _no_weights(repository, names, "model")
-    return files
+    if own := [name for name in files if not name.startswith(OPEN_CLIP)]:
+        return own
+    raise _no_weights(repository, names, "model")
 
 
 def _no_weights(repository: str, names: Collection[str], kind: Kind) -> InvalidCheckpoint:

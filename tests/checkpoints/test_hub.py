@@ -269,7 +269,7 @@ class TestRequiredFiles:
                 "--revision",
             ),
             (
-                SMALL | NEVER_READ,
+                SMALL | OPEN_CLIP | NEVER_READ,
                 "model",
                 f"{NAME} has no safetensors file; "
                 "pytorch_model.bin is a pickle, which can run code",
