@@ -45,6 +45,7 @@ def encode_mask_parts(parts: Iterable[MaskPart], *, size: tuple[int, int]) -> Rl
 
 def encode_runs(runs_n2: np.ndarray, *, size: tuple[int, int]) -> Rle:
     """The encoding of sorted runs that do not overlap, in the image read by columns."""
+    runs_n2 = runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
     counts = np.diff(_joined(runs_n2).ravel(), prepend=0, append=size[0] * size[1])
     if len(counts) > 1 and counts[-1] == 0:
         counts = counts[:-1]
@@ -137,7 +138,9 @@ def _check_sum(counts: np.ndarray, size: tuple[int, int]) -> None:
 
 
 def _to_coco(mask: Rle) -> dict[str, Any]:
-    run_ends(mask)
+    ends = run_ends(mask)
+    if (ends[1:] == ends[:-1]).any():  # at an empty run, coco.merge may end
+        mask = encode_runs(ends[: len(ends) // 2 * 2].reshape(-1, 2), size=mask.size)
     return {"size": mask.size, "counts": mask.counts}
 
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco
 
 from pgcli.records import Rle
-from pgcli.rle import decode, encode, encode_mask_parts
+from pgcli.rle import area, decode, encode, encode_mask_parts, mask_bounds, union
 
 noise = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
 blots = st.builds(
@@ -92,6 +92,19 @@ def test_empty_mask_is_one_run_of_zeros():
     assert encode_mask_parts([], size=size).counts == by_pycocotools(np.zeros(size, bool))
     empty = np.zeros((0, 5), bool)
     assert encode_mask_parts([(empty, 3, 3)], size=size) == encode_mask_parts([], size=size)
+
+
+@given(arrays(bool, st.tuples(st.integers(2, 3), st.integers(1, 9), st.integers(1, 9))))
+def test_union_has_the_pixels_of_every_mask(masks):
+    assert union([encode(mask) for mask in masks]) == encode(masks.any(axis=0))
+
+
+def test_measures_of_masks_with_empty_runs_are_right():
+    for counts in ("01122OOON20NW0O", "0311OM12S0ON1", "322NO20O3OM60", "01P0O110OO71OO0"):
+        mask = Rle((4, 6), counts)
+        again = encode(decode(mask))
+        assert union([mask, mask]) == again
+        assert (area(mask), mask_bounds(mask)) == (area(again), mask_bounds(again))
 
 
 def test_image_without_pixels_is_one_empty_run():

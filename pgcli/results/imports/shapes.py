@@ -75,7 +75,7 @@ def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:
 
 
 def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
-    """The runs of a polygon's pixels in the image read by columns, (n, 2), none empty."""
+    """The runs of a polygon's pixels in the image read by columns, (n, 2)."""
     width, height = size
     start_n2, end_n2 = polygon_n2, np.roll(polygon_n2, -1, axis=0)
     low = np.minimum(start_n2[:, 0], end_n2[:, 0])
@@ -92,4 +92,4 @@ def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
     row = np.clip(np.ceil(at - 0.5), 0, height).astype(np.int64)
     order = np.lexsort((row, column))
     runs_n2: np.ndarray = (column * height + row)[order].reshape(-1, 2)
-    return runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
+    return runs_n2
