@@ -1,4 +1,4 @@
-"""Writes what the lessons print into docs/lessons.md, and draws their figures.
+"""Writes what the lessons print into docs/explanation/lessons.md, and draws their figures.
 
 python docs/lessons.py
 """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "lessons.md"
+PAGE = ROOT / "docs" / "explanation" / "lessons.md"
 #: A lesson's block on the page: its command and what it prints.
 BLOCK = re.compile(r"^```text\n\$ python (examples/lessons/(\w+)\.py)\n(.*?)^```$", re.M | re.S)
 #: Lessons that draw, and their figures.
@@ -39,4 +39,4 @@ def with_outputs(page: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(with_outputs(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     for lesson, figure in FIGURES.items():
-        run(f"examples/lessons/{lesson}.py", str(ROOT / "docs" / figure))
+        run(f"examples/lessons/{lesson}.py", str(ROOT / "docs" / "images" / figure))

@@ -1,4 +1,4 @@
-"""Prints docs/reference.md, made from the declarations of options: `python docs/reference.py`."""
+"""Prints docs/reference/options.md from the declarations of options."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pgcli.pipeline.request.questions import COMMANDS
 
 HEAD = """# Reference of options
 
-Made from the declarations of options by `python docs/reference.py > docs/reference.md`. The help of
-a command shows those that people use most, and all after `--help --all`.
+`python docs/reference.py > docs/reference/options.md` makes this page from the declarations.
+`pgcli COMMAND --help` shows the options that people use most, `--help --all` shows all.
 
 - Variables set what belongs to a machine or a session: `PGCLI_BATCH_SIZE=8`. A flag takes `1` and
-  `0`, or `true` and `false`. Another variable that starts with `PGCLI_` is named and ignored.
+  `0`, or `true` and `false`. pgcli names and ignores other variables that start with `PGCLI_`.
 - Keywords of Python have `_` in place of `-`: `batch_size=8`.
 - The configuration file is `~/.config/pgcli/config.toml`, or the one that `--config FILE` or
-  `PGCLI_CONFIG` names, and sets any option. At its top are options that mean the same in several
-  commands; in a table with a command's name, those of one.
+  `PGCLI_CONFIG` names. It may set any option: at its top, options that mean the same in several
+  commands; in a table with a command's name, the options of that command.
 - The command line overrides variables, and variables override the file. `--no-NAME` turns off a
   flag that they turned on (`--no-quiet`); of `--no-timing` that is `--timing`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import pty
 import re
@@ -76,6 +78,41 @@ def gallery(file: Path) -> None:
         screenshot(page, file, width=1200, height=760)
 
 
+#: Photographs of scikit-image (CC0 or in the public domain), with boxes that a person drew: label,
+#: xmin, ymin, xmax, ymax in pixels.
+PHOTOGRAPHS = {
+    "chelsea.png": [("cat", 0, 0, 404, 300)],
+    "coffee.png": [("cup", 173, 18, 409, 308), ("spoon", 326, 66, 424, 327)],
+    "astronaut.png": [
+        ("person", 23, 15, 362, 512),
+        ("helmet", 279, 343, 510, 512),
+        ("rocket", 353, 0, 456, 289),
+    ],
+    "rocket.jpg": [("rocket", 307, 127, 336, 408)],
+}
+
+
+def photographs(file: Path) -> None:
+    """Save a screenshot of the page of photographs with boxes."""
+    source = Path(importlib.util.find_spec("skimage").origin).parent / "data"
+    with tempfile.TemporaryDirectory() as folder:
+        rows, page = Path(folder) / "photographs.jsonl", Path(folder) / "photographs.html"
+        with rows.open("w") as lines:
+            for name, boxes in PHOTOGRAPHS.items():
+                shutil.copy(source / name, folder)
+                corners = ("label", "xmin", "ymin", "xmax", "ymax")
+                row = {
+                    "image": name,
+                    "prompt": "detect",
+                    "boxes": [dict(zip(corners, box, strict=True)) for box in boxes],
+                }
+                print(json.dumps(row), file=lines)
+        made = Path(folder) / "truth.jsonl"
+        pgcli("import", str(rows), "--from", "csv", "--root", folder, "-o", str(made))
+        pgcli("view", str(made), "--images", folder, "-o", str(page))
+        screenshot(page, file, width=1100, height=480)
+
+
 def explanation(file: Path) -> None:
     """Save a screenshot of the page that explains a caption, with its second token selected."""
     with tempfile.TemporaryDirectory() as folder:
@@ -106,9 +143,10 @@ def screenshot(page: Path, file: Path, *, width: int, height: int, click: str = 
 
 if __name__ == "__main__":
     terminal(
-        DOCS / "terminal.svg",
+        DOCS / "images" / "terminal.svg",
         "pgcli caption examples/images --model demo --limit 5",
         "pgcli detect examples/images/stars.jpg --object star --model demo",
     )
-    gallery(DOCS / "gallery.png")
-    explanation(DOCS / "explanation.png")
+    gallery(DOCS / "images" / "gallery.png")
+    photographs(DOCS / "images" / "photographs.jpg")
+    explanation(DOCS / "images" / "explanation.png")

@@ -4,8 +4,8 @@
 
 writes 60 drawings with hearts, and four times as many of known shapes, with prompts and answers
 (`train.jsonl`); 60 others with questions (`questions.jsonl`) and boxes (`boxes.jsonl`); and 60
-drawings of known shapes (`known.jsonl`), which show what was forgotten. docs/training.md trains
-with them.
+drawings of known shapes (`known.jsonl`), which show what was forgotten.
+docs/how-to/train-a-lora.md trains with them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Recipe(NamedTuple):
-    """Values of the options that a run leaves open; `docs/training.md` has their sources."""
+    """Defaults that depend on the task; `docs/reference/training.md` has their sources."""
 
     batch_size: int
     learning_rate: float

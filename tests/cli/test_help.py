@@ -102,11 +102,11 @@ def test_the_exit_codes_are_in_the_help():
 
 
 def test_reference_is_made_of_the_declarations():
-    """By `python docs/reference.py > docs/reference.md`."""
+    """By `python docs/reference.py > docs/reference/options.md`."""
     program = [sys.executable, str(ROOT / "docs" / "reference.py")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     made = subprocess.check_output(program, env=environment, text=True, timeout=100)
-    assert made == (ROOT / "docs" / "reference.md").read_text()
+    assert made == (ROOT / "docs" / "reference" / "options.md").read_text()
     for command in COMMANDS:
         for param in typer_command(command).params:
             for name in param.opts:

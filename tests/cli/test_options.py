@@ -377,5 +377,5 @@ def options_of(command: str) -> set[str]:
 
 
 def test_table_has_every_option_of_the_answering_commands():
-    """`docs/reference.md` says which command has which; a test keeps it as the declarations are."""
+    """`docs/reference/options.md` lists the options of each command."""
     assert CASES.keys() == set.union(*map(options_of, ANSWERING))

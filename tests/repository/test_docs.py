@@ -39,7 +39,8 @@ from tests.support.training_data import write_folders, write_pairs, write_questi
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SCHEMA = json.loads((DOCS / "row.schema.json").read_text(encoding="utf-8"))
+PAGES = sorted(DOCS.rglob("*.md"))
+SCHEMA = json.loads((DOCS / "reference" / "row.schema.json").read_text(encoding="utf-8"))
 MASKS = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), Mask((0,) * 16), None)
 #: A row of every task, of an error, and without timing.
 ROWS = {
@@ -96,7 +97,7 @@ def test_schema_refuses_a_row_without_a_column():
 
 
 def first_cells(page: str, heading: str) -> list[str]:
-    """What the first cells of the table below a heading name, in its order."""
+    """The names in the first cells of the tables below a heading, in order."""
     section = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1]
     table = section.split("\n## ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
@@ -106,7 +107,7 @@ def first_cells(page: str, heading: str) -> list[str]:
 def test_schema_and_page_name_every_column():
     assert SCHEMA["required"] == list(COLUMNS)
     assert list(SCHEMA["properties"]) == [*COLUMNS, *EXTRA_COLUMNS]
-    assert first_cells("results.md", "Columns") == [*COLUMNS, *EXTRA_COLUMNS]
+    assert first_cells("reference/rows.md", "Columns") == [*COLUMNS, *EXTRA_COLUMNS]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,8 @@ def test_schema_has_every_error_code():
     assert {"missing", "io_error", "no_prompt"} <= named <= codes
 
 
-def test_the_page_of_troubles_has_every_code():
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+def test_page_of_errors_has_every_code():
+    page = (DOCS / "reference" / "exit-codes.md").read_text(encoding="utf-8")
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     raised = {kind.exit_code for kind in kinds if issubclass(kind, errors.PgcliError)}
@@ -154,26 +155,28 @@ def test_the_page_of_troubles_has_every_code():
     assert rows == SCHEMA["properties"]["error"]["enum"][1:]
 
 
-def test_the_index_names_every_page():
+def test_index_names_every_page():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
-    pages = {page.name for page in DOCS.glob("*.md")} - {"index.md"}
-    assert {name for name in pages if f"({name})" not in index} == set()
+    pages = {str(page.relative_to(DOCS)) for page in PAGES} - {"index.md"}
+    assert {name for name in pages if f"({name}" not in index} == set()
 
 
-def test_page_of_results_names_every_format():
-    assert first_cells("results.md", "Exports") == list(BUILT_IN["exports"])
+def test_page_of_formats_names_every_format():
+    assert first_cells("reference/formats.md", "Exports") == list(BUILT_IN["exports"])
 
 
 def test_page_lists_the_variables_of_schedulers_in_their_order():
-    section = (
-        (DOCS / "running.md").read_text(encoding="utf-8").split("\n### Shards of a scheduler\n")[1]
-    )
-    rows = re.findall(r"^\| .* \| `(\w+)` \| `(\w+)` \|$", section, flags=re.MULTILINE)
+    page = (DOCS / "how-to" / "many-machines.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| `(\w+)` \| `(\w+)` \|$", page, flags=re.MULTILINE)
     assert rows == list(SCHEDULERS)
 
 
 def test_kubernetes_job_of_the_page_starts_every_shard():
-    (text,) = [block for block in blocks("running.md", "yaml") if "kind: Job\n" in block]
+    (text,) = [
+        block
+        for block in blocks("how-to/containers-and-kubernetes.md", "yaml")
+        if "kind: Job\n" in block
+    ]
     spec = yaml.safe_load(text)["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
@@ -187,7 +190,7 @@ def test_kubernetes_job_of_the_page_starts_every_shard():
     ("code", "exit_code", "shards"), [(0, 0, 4), (3, 0, 4), (12, 0, 4), (17, 124, 1), (137, 124, 1)]
 )
 def test_loop_of_the_page_passes_over_shards_that_run_elsewhere(tmp_path, code, exit_code, shards):
-    (loop,) = [block for block in blocks("running.md", "sh") if "xargs" in block]
+    (loop,) = [block for block in blocks("how-to/many-machines.md", "sh") if "xargs" in block]
     program = tmp_path / "pgcli"
     program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/started\nexit {code}\n')
     program.chmod(0o755)
@@ -202,12 +205,12 @@ def test_loop_of_the_page_passes_over_shards_that_run_elsewhere(tmp_path, code, 
 
 def headings(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
-    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
+    lines = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in lines}
 
 
 def test_linked_files_and_headings_exist():
-    for page in (*DOCS.glob("*.md"), *ROOT.glob("*.md")):
+    for page in (*PAGES, *ROOT.glob("*.md")):
         for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in link:
                 name, _, heading = link.partition("#")
@@ -216,19 +219,36 @@ def test_linked_files_and_headings_exist():
                 assert not heading or heading in headings(target), (page.name, link)
 
 
-# --- the commands, in their order
+def test_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="a development dependency")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in PAGES} - {"index"}
+    assert {name for name in pages if not (tmp_path / name / "index.html").is_file()} == set()
+
+
+# --- the commands and scripts of the pages, in their order
 
 
 def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in a language; output has none."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [block for name, block in fences if name == language]
 
 
-def run(folder: Path, *command: str, seconds: float = 250) -> str:
+def run(folder: Path, *command: str, seconds: float = 250, model: str = "") -> str:
+    """What a command prints in a folder, with this model in PGCLI_MODEL."""
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     }
     environment |= {"HF_HOME": str(folder / "cache")} | forkserver.install(folder / "bin")
+    if model:
+        environment["PGCLI_MODEL"] = model
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds
     )
@@ -238,30 +258,13 @@ def run(folder: Path, *command: str, seconds: float = 250) -> str:
 
 @pytest.fixture
 def workspace(tmp_path) -> Path:
-    """A folder with the examples where the pages expect them."""
+    """A folder with what the pages name: photos/, examples/, runs/, and rows to train on."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "runs").mkdir()
+    (tmp_path / "photos").mkdir()
+    for name in ("one.png", "few.jpg", "blue.png"):
+        shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")
     return tmp_path
-
-
-@pytest.mark.parametrize("page", ["results.md", "evaluation.md"])
-@pytest.mark.slow
-def test_commands_and_scripts_of_a_page_run(page, workspace):
-    commands = "".join(blocks(page, "sh"))
-    printed = run(workspace, "sh", "-c", f"set -e\n{commands}")
-    assert all(block in printed for block in blocks(page, "") if block.startswith("  "))
-    made = re.findall(r"(?:-o|--view|>) (runs/\S+)", commands)
-    assert len(made) > 4
-    assert [name for name in made if not (workspace / name).exists()] == []
-    rows = (workspace / "runs" / "boxes.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [problem for line in rows for problem in wrong(json.loads(line))] == []
-    for script in blocks(page, "python"):
-        if script.startswith("boxes ="):  # tests/test_results.py runs it on an answer
-            continue
-        for name in ("datasets", "webdataset"):
-            if re.search(rf"^(from|import) {name}", script, flags=re.MULTILINE):
-                pytest.importorskip(name, reason="a development dependency")
-        assert run(workspace, sys.executable, "-c", script)
 
 
 def save_edits(folder: Path) -> None:
@@ -277,7 +280,7 @@ def save_edits(folder: Path) -> None:
             for number, box in enumerate(row["boxes"])
         ]
         if boxes:
-            boxes[0]["label"] = "moon"
+            boxes[0]["label"] = "circle"
             edits.append(key | {"state": "accepted", "boxes": boxes})
         else:
             edits.append(key | {"state": "rejected"})
@@ -286,77 +289,84 @@ def save_edits(folder: Path) -> None:
     (folder / "boxes.edits.json").write_text(json.dumps(document))
 
 
+#: Pages that other tests run, with fewer steps.
+TRAINING = {"how-to/train-a-lora.md", "how-to/train-a-classifier.md"}
+#: Pages whose commands need two towers.
+TOWERS = {"how-to/search.md", "how-to/score-and-classify.md"}
+RUN = [
+    name
+    for page in PAGES
+    if not (name := str(page.relative_to(DOCS))).startswith("dev/")
+    and name not in TRAINING
+    and re.search(r"^```(sh|python)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+def expected_lines(output: str) -> list[str]:
+    """The lines that a page shows, without those that it shortens."""
+    return [line for line in output.splitlines() if not line.endswith("...")]
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
-@pytest.mark.parametrize("page", ["inputs.md", "running.md", "recipes.md"])
+@pytest.mark.parametrize("page", RUN)
 @pytest.mark.slow
-def test_commands_of_a_page_run(page, tmp_path, monkeypatch):
-    (tmp_path / "photos").mkdir()
-    for name in ("one.png", "few.jpg", "blue.png"):
-        shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")
-    monkeypatch.setenv("PGCLI_MODEL", "demo")
-    found = blocks(page, "sh")
-    assert len(found) >= 4
-    for block in found:
+def test_commands_and_scripts_of_a_page_run(page, workspace):
+    if page == "tutorial.md":  # which makes the folder
+        shutil.rmtree(workspace / "photos")
+    model = "demo-towers" if page in TOWERS else "demo"
+    printed = ""
+    for block in blocks(page, "sh"):
         if "pgcli apply" in block:
-            save_edits(tmp_path)
-        run(tmp_path, "bash", "-euo", "pipefail", "-c", block)
+            save_edits(workspace)
+        printed += run(workspace, "bash", "-euo", "pipefail", "-c", block, model=model)
+    shown = [line for output in blocks(page, "") for line in expected_lines(output)]
+    assert [line for line in shown if line not in printed.splitlines()] == []
+    if scripts := blocks(page, "python"):
+        printed = run(workspace, sys.executable, "-c", "\n".join(scripts))
+        if page == "reference/python.md":  # one answer, however the image is held
+            one = "two red stars, a pink circle and a pink square on a white background"
+            assert f"{{'{one}'}}" in printed.splitlines()
+    for rows in workspace.glob("boxes.jsonl"):
+        lines = rows.read_text(encoding="utf-8").splitlines()
+        assert [problem for line in lines for problem in wrong(json.loads(line))] == []
 
 
 @pytest.mark.slow
-def test_commands_and_scripts_of_the_page_of_two_towers_run(workspace):
-    (workspace / "photos").symlink_to(ROOT / "examples" / "images")
-    scores, search = blocks("two-towers.md", "sh")[:2]
-    run(workspace, "sh", "-c", f"set -e\n{scores}{search}")
-    assert {"photos.parquet", "page.html", "groups.jsonl"} <= {
-        file.name for file in workspace.iterdir()
-    }
-    towers, arrays = blocks("two-towers.md", "python")
-    assert "one.png" in run(workspace, sys.executable, "-c", towers)
-    assert run(workspace, sys.executable, "-c", arrays).startswith("[[0, ")
-
-
-@pytest.mark.slow
-def test_commands_of_the_training_page_run(workspace):
+def test_commands_of_the_page_of_classifiers_run(workspace):
     write_pairs(workspace, count=40)
     write_folders(workspace / "flowers", count=40)
-    (workspace / "photos").symlink_to(ROOT / "examples" / "images")
-    pages = blocks("training.md", "sh")
-    commands, result_file = pages[0], next(block for block in pages if "detect photos" in block)
-    others = [line for line in commands.splitlines() if "--task" in line]
-    run(workspace, "sh", "-c", "\n".join(["set -e", *others, result_file]))
-    assert (workspace / "runs" / "adapter" / "adapter_model.safetensors").is_file()
-    for name in ("towers", "flowers", "probe"):
+    commands, distilled = blocks("how-to/train-a-classifier.md", "sh")
+    short = re.sub(r"(examples.new_shape \S+)", r"\1 4", distilled)
+    short = re.sub(r"--epochs \d+", "--steps 2", short)
+    run(workspace, "sh", "-c", f"set -e\n{commands}{short}")
+    for name in ("towers", "flowers", "probe", "tiny"):
         assert (workspace / "runs" / name / "last" / "model.safetensors").is_file()
         assert (workspace / "runs" / name / "curves.png").is_file()
 
 
 @pytest.mark.slow
-def test_commands_that_train_paligemma_run(workspace, monkeypatch):
+def test_command_of_the_page_of_loras_runs(workspace, monkeypatch):
     monkeypatch.chdir(workspace)
     write_questions(workspace)
-    commands = [
-        line for line in blocks("training.md", "sh")[0].splitlines() if "--task" not in line
-    ]
-    assert len(commands) == 2
-    for command in commands:
-        assert main(shlex.split(command)[1:]) == 0
+    command = blocks("how-to/train-a-lora.md", "text")[0].splitlines()[0]
+    words = shlex.split(command.replace("google/paligemma2-3b-pt-224", "demo"))[1:]
+    assert main(words) == 0
     assert Path("runs/adapter/last/adapter_model.safetensors").is_file()
+    assert main([*words[:-2], "--method", "full", "-o", "runs/whole"]) == 0
     assert Path("runs/whole/last/model.safetensors").is_file()
 
 
 def new_shape() -> tuple[str, str, str]:
     """The command that draws, those that train and measure, and the script for PEFT."""
-    text = (DOCS / "training.md").read_text(encoding="utf-8")
-    section = text.split("## Teach a model something new")[1].split("\n## ")[0]
-    drawings, commands = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
-    (script,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    drawings, commands, _ = blocks("how-to/train-a-lora.md", "sh")
+    (script,) = blocks("how-to/train-a-lora.md", "python")
     return drawings, commands, script
 
 
 @pytest.mark.slow
 def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     """With four drawings and two updates."""
-    (command,) = [block for block in blocks("training.md", "sh") if "runs/first" in block]
+    (command,) = [b for b in blocks("how-to/train-a-lora.md", "sh") if "runs/first" in b]
     short = re.sub(r"--epochs \d+", "--steps 2", command)
     assert "--steps 2" in short
     run(workspace, sys.executable, "-m", "examples.new_shape", "runs/hearts", "4")
@@ -385,12 +395,3 @@ def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace):
     assert change("", "questions", "exact") > 0.25
     assert change("known-", "known", "exact") > -0.15
     assert change("boxes-", "boxes", "f1@0.5") > 0.3
-
-
-@pytest.mark.slow
-def test_lines_of_the_python_page_run(workspace):
-    scripts = blocks("python.md", "python")
-    printed = run(workspace, sys.executable, "-c", "\n".join(scripts))
-    one = "two red stars, a pink circle and a pink square on a white background"
-    assert f"{{'{one}'}}" in printed.splitlines()  # one answer, however the image is held
-    assert len((workspace / "runs" / "ask.jsonl").read_text().splitlines()) == 24

@@ -1,6 +1,6 @@
 """Rooms import from the rooms below (pyproject.toml), files not in a circle, and light ones little.
 
-The layers of pyproject.toml are those of the table in CONTRIBUTING.md.
+The layers of pyproject.toml are those of the table in docs/dev/architecture.md.
 """
 
 import re
@@ -25,10 +25,10 @@ def test_rooms_import_from_the_rooms_below():
     assert run.returncode == 0, run.stdout
 
 
-def test_table_of_contributing_has_the_layers():
+def test_page_of_the_architecture_has_the_layers():
     layers = SETTINGS["importlinter"]["contracts"][0]["layers"]
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = page.split("| layer | rooms |")[1].split("\n\n")[0].splitlines()[2:]
+    page = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split("| layer | packages |")[1].split("\n\n")[0].splitlines()[2:]
     rooms = [re.findall(r"`(\w+)`", line) for line in table]
     assert rooms == [layer.split(" | ") for layer in layers]
 

@@ -1,4 +1,4 @@
-"""examples/lessons: each runs, prints what docs/lessons.md shows, and notices wrong formulas."""
+"""examples/lessons: each runs, prints what its page shows, and notices wrong formulas."""
 
 import importlib
 import re
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCS = EXAMPLES.parent / "docs"
-PAGE = (DOCS / "lessons.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "explanation" / "lessons.md").read_text(encoding="utf-8")
 LESSONS = sorted(path.stem for path in (EXAMPLES / "lessons").glob("[a-z]*.py"))
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

@@ -1,21 +1,36 @@
-"""No room has more lines than CONTRIBUTING allows it, and neither have the tests."""
+"""No package has more lines than its bound, and neither have the tests."""
 
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
-ROW = re.compile(r"\| ((?:`[\w./]+` ?)+)\| ([\d,]+) \|")
-
-
-def allowed() -> dict[tuple[str, ...], int]:
-    """The most lines of the files and folders of each row of the table."""
-    text = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Sizes\n")[2].partition("\n## ")[0]
-    return {
-        tuple(re.findall(r"`([^`]+)`", row[1])): int(row[2].replace(",", ""))
-        for row in ROW.finditer(text)
-    }
+#: The most lines of each package, or of several files together; blank lines and docstrings count.
+BOUNDS = {
+    "pipeline": 8_060,
+    "inputs": 4_530,
+    "stores": 2_335,
+    "images": 2_275,
+    "output": 1_145,
+    "results": 7_185,
+    "engine device": 3_460,
+    "model": 4_180,
+    "checkpoints": 3_920,
+    "towers": 760,
+    "training": 5_335,
+    "evaluation": 2_640,
+    "search": 595,
+    "api runs.py ray.py __init__.py __main__.py": 1_305,
+    "explain doctor info verify bench": 3_335,
+    "cli": 4_160,
+    (
+        "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
+        "wording.py foreign_text.py process_end.py declare.py box_filter.py "
+        "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
+        "tasks"
+    ): 3_030,
+    "tests": 51_075,
+}
 
 
 def lines(name: str) -> int:
@@ -25,17 +40,17 @@ def lines(name: str) -> int:
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
-def test_no_room_has_more_lines_than_it_may():
+def test_no_package_has_more_lines_than_its_bound():
     larger = {
         names: count
-        for names, most in allowed().items()
-        if (count := sum(map(lines, names))) > most
+        for names, bound in BOUNDS.items()
+        if (count := sum(map(lines, names.split()))) > bound
     }
-    assert not larger, "take lines out, or say in CONTRIBUTING what the new ones are for"
+    assert not larger, "take lines out, or raise the bound and give the reason in the commit"
 
 
-def test_the_table_names_each_room_once():
-    named = [name for names in allowed() for name in names]
-    rooms = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py"}
-    rooms |= {file.relative_to(PACKAGE).parts[0] for file in PACKAGE.glob("*/**/*.py")}
-    assert sorted(named) == sorted({*rooms, TESTS})
+def test_bounds_name_each_package_once():
+    named = [name for names in BOUNDS for name in names.split()]
+    packages = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py"}
+    packages |= {file.relative_to(PACKAGE).parts[0] for file in PACKAGE.glob("*/**/*.py")}
+    assert sorted(named) == sorted({*packages, TESTS})

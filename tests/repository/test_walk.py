@@ -1,4 +1,4 @@
-"""The calls of `pgcli caption folder -o rows.jsonl` are in CONTRIBUTING.md, in order."""
+"""The calls of `pgcli caption folder -o rows.jsonl` are in docs/dev/architecture.md, in order."""
 
 import json
 import os
@@ -31,8 +31,8 @@ finally:
 
 @pytest.mark.slow
 def test_calls_happen_in_the_documented_order(tmp_path):
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    walk = page.split("**The way of a row**")[1].split("**The engine**")[0]
+    page = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
+    walk = page.split("## The way of a row")[1].split("## The engine")[0]
     documented = re.findall(r"^\d+\. `([\w.]+)`", walk, re.M)
     assert len(documented) == 15
     functions = (name.rpartition(".")[0] for name in documented)
@@ -60,7 +60,7 @@ def test_calls_happen_in_the_documented_order(tmp_path):
 
 
 def test_documented_loop_equals_that_of_the_engine():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    documented = page.split("**The engine**")[1].split("```python\n")[1].split("```")[0]
+    page = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
+    documented = page.split("## The engine")[1].split("```python\n")[1].split("```")[0]
     source = (ROOT / "pgcli" / "engine" / "engine.py").read_text(encoding="utf-8")
     assert textwrap.indent(documented, "        ") in source

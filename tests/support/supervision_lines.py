@@ -1,4 +1,4 @@
-"""The lines of docs/results.md that make detections for supervision."""
+"""The lines of docs/how-to/export.md that make detections for supervision."""
 
 import dataclasses
 import re
@@ -12,9 +12,10 @@ from pgcli.records import Answer
 
 
 def detections(supervision: Any, row: Answer) -> Any:
-    """The detections that the lines of docs/results.md make of an answer."""
-    text = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
+    """The detections that the lines of the page make from an answer."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
+    text = page.read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```text\n(boxes = .*?)```", text, flags=re.DOTALL)
     made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}
     made |= {"labels": ["dog", "red car"], "pycocotools": pycocotools, "dataclasses": dataclasses}
     exec(lines, made)

@@ -27,7 +27,7 @@ _images = partial(opt, panel="Images", own=True)
 OPTION_OF_FORMAT = {"labelstudio": "image_prefix", "yolo": "labels"}
 ROOT_HINT = "--root names the folder of the images, to which names are relative"
 NO_IMAGE_HINT = "name a file that has images, or a folder in which they are"
-NOTHING_HINT = "docs/results.md says which regions and texts are read"
+NOTHING_HINT = "docs/reference/formats.md says which regions and texts are read"
 YOLO_HINT = (
     "an image of images/ has a file of the same name in labels/; "
     "where images are links, --root names the folder that they lead to"
