@@ -17,6 +17,7 @@ from pgcli.printable import encodable
 from pgcli.records import Item
 from pgcli.regions import location_values, with_locations
 from pgcli.rows import prompt_of, task_of
+from pgcli.wording import listed
 
 Row = Mapping[str, Any]
 MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
@@ -122,10 +123,9 @@ def files_changed(
     output: str, changes: Sequence[Change], total: int | None, *, can_retry: bool
 ) -> OutputExists:
     """The error for images, or for one table, that are not those whose rows are saved."""
-    names = ", ".join(change.name for change in changes[:MAX_NAMES])
-    more = f" and {len(changes) - MAX_NAMES:,} more" if len(changes) > MAX_NAMES else ""
+    names = listed([change.name for change in changes], MAX_NAMES)
     of_all = "" if total is None else f" of {total:,}"
-    change = f"{len(changes):,}{of_all} images have changed: {names}{more}"
+    change = f"{len(changes):,}{of_all} images have changed: {names}"
     retry = "<--retry-changed> asks about what has changed again; " if can_retry else ""
     return OutputExists(
         f"the input is not the one that {output} was made from: "

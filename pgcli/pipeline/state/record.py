@@ -15,6 +15,7 @@ from pgcli.output import reader
 from pgcli.stores import Store
 from pgcli.stores.files import parse_path
 from pgcli.stores.urls import url_scheme
+from pgcli.wording import listed
 
 RUN = "run.json"
 VERSION = 3
@@ -158,8 +159,7 @@ def difference(name: str, old: Any, new: Any) -> str:
         return f"{name}: {shorten(old)} -> {shorten(new)}"
     if isinstance(old, dict) and isinstance(new, dict):
         files = [file for file in sorted({**old, **new}) if old.get(file) != new.get(file)]
-        more = f" and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
-        return f"{name}: {', '.join(files[:MAX_FILES])}{more} differ{'s' * (len(files) == 1)}"
+        return f"{name}: {listed(files, MAX_FILES)} differ{'s' * (len(files) == 1)}"
     old, new = ("a folder" if isinstance(value, dict) else shorten(value) for value in (old, new))
     return f"{name}: {old} -> {new}"
 
