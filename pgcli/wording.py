@@ -1,8 +1,10 @@
-"""Counts, durations and lists of names in messages."""
+"""Counts, sizes, durations and lists of names in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+MAX_NAMES = 5  # that a message lists
 
 
 def count(number: int, noun: str) -> str:
@@ -11,11 +13,20 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
-def listed(names: Sequence[object], limit: int) -> str:
-    """`a, b and 3 more`: the first names, and the number of the others."""
-    remaining = len(names) - limit
-    more = f" and {remaining:,} more" if remaining > 0 else ""
-    return ", ".join(map(str, names[:limit])) + more
+def listed(
+    names: Sequence[object],
+    limit: int = MAX_NAMES,
+    *,
+    total: int | None = None,
+    separator: str = ",",
+) -> str:
+    """`a, b and 3 more`: the first names, and how many more there are of the `total`.
+
+    With `separator=";"`, which is for texts: `a; b; and 3 more`.
+    """
+    remaining = (len(names) if total is None else total) - len(names[:limit])
+    more = f"{separator.strip(',')} and {remaining:,} more" if remaining > 0 else ""
+    return f"{separator} ".join(map(str, names[:limit])) + more
 
 
 def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
@@ -44,7 +55,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def file_size(number: int) -> str:
+def byte_count(number: int) -> str:
     """`1 byte`, `512 bytes`, `1.2 kB`, `34.5 MB`."""
     if number < 1000:
         return count(number, "byte")

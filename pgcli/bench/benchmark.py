@@ -29,6 +29,7 @@ from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Item
 from pgcli.verify import Waiting, reference
+from pgcli.wording import byte_count
 
 ROUNDS = 5  # runs of each program, in turns
 MAX_IMAGES = 8192  # of a run, whatever its time
@@ -97,8 +98,8 @@ def check_memory(engine: InferenceEngine) -> None:
     needed = parameters(config) * weight.itemsize + batch
     if needed > (free := free_bytes(weight.device)):
         raise NoUsableDevice(
-            f"transformers needs {needed / 1e9:.1f} GB for its own weights and a batch of "
-            f"{engine.batch_size}, and {weight.device} has {free / 1e9:.1f} GB free",
+            f"transformers needs {byte_count(needed)} for its own weights and a batch of "
+            f"{engine.batch_size}, and {weight.device} has {byte_count(free)} free",
             hint="a smaller --batch-size, or a larger machine",
         )
 

@@ -33,6 +33,7 @@ from huggingface_hub.utils.tqdm import tqdm as HubBar
 from pgcli.checkpoints.weight_files import Kind, file_names, required_files
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.printable import first_line, printable
+from pgcli.wording import byte_count
 
 #: Variables that hold a token: the first that is set wins, also over that of `hf auth login`.
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -248,7 +249,8 @@ def _start(
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
     if size > free:
         raise ModelUnavailable(
-            f"{name} needs {_size(size)} more on disk, and {cache} has {_size(free)} free",
+            f"{name} needs {byte_count(size)} more on disk, and {cache} has "
+            f"{byte_count(free)} free",
             hint="free space there, or set HF_HOME to a folder on a larger disk",
         )
     if progress is not None:
@@ -426,7 +428,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, errors.HfHubHTTPError):
         return f"{error.response.status_code} {error.response.reason_phrase}".strip()
     return first_line(error)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

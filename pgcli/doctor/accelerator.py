@@ -16,7 +16,7 @@ from pgcli.device.nvidia_driver import (
 )
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.printable import first_line
-from pgcli.wording import count
+from pgcli.wording import byte_count, count
 
 TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
 
@@ -65,7 +65,7 @@ def gpu(torch: Any, index: int) -> Finding:
     """A GPU, and what a run would do there: its dtype, and the rows at once of a 3b model."""
     properties = torch.cuda.get_device_properties(index)
     total = properties.total_memory
-    name = f"cuda:{index}, {properties.name}, {total / 1e9:.0f} GB"
+    name = f"cuda:{index}, {properties.name}, {byte_count(total)}"
     try:
         torch.ones(8, device=f"cuda:{index}").sum().item()
     except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
@@ -75,7 +75,7 @@ def gpu(torch: Any, index: int) -> Finding:
     has_bfloat16 = torch.cuda.get_device_capability(index) >= BFLOAT16_CAPABILITY
     rows = rows_of_3b(2 if has_bfloat16 else 4, free)
     dtype = "bfloat16" if has_bfloat16 else "no bfloat16: float32, at twice the memory"
-    description = f"{name}, {free / 1e9:.0f} GB free, {dtype}, " + (
+    description = f"{name}, {byte_count(free)} free, {dtype}, " + (
         f"{count(rows, 'image')} at once with a 3b model" if rows else "too small for a 3b model"
     )
     if free < total / 2:

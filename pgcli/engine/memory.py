@@ -18,6 +18,7 @@ from pgcli.model.cpu.optimize import prefills_in_bf16
 from pgcli.model.kv_cache import BUCKET, FEW_ROWS
 from pgcli.model.quantized.support import quantization_problem
 from pgcli.tasks import Question
+from pgcli.wording import byte_count
 
 NEW_TOKENS = 256  # assumed before the question is known
 TOKENS_PER_PASS = 256  # of a row's candidates: a prefill of the smallest images has more
@@ -225,7 +226,7 @@ def check_fits(
         return
     name = str(dtype).removeprefix("torch.")
     raise NoUsableDevice(
-        f"the weights take {needed / 1e9:.1f} GB in {name}, and {device} has {free / 1e9:.1f} GB "
+        f"the weights take {byte_count(needed)} in {name}, and {device} has {byte_count(free)} "
         "free",
         hint="; ".join([*_alternatives(weights, dtype, device, quantize), SMALLER_MODEL]),
     )
@@ -237,11 +238,11 @@ def _alternatives(
     """Hints: options that reduce the memory of the weights, and by how much."""
     half, needed = weights(torch.bfloat16, quantize), weights(dtype, quantize)
     if dtype == torch.float32:
-        yield f"<--dtype bfloat16> takes {half / 1e9:.1f} GB"
+        yield f"<--dtype bfloat16> takes {byte_count(half)}"
     for form in (name for name in ("none", "int8", "fp8") if name != quantize):
         taken = weights(dtype, form)
         if taken < needed and quantization_problem(form, device, dtype) is None:
-            yield f"<--quantize {form}> takes {taken / 1e9:.1f} GB"
+            yield f"<--quantize {form}> takes {byte_count(taken)}"
     if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
         yield "<--device cpu> has room"
 

@@ -22,6 +22,7 @@ from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
 from pgcli.rows import json_safe
 from pgcli.stores.urls import without_credentials
+from pgcli.wording import listed
 
 #: Finds the image that a row names by path or URL.
 Locate = Callable[[str], ImageLocation]
@@ -207,7 +208,7 @@ def missing_column(
     name: str, columns: Iterable[str], wanted: str, options: ReadOptions
 ) -> UsageError:
     """The error for a manifest without a column, which says what columns there are."""
-    hint = f"its columns are: {', '.join(sorted(columns)[:MAX_LISTED_COLUMNS])}"
+    hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
     if wanted == options.prompt_column and "conversations" in columns:
         hint += (
             f"; conversations of LLaVA are not read, but converted: {jq(LLAVA, local_name(name))}"

@@ -43,9 +43,8 @@ from pgcli.training.setup import make_task, plan_facts
 from pgcli.training.status import RUN
 from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
-from pgcli.wording import count, duration
+from pgcli.wording import byte_count, count, duration, listed
 
-MAX_NAMED = 3  # rows that are named in a message
 SHOWN_UPDATES = 20  # the loss that is shown is the mean of so many
 MAX_MEASURES = 5
 
@@ -139,7 +138,7 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         track = partial(tracked, on_event=on_event, task="reading images", unit="images")
         unreadable = unreadable_images(sides, options, track=track)
         if unreadable:
-            names = named([*unreadable.values()])
+            names = listed([*unreadable.values()], separator=";")
             on_event(Message(f"{count(len(unreadable), 'image')} cannot be read: {names}"))
         if remote := sum(map(is_remote, sides.images())):
             on_event(Message(f"{count(remote, 'image')} at addresses not read"))
@@ -171,7 +170,9 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
             on_event(Message(f"{count(lost, 'row')} {words[reason]} left out"))
         if rows.faults:
             unusable = count(len(rows.faults), "row")
-            names = "; ".join(rows.faults) if options.dry_run else named(rows.faults)
+            names = (
+                "; ".join(rows.faults) if options.dry_run else listed(rows.faults, separator=";")
+            )
             on_event(Message(f"{unusable} that cannot be used left out: {names}"))
         return rows
 
@@ -187,11 +188,6 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
         parts = split_by_image(rows, options.eval_fraction, options.seed, track=track)
         return LearningRows([rows], *parts, errors.reasons)
     return LearningRows([rows], rows, held_out, errors.reasons)
-
-
-def named(names: Sequence[str]) -> str:
-    """`a; b; c; ...`."""
-    return "; ".join(names[:MAX_NAMED]) + "; ..." * (len(names) > MAX_NAMED)
 
 
 def train_rows(
@@ -353,7 +349,7 @@ def details(line: Mapping[str, Any], losses: Sequence[float]) -> str:
             for name, unit in (("tokens_per_second", "tokens"), ("rows_per_second", "images"))
             if name in line
         ),
-        f"{line['memory_mb'] / 1e3:.1f} GB",
+        byte_count(round(line["memory_mb"] * 1e6)),
     ]
     return ", ".join(filter(None, parts))
 

@@ -14,11 +14,11 @@ from pgcli.errors import UsageError
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows, seed_of
+from pgcli.wording import listed
 
 #: What is read first of images of equal size: compressed images differ in their last bytes.
 END_BYTES = 4096
 CHUNK_BYTES = 2**20
-MAX_NAMED = 3  # images that are named in a message
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -125,14 +125,13 @@ def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track =
     if not shared:
         return
     pairs = [(row.item.id, trained[key].item.id) for key, row in shared.items()]
-    named = "; ".join(
+    names = [
         held_out if held_out == id_ else f"{held_out} ({id_} in the sources)"
-        for held_out, id_ in pairs[:MAX_NAMED]
-    )
-    more = f"; and {len(pairs) - MAX_NAMED:,} more" * (len(pairs) > MAX_NAMED)
+        for held_out, id_ in pairs
+    ]
     raise UsageError(
         f"{len(pairs):,} image{'s are' if len(pairs) != 1 else ' is'} both in <--eval=> and in the "
-        f"sources, by the bytes: {named}{more}",
+        f"sources, by the bytes: {listed(names, separator=';')}",
         hint="remove them from one of the two; or <--eval-fraction 0.05> splits the sources by "
         "image",
     )

@@ -25,9 +25,10 @@ from pgcli.training.processes import ALONE, Processes
 from pgcli.training.sharding import full_tensor, gathered, in_host_memory, is_divided
 from pgcli.training.task import TrainingTask, no_memory
 from pgcli.training.training_state import load_state, save_state
+from pgcli.wording import listed
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
-MAX_NAMED = 40  # rows of a step that are named in a message
+MAX_ROWS = 40  # of a step that a message names: one of them may be the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +280,7 @@ def diverged(message: str) -> TrainingDiverged:
 def named_rows(batch: Any) -> str:
     """`; its rows are a.png and b.png`, of this process; empty for a batch without named rows."""
     names = [row.item.id for row in getattr(batch, "rows", ())]
-    if not names:
-        return ""
-    more = f" and {len(names) - MAX_NAMED:,} more" * (len(names) > MAX_NAMED)
-    return f"; its rows are {', '.join(names[:MAX_NAMED])}{more}"
+    return f"; its rows are {listed(names, MAX_ROWS)}" if names else ""
 
 
 def peak_memory_mb() -> float:

@@ -8,6 +8,7 @@ from pgcli.device.select import choose_dtype, cpu_has_bfloat16, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice
 from pgcli.verify.case import Case
+from pgcli.wording import byte_count
 
 
 def choose_dtypes(
@@ -27,7 +28,7 @@ def choose_dtypes(
         is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
         if needed > free:
             skipped.append(
-                f"{name}: it needs {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
+                f"{name}: it needs {byte_count(needed)}, and {device} has {byte_count(free)} free"
             )
         elif requested == "auto" and is_slow and case.parameters > LARGE_PARAMETERS:
             skipped.append(f"{name}: slow on this processor; add --dtype {name} to compare in it")

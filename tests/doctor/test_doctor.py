@@ -168,10 +168,10 @@ class TestAccelerator:
     @pytest.mark.parametrize(
         ("capability", "free", "state", "found"),
         [
-            ((9, 0), 70, "ok", "cuda:1, GPU, 80 GB, 70 GB free, bfloat16, 256 images at once"),
+            ((9, 0), 70, "ok", "cuda:1, GPU, 80.0 GB, 70.0 GB free, bfloat16, 256 images at once"),
             ((7, 5), 60, "warn", "no bfloat16: float32, at twice the memory, 256 images at once"),
-            ((8, 6), 7, "warn", "7 GB free, bfloat16, 1"),
-            ((8, 0), 3, "warn", "3 GB free, bfloat16, too small for a 3b model; other programs"),
+            ((8, 6), 7, "warn", "7.0 GB free, bfloat16, 1"),
+            ((8, 0), 3, "warn", "3.0 GB free, bfloat16, too small for a 3b model; other programs"),
         ],
     )
     def test_each_gpu_is_shown_with_what_a_run_would_do(self, capability, free, state, found):

@@ -18,8 +18,6 @@ from pgcli.wording import count, listed, with_notes
 if TYPE_CHECKING:
     from pgcli.results.edits import MatchedEdits, WantedRows
 
-MAX_EXAMPLES = 5  # edits that a message names
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions(FileOptions):
@@ -97,7 +95,7 @@ def report_left_out(matched: MatchedEdits, screen: Screen) -> int:
     ):
         if left_out:
             screen.info(
-                f"not applied, {reason}: {listed(left_out, MAX_EXAMPLES)}",
+                f"not applied, {reason}: {listed(left_out)}",
                 hint="make the page again with pgcli view, and review these rows there",
             )
     return INCOMPLETE if matched.changed or matched.missing else 0

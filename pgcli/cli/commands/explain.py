@@ -15,6 +15,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
 from pgcli.errors import NoInputError, UsageError
 from pgcli.pipeline.request.options import RunningOptions, models
+from pgcli.wording import byte_count
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
@@ -88,7 +89,7 @@ def explain(
         page = make_page(checkpoint, item, question, options.layers, loading)
     with target.publish() as temporary:
         temporary.write_bytes(page)
-    screen.info(f"{target.name}: {len(page) / 1e3:.1f} kB")
+    screen.info(f"{target.name}: {byte_count(len(page))}")
 
 
 def one_item(image: str, question: Question) -> Item:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.filesize import decimal
 
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
@@ -15,6 +14,7 @@ from pgcli.cli.ui.console import Facts, Screen
 from pgcli.declare import same
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.options import ModelOptions, models
+from pgcli.wording import byte_count
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 
@@ -70,13 +70,13 @@ def facts(values: Mapping[str, Any]) -> Facts:
     rows = []
     for name, value in values.items():
         if name == "memory":
-            rows += [(f"batch of {batch}", decimal(needed)) for batch, needed in value.items()]
+            rows += [(f"batch of {batch}", byte_count(needed)) for batch, needed in value.items()]
         elif name == "architecture":
             rows += architecture(value)
         elif name.endswith("bytes") or name in ("cache_bytes_per_token", "free_memory"):
-            rows.append((name.replace("_bytes", "").replace("_", " "), decimal(value)))
+            rows.append((name.replace("_bytes", "").replace("_", " "), byte_count(value)))
         elif name == "files":
-            rows += [(file, decimal(length)) for file, length in value.items()]
+            rows += [(file, byte_count(length)) for file, length in value.items()]
         elif name == "labels":
             rows += [("labels", labels(value))] if value else []
         elif value is not None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pgcli.towers.engine import EmbeddingEngine
 
 DEFAULT_K = 10
-MAX_NAMES_IN_TITLE = 3
 
 _search = partial(opt, panel="What to search", own=True)
 _output = partial(opt, panel="Where to", own=True)
@@ -311,7 +310,7 @@ def write_page(
         screen.info(f"nothing was found: {options.view} is not written")
         return
     names = results.queries or [Path(name).name for name in options.vectors]
-    title = listed(names, MAX_NAMES_IN_TITLE)
+    title = listed(names)
     group = RowGroup(
         Path(options.vectors[0]),
         title if results.queries else f"Near-duplicates in {title}",

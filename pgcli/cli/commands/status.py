@@ -18,7 +18,6 @@ from pgcli.wording import count, duration, listed
 if TYPE_CHECKING:
     from pgcli.pipeline.status import OwnerStatus, RunStatus, ShardStatus
 
-MAX_NAMES = 8  # of shards in one line
 MAX_SHARDS = 32  # that are shown
 #: The states of shards, those to look at first.
 STATES = ("lost", "stopped", "running", "waiting", "complete")
@@ -110,7 +109,7 @@ def how_to_resume(status: RunStatus) -> str:
     missing = [shard.shard for shard in status.shards if shard.state != "complete"]
     if not missing:
         return "run the same command again"
-    return f"run the same command with --shard {listed(missing, MAX_NAMES)}"
+    return f"run the same command with --shard {listed(missing)}"
 
 
 def shard_table(shards: Sequence[ShardStatus]) -> Iterator[str]:

@@ -10,8 +10,7 @@ import typer
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
 from pgcli.training.options import RECORDS, TrainOptions
-
-MAX_NAMED = 3  # rows that are named in a message
+from pgcli.wording import listed
 
 
 @command(
@@ -62,12 +61,11 @@ def run_training(options: TrainOptions) -> int:
         return 0
     screen.table(summary.facts(options.folder))
     if summary.unusable:
-        named = "; ".join(
-            f"{key[0]}: {why}" for key, why in [*summary.unusable.items()][:MAX_NAMED]
-        )
-        more = "; ..." * (len(summary.unusable) > MAX_NAMED)
+        rows = [f"{key[0]}: {why}" for key, why in summary.unusable.items()]
         lost = summary.count_unusable
-        screen.info(f"{lost:,} row{'s' * (lost != 1)} could not be used: {named}{more}")
+        screen.info(
+            f"{lost:,} row{'s' * (lost != 1)} could not be used: {listed(rows, separator=';')}"
+        )
     screen.info(f"{options.folder} has what was trained", hint=use_of(options))
     return summary.exit_code
 

@@ -13,7 +13,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.pipeline.progress.summary import rate
 from pgcli.printable import printable
-from pgcli.wording import duration
+from pgcli.wording import byte_count, duration
 
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport, ProgramComparison
@@ -99,7 +99,7 @@ def facts(report: BenchReport) -> Facts:
     ]
     for program in report.stages:
         if program.peak_bytes is not None:
-            memory = f"{program.peak_bytes / 1e9:.2f} GB on top of the weights"
+            memory = f"{byte_count(program.peak_bytes)} on top of the weights"
             facts.append((f"memory of {program.name}", memory))
     if any(max(astuple(program.shares)) > 1 for program in report.stages):
         facts.append(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
-from rich.filesize import decimal
-
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import BYTES, StageProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
+from pgcli.wording import byte_count
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadPlan
@@ -30,10 +29,10 @@ class Downloads:
 
     def start(self, plan: DownloadPlan) -> None:
         self._plan = plan
-        cached = f", {decimal(plan.cached)} is cached" if plan.cached else ""
+        cached = f", {byte_count(plan.cached)} is cached" if plan.cached else ""
         self._screen.info(
-            f"downloading {plan.name}: {decimal(plan.missing)}{cached}; "
-            f"into {plan.folder}, which has {decimal(plan.free)} free"
+            f"downloading {plan.name}: {byte_count(plan.missing)}{cached}; "
+            f"into {plan.folder}, which has {byte_count(plan.free)} free"
         )
         self._progress = self._screen.progress(
             "downloading", plan.total, initial=plan.cached, unit=BYTES
@@ -53,11 +52,11 @@ class Downloads:
         done, seconds = self._progress.done, self._progress.seconds
         if isinstance(problem[1], Interrupted):
             self._screen.info(
-                f"stopped after {decimal(done)} of {decimal(self._plan.total)}: "
+                f"stopped after {byte_count(done)} of {byte_count(self._plan.total)}: "
                 "complete files are kept, and the same command downloads the others"
             )
         elif not any(problem):
             self._screen.info(
-                f"downloaded {decimal(done - self._plan.cached)} in {seconds:.0f} s; "
+                f"downloaded {byte_count(done - self._plan.cached)} in {seconds:.0f} s; "
                 "the checksums are right"
             )

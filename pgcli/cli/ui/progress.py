@@ -7,13 +7,12 @@ from time import perf_counter
 from typing import Any, Self, TypeVar
 
 from rich.console import Console, RenderableType
-from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
 from pgcli.printable import printable
-from pgcli.wording import count, duration
+from pgcli.wording import byte_count, count, duration
 
 LOG_SECONDS = 30.0  # between two lines of a log; a short task writes none
 #: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.
@@ -90,7 +89,7 @@ class StageProgress:
         """`3 of 12`, `1.2 GB of 5.8 GB`, `3` where no total is known, `12.3 s` without counts."""
         if not self.unit:
             return duration(self.seconds)
-        shown = decimal if self.unit == BYTES else "{:,}".format
+        shown = byte_count if self.unit == BYTES else "{:,}".format
         return shown(self.done) + (f" of {shown(self.total)}" if self.total is not None else "")
 
     def speed(self) -> str:
@@ -98,7 +97,7 @@ class StageProgress:
         if self.rate is None:
             return self.waits_for
         if self.unit == BYTES:
-            return f"{decimal(int(self.rate))}/s"
+            return f"{byte_count(int(self.rate))}/s"
         return f"{self.rate:,.{1 if self.rate < 100 else 0}f}/s"
 
     def error_count(self) -> str:

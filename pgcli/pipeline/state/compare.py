@@ -20,7 +20,7 @@ from pgcli.rows import prompt_of, task_of
 from pgcli.wording import listed
 
 Row = Mapping[str, Any]
-MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
+MAX_QUOTED = 60  # characters of a value in a message
 WAYS_OUT = "restore it; another <-o> starts anew, <--overwrite> replaces it"
 
 
@@ -123,7 +123,7 @@ def files_changed(
     output: str, changes: Sequence[Change], total: int | None, *, can_retry: bool
 ) -> OutputExists:
     """The error for images, or for one table, that are not those whose rows are saved."""
-    names = listed([change.name for change in changes], MAX_NAMES)
+    names = listed([change.name for change in changes])
     of_all = "" if total is None else f" of {total:,}"
     change = f"{len(changes):,}{of_all} images have changed: {names}"
     retry = "<--retry-changed> asks about what has changed again; " if can_retry else ""

@@ -21,7 +21,7 @@ RUN = "run.json"
 VERSION = 3
 SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
 FILES = ("checkpoint", "adapter_files")  # of a folder, digests by their names
-MAX_CHARACTERS, MAX_FILES = 60, 3  # of a value in a message
+MAX_CHARACTERS = 60  # of a value in a message
 
 Settings = Mapping[str, Any]
 
@@ -159,7 +159,7 @@ def difference(name: str, old: Any, new: Any) -> str:
         return f"{name}: {shorten(old)} -> {shorten(new)}"
     if isinstance(old, dict) and isinstance(new, dict):
         files = [file for file in sorted({**old, **new}) if old.get(file) != new.get(file)]
-        return f"{name}: {listed(files, MAX_FILES)} differ{'s' * (len(files) == 1)}"
+        return f"{name}: {listed(files)} differ{'s' * (len(files) == 1)}"
     old, new = ("a folder" if isinstance(value, dict) else shorten(value) for value in (old, new))
     return f"{name}: {old} -> {new}"
 

@@ -30,11 +30,11 @@ from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
+from pgcli.wording import MAX_NAMES, listed
 
 THREADS = 2  # each holds one or two images in full size
 MAX_PENDING = 8  # images that wait for a thread; beyond that the run waits
 LARGE_BYTES = 16 * 2**20  # the run waits for an image of more bytes that is not a file
-MAX_NAMED = 5  # images that the summary names
 
 
 class Drawings(RowHook):
@@ -99,8 +99,7 @@ class Drawings(RowHook):
         notes = [f"{self._drawn:,} in {self._folder}"] if self._drawn else []
         notes += [f"{self._kept:,} drawn before"] if self._kept else []
         if self._changed:
-            more = self._changed_count - len(self._changed)
-            names = printable(", ".join(self._changed)) + (f" and {more:,} more" if more else "")
+            names = printable(listed(self._changed, total=self._changed_count))
             notes.append(
                 f"not drawn, as they changed or vanished since they were answered: {names}"
             )
@@ -149,7 +148,7 @@ class Drawings(RowHook):
             self._drawn += 1
             return
         self._changed_count += 1
-        self._changed += [id_] if len(self._changed) < MAX_NAMED else []
+        self._changed += [id_] if len(self._changed) < MAX_NAMES else []
 
 
 def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = False) -> Target:

@@ -12,8 +12,7 @@ from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.results.exports.options import ExportOptions
 from pgcli.results.exports.rows import RowStats, row_boxes
 from pgcli.results.images import MissingImages
-
-MAX_EXAMPLES = 5  # renamed files that a message lists
+from pgcli.wording import MAX_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class ExportCounts:
     def add_renamed(self, name: str, new_name: str) -> None:
         """Count an image or text whose own name is taken or would be misread."""
         self.renamed += 1
-        if len(self.renamed_examples) < MAX_EXAMPLES:
+        if len(self.renamed_examples) < MAX_NAMES:
             self.renamed_examples.append(f"{name} is {new_name}")
 
 

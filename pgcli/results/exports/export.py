@@ -21,8 +21,6 @@ from pgcli.stores import Reader
 from pgcli.stores.target import Kind, Target
 from pgcli.wording import count, listed, with_notes
 
-MAX_LABELS_SHOWN = 5  # labels that a message names
-
 
 def export(
     results: Sequence[str],
@@ -116,7 +114,7 @@ def label_numbers(text: str | None, stats: RowStats) -> Mapping[str, int]:
     labels = read_labels(text)
     if unknown := sorted(stats.labels - set(labels)):
         raise UsageError(
-            f"the rows have labels that are not in --labels: {listed(unknown, MAX_LABELS_SHOWN)}",
+            f"the rows have labels that are not in --labels: {listed(unknown)}",
             hint="add them to --labels, or leave it out to take all labels, sorted",
         )
     return {label: number for number, label in enumerate(labels)}
@@ -165,7 +163,5 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
         hint = locator.hint(counts.missing)
         locator.say(f"the first image left out: {counts.missing.first}", hint=hint)
     if counts.renamed:
-        shown = ", ".join(counts.renamed_examples)
-        remaining = counts.renamed - len(counts.renamed_examples)
-        more = f", and {remaining:,} more" if remaining else ""
-        locator.say(f"renamed, as the name is taken or not valid: {shown}{more}")
+        names = listed(counts.renamed_examples, total=counts.renamed)
+        locator.say(f"renamed, as the name is taken or not valid: {names}")

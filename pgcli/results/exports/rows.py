@@ -21,6 +21,7 @@ from pgcli.results.images import image_index, image_key, saved_record
 from pgcli.results.masks import polygon
 from pgcli.rle import read_mask
 from pgcli.rows import BASE_OF_TASK, json_safe, mask_from_dict, read_boxes, task_of
+from pgcli.wording import MAX_NAMES
 
 
 def row_boxes(row: Row) -> Iterator[tuple[Box, Mask | None]]:
@@ -107,7 +108,6 @@ def input_of(output: Path) -> tuple[object, object]:
 
 
 ANSWER_COLUMNS = frozenset({"task", "prompt", "answer", "boxes"})
-MAX_PROMPTS_SHOWN = 5  # prompts that a message names
 TEXT_COLUMNS = ("id", "image", "task", "prompt")
 MAX_SIDE = 2**31
 
@@ -157,7 +157,7 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
             texts += row["task"] not in BOX_TASKS
             if row["task"] in BOX_TASKS or row["boxes"]:
                 stats.has_boxes = True
-                if len(stats.box_prompts) < MAX_PROMPTS_SHOWN:
+                if len(stats.box_prompts) < MAX_NAMES:
                     stats.box_prompts[row["prompt"]] = None
             inside = list(row_boxes(row))
             stats.outside += len(row["boxes"]) - len(inside)
@@ -187,7 +187,7 @@ def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> 
                 f"row {stats.rows:,} is not a result row: {problem}",
                 hint="name a file that an answering command wrote",
             )
-        if len(stats.prompts) < MAX_PROMPTS_SHOWN:
+        if len(stats.prompts) < MAX_NAMES:
             stats.prompts[row["prompt"]] = None
         if prompt is not None and row["prompt"] != prompt:
             stats.other_prompts += 1

@@ -32,10 +32,9 @@ from pgcli.results.gallery.thumbnails import (
 )
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.stores.target import Target
-from pgcli.wording import count, file_size, listed
+from pgcli.wording import byte_count, count, listed
 
 LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
-MAX_NAMES_IN_TITLE = 3
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def write_gallery(
         part.open("w", encoding="utf-8") as file,
     ):
         entries = page_entries(tracking, options.assets, missing)
-        title = listed([group.name for group in groups], MAX_NAMES_IN_TITLE)
+        title = listed([group.name for group in groups])
         file.writelines(render_page(cards.data() | settings, entries, title=title))
     report_page(target.path, cards, missing, locator)
     return Gallery(len(cards.rows), cards.distinct_labels)
@@ -152,7 +151,7 @@ def report_page(target: Path, cards: Cards, missing: MissingImages, locator: Ima
     """Report the page, the images that it lacks, and how to make a large page smaller."""
     size = target.stat().st_size
     rows, images = count(len(cards.rows), "row"), count(len(cards.images), "image")
-    locator.say(f"{target}: {rows}, {images}, {file_size(size)}")
+    locator.say(f"{target}: {rows}, {images}, {byte_count(size)}")
     report_missing(missing, locator)
     if size > LARGE_PAGE:
         locator.say(
