@@ -21,14 +21,14 @@ BOUNDS = {
     "evaluation": 2_640,
     "search": 595,
     "api runs.py ray.py __init__.py __main__.py": 1_305,
-    "explain doctor info verify bench": 3_335,
+    "explain doctor info verify bench": 3_337,
     "cli": 4_160,
     (
         "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_030,
+    ): 3_037,
     "tests": 51_075,
 }
 
