@@ -151,9 +151,9 @@ def words_read(count: int) -> list[dict[str, object]]:
     """
     from examples.demo_model.scenes import EVAL_SEEDS, lettered_scene, render
     from pgcli.checkpoints.find import find
-    from pgcli.engine.loader import load
+    from pgcli.engine.loader import open_engine
 
-    engine = load(find("demo"), batch_size=64)
+    engine = open_engine(find("demo"), batch_size=64)
     scenes = [lettered_scene(EVAL_SEEDS.start + number) for number in range(count)]
     words = [scene.words[0].text for scene in scenes]
     reports: list[dict[str, object]] = []

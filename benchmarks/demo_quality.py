@@ -48,7 +48,7 @@ from examples.demo_model.scenes import (
 from pgcli import rle
 from pgcli.checkpoints.find import find
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import value_of
 from pgcli.evaluation.metrics import measures
@@ -71,7 +71,7 @@ def main() -> None:
         device="auto",
         dtype="auto",
     )
-    engine = load(
+    engine = open_engine(
         find(args.model), device=args.device, dtype=args.dtype, batch_size=args.batch_size
     )
     seeds = range(args.first_seed, args.first_seed + args.scenes)
@@ -196,7 +196,7 @@ def mask(drawn: SceneObject, scene: Scene) -> Rle:
     canvas = Image.new("L", size)
     corners = [(x * SUPERSAMPLING, y * SUPERSAMPLING) for x, y in drawn.outline]
     ImageDraw.Draw(canvas).polygon(corners, fill=255)
-    return rle.encode(numpy.asarray(canvas.reduce(SUPERSAMPLING)) > 127)
+    return rle.encode_mask(numpy.asarray(canvas.reduce(SUPERSAMPLING)) > 127)
 
 
 def phrase(label: str) -> Phrase:

@@ -91,14 +91,14 @@ def measured(folder: Path, rows: int, quantize: str) -> dict[str, object]:
 
     from pgcli import tasks
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.engine.loader import load
+    from pgcli.engine.loader import open_engine
     from pgcli.engine.memory import weight_bytes
     from pgcli.records import DecodedImage, Item
 
     imported = peak()
     began, cpu_began = perf_counter(), process_time()
     checkpoint = Checkpoint("full size", folder)
-    engine = load(checkpoint, dtype="bfloat16", batch_size=rows, quantize=quantize)
+    engine = open_engine(checkpoint, dtype="bfloat16", batch_size=rows, quantize=quantize)
     loaded, cpu_loaded, after_load = perf_counter(), process_time(), peak()
     weights = weight_bytes(
         engine.model.config, torch.bfloat16, device=engine.device, quantize=quantize

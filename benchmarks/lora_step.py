@@ -139,7 +139,7 @@ def pgcli_step(args: argparse.Namespace) -> Callable[[], float]:
 
     config = read_config(args.folder)
     dtype = getattr(torch, args.dtype)
-    model = weights.load(args.folder, config, dtype=dtype)
+    model = weights.load_paligemma(args.folder, config, dtype=dtype)
     settings = LoraSettings(targets=args.targets)
     add_lora(model, settings, seed=0)
     save_adapter(model, settings, args.folder / "adapter", base_model=str(args.folder))

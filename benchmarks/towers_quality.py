@@ -22,7 +22,7 @@ from pgcli.checkpoints.find import find
 from pgcli.images import ImageDecoder
 from pgcli.records import Item
 from pgcli.towers.engine import EmbeddingEngine
-from pgcli.towers.loader import load
+from pgcli.towers.loader import open_towers
 
 GROUP = 100  # drawings among which one is found
 PRECISION = 0.95
@@ -32,7 +32,7 @@ CHANGES = ("turned", "scaled", "recompressed", "all three")
 
 def main() -> None:
     args = options(__doc__, model="demo-towers", drawings=len(EVAL_SEEDS), device="cpu")
-    engine = load(find(args.model), dtype="float32", device=args.device)
+    engine = open_towers(find(args.model), dtype="float32", device=args.device)
     scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[: args.drawings]]
     drawn = [render(scene) for scene in scenes]
     image_ND = encode(engine, drawn)

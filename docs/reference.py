@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pgcli.cli.app import PANELS, declared
+from pgcli.cli.app import PANELS, declaration
 from pgcli.cli.config import ProgramOptions
 from pgcli.cli.options import value_name
 from pgcli.declare import Option, options_of
@@ -48,7 +48,9 @@ def sections() -> Iterator[str]:
     yield from table(f"Options of {', '.join(COMMANDS)}", shared)
     for summaries in PANELS.values():
         for name in summaries:
-            records = [record for record in declared(name).records if record is not ProgramOptions]
+            records = [
+                record for record in declaration(name).records if record is not ProgramOptions
+            ]
             if name in COMMANDS:
                 records = [record for record in records if record not in RECORDS]
             own = [option for record in records for option in options_of(record)]

@@ -23,7 +23,7 @@ def iou(first: Box, second: Box) -> float:
     intersection = overlap(first.xmin, first.xmax, second.xmin, second.xmax) * overlap(
         first.ymin, first.ymax, second.ymin, second.ymax
     )
-    union = area(first) + area(second) - intersection
+    union = box_area(first) + box_area(second) - intersection
     return intersection / union if union > 0 else 0.0
 
 
@@ -32,6 +32,6 @@ def overlap(low: float, high: float, other_low: float, other_high: float) -> flo
     return max(0.0, min(high, other_high) - max(low, other_low))
 
 
-def area(box: Box) -> float:
+def box_area(box: Box) -> float:
     """The area of a box, in square pixels."""
     return (box.xmax - box.xmin) * (box.ymax - box.ymin)

@@ -58,7 +58,7 @@ def boxes(spans: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:
 def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[SegmentedBox, ...]:
     """The boxes that `boxes` returns, in the same order, each with the mask codes after it."""
     segmented_boxes = []
-    for corners, codes, label in groups(spans):
+    for corners, codes, label in box_groups(spans):
         top, left, bottom, right = ((span.value or 0) / GRID for span in corners)  # y before x
         if top < bottom and left < right:
             pixels = (left * width, top * height, right * width, bottom * height)
@@ -77,7 +77,7 @@ def confidence(corners: Sequence[Span]) -> float | None:
     return min(1.0, math.prod(near_probabilities) ** (1 / len(near_probabilities)))
 
 
-def groups(
+def box_groups(
     spans: Sequence[Span],
 ) -> Iterator[tuple[list[Span], tuple[int, ...] | None, str]]:
     """The four locations, mask codes and label of each box in an answer.

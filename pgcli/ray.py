@@ -88,7 +88,7 @@ class Answers:
         count = len(batch[IMAGE])
         rows = [{name: values[number] for name, values in batch.items()} for number in range(count)]
         answers = [
-            named(answer, number, row)
+            with_id(answer, number, row)
             for number, (answer, row) in enumerate(zip(self._answers(rows), rows, strict=True))
         ]
         table = rows_table([self._schema.row(answer) for answer in answers], self._schema)
@@ -141,7 +141,7 @@ class Answers:
         return error_answer(image, "", task=task, model=self._engine.label)
 
 
-def named(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
+def with_id(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
     """The answer with the position and the id of its row in the batch."""
     id_, image = answer.id, answer.image
     if image == str(answer.index):  # an image without a path is named by its position

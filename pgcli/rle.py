@@ -27,7 +27,7 @@ MAX_PIXELS = 2**32 - 1  # pycocotools counts in 32 bits
 MaskPart = tuple[np.ndarray, int, int]
 
 
-def encode(mask: np.ndarray) -> Rle:
+def encode_mask(mask: np.ndarray) -> Rle:
     """The encoding of a bool mask (height, width)."""
     return _from_coco(coco.encode(np.asfortranarray(mask, dtype=np.uint8)))
 
@@ -59,7 +59,7 @@ def encode_counts(counts: Sequence[int] | np.ndarray, *, size: tuple[int, int]) 
     return _from_coco(coco.frPyObjects({"size": size, "counts": lengths}, *size))
 
 
-def decode(mask: Rle) -> np.ndarray:
+def decode_mask(mask: Rle) -> np.ndarray:
     """The mask as bool (height, width). Raises ValueError for invalid counts.
 
     A few characters can encode any size: compare that of an untrusted mask with the image's first.
@@ -71,7 +71,7 @@ def decode(mask: Rle) -> np.ndarray:
     return np.repeat(is_one, counts).reshape(width, height).T
 
 
-def area(mask: Rle) -> int:
+def mask_area(mask: Rle) -> int:
     """The number of pixels in the mask. Raises ValueError for invalid counts."""
     return int(coco.area(_to_coco(mask)))
 

@@ -14,7 +14,7 @@ from typing import Any, Unpack, get_args
 from pgcli.api import Engine, load
 from pgcli.api.call_options import CallOptions
 from pgcli.api.row_manifest import as_sources
-from pgcli.api.sources import as_list
+from pgcli.api.sources import source_list
 from pgcli.checkpoints.files import ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.commands.train import run_training
@@ -132,7 +132,7 @@ def train(
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
-    rows = as_list(sources)
+    rows = source_list(sources)
     with as_sources(rows) as names, as_sources(options.pop("eval", None) or []) as held_out:
         if len(held_out) > 1:
             raise UsageError("eval is one source", hint="give one manifest, or dicts")

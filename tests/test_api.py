@@ -550,7 +550,7 @@ def test_model_options_reach_the_loader(monkeypatch):
         return RecordingModel()
 
     monkeypatch.setattr("pgcli.checkpoints.find.find", find)
-    monkeypatch.setattr("pgcli.engine.loader.load", load)
+    monkeypatch.setattr("pgcli.engine.loader.open_engine", load)
     options = {"device": "cuda:1", "dtype": "float32", "batch_size": 7, "quantize": "int8"}
     engine = pgcli.load(
         Path("m"), revision="r", adapter=Path("a"), mask_decoder="vae.npz", **options

@@ -65,9 +65,11 @@ def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path):
     engine = pgcli.load(folder, device="cpu")
     found = engine.embed(EXAMPLES / "one.png")
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.towers.loader import load
+    from pgcli.towers.loader import open_towers
 
-    alone = pgcli.Engine(load(Checkpoint("m", folder), device="cpu")).embed(EXAMPLES / "one.png")
+    alone = pgcli.Engine(open_towers(Checkpoint("m", folder), device="cpu")).embed(
+        EXAMPLES / "one.png"
+    )
     assert np.allclose(found, alone, atol=1e-6)
     with pytest.raises(UsageError, match="cannot embed texts"):
         engine.embed(text="a")

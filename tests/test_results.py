@@ -18,7 +18,7 @@ import pgcli
 from pgcli.errors import OutputExists, UsageError
 from pgcli.output.schema import TYPES
 from pgcli.records import COLUMNS, Choice, Mask, Rle
-from pgcli.rle import encode
+from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import box, captioned, detected, exported, make_images, saved
@@ -288,7 +288,7 @@ def test_supervision_example_converts_boxes_and_masks():
         Detections=lambda xyxy, **given: SimpleNamespace(xyxy=xyxy, **given)
     )
     grid = numpy.eye(3, 4, dtype=bool)
-    whole, codes = Mask((0,) * 16, encode(grid)), Mask((0,) * 16)
+    whole, codes = Mask((0,) * 16, encode_mask(grid)), Mask((0,) * 16)
     both = (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))
     several = (None, (whole, whole), (whole, codes), (None, whole))
     for boxes, masks in (((), None), *((both, masks) for masks in several)):

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco
 
 from pgcli.records import Rle
-from pgcli.rle import area, decode, encode, encode_mask_parts, mask_bounds, union
+from pgcli.rle import decode_mask, encode_mask, encode_mask_parts, mask_area, mask_bounds, union
 
 noise = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
 blots = st.builds(
@@ -36,7 +36,7 @@ def by_pycocotools(mask):
 @example(np.ones((1, 1), bool))
 @example(np.ones((3, 2), bool))
 def test_encoding_equals_pycocotools(mask):
-    assert encode(mask) == Rle(mask.shape, by_pycocotools(mask))
+    assert encode_mask(mask) == Rle(mask.shape, by_pycocotools(mask))
 
 
 @given(masks, *[st.integers(0, 30)] * 4)
@@ -55,19 +55,19 @@ def test_tiles_in_any_order_make_the_same_mask(mask, high, wide, random):
         for x in range(0, width, wide * 3)
     ]
     random.shuffle(tiles)
-    assert encode_mask_parts(tiles, size=mask.shape) == encode(mask)
+    assert encode_mask_parts(tiles, size=mask.shape) == encode_mask(mask)
 
 
 @given(masks)
 def test_decoding_inverts_encoding_here_and_in_pycocotools(mask):
-    rle = encode(mask)
-    for read in (decode(rle), coco.decode({"size": list(rle.size), "counts": rle.counts})):
+    rle = encode_mask(mask)
+    for read in (decode_mask(rle), coco.decode({"size": list(rle.size), "counts": rle.counts})):
         assert read.shape == mask.shape
         assert (read == mask).all()
 
 
 def test_decoded_mask_is_bool():
-    assert decode(encode(np.eye(3, dtype=bool))).dtype == bool
+    assert decode_mask(encode_mask(np.eye(3, dtype=bool))).dtype == bool
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_decoded_mask_is_bool():
 )
 def test_long_runs_take_several_characters(counts):
     mask = np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(500, 2000).T
-    assert encode(mask).counts == by_pycocotools(mask)
-    assert (decode(encode(mask)) == mask).all()
+    assert encode_mask(mask).counts == by_pycocotools(mask)
+    assert (decode_mask(encode_mask(mask)) == mask).all()
 
 
 def test_empty_mask_is_one_run_of_zeros():
@@ -96,20 +96,20 @@ def test_empty_mask_is_one_run_of_zeros():
 
 @given(arrays(bool, st.tuples(st.integers(2, 3), st.integers(1, 9), st.integers(1, 9))))
 def test_union_has_the_pixels_of_every_mask(masks):
-    assert union([encode(mask) for mask in masks]) == encode(masks.any(axis=0))
+    assert union([encode_mask(mask) for mask in masks]) == encode_mask(masks.any(axis=0))
 
 
 def test_measures_of_masks_with_empty_runs_are_right():
     for counts in ("01122OOON20NW0O", "0311OM12S0ON1", "322NO20O3OM60", "01P0O110OO71OO0"):
         mask = Rle((4, 6), counts)
-        again = encode(decode(mask))
+        again = encode_mask(decode_mask(mask))
         assert union([mask, mask]) == again
-        assert (area(mask), mask_bounds(mask)) == (area(again), mask_bounds(again))
+        assert (mask_area(mask), mask_bounds(mask)) == (mask_area(again), mask_bounds(again))
 
 
 def test_image_without_pixels_is_one_empty_run():
-    assert encode(np.zeros((0, 5), bool)) == Rle((0, 5), "0")
-    assert decode(Rle((0, 5), "0")).shape == (0, 5)
+    assert encode_mask(np.zeros((0, 5), bool)) == Rle((0, 5), "0")
+    assert decode_mask(Rle((0, 5), "0")).shape == (0, 5)
 
 
 def test_small_mask_in_a_huge_image_needs_little_memory():
@@ -134,27 +134,27 @@ def test_mask_that_exceeds_the_image_is_refused(left, top):
 )
 def test_counts_that_do_not_fit_the_size_are_refused(counts):
     with pytest.raises(ValueError, match="the counts"):
-        decode(Rle((1, 5), counts))
+        decode_mask(Rle((1, 5), counts))
 
 
 def test_endless_number_is_refused_before_it_overflows():
     with pytest.raises(ValueError, match="number larger than any image"):
-        decode(Rle((1, 5), "5" + "P" * 40 + "0"))
+        decode_mask(Rle((1, 5), "5" + "P" * 40 + "0"))
 
 
 def test_negative_size_is_refused():
     for size in ((-1, -5), (-1, 5)):
         with pytest.raises(ValueError, match="the counts"):
-            decode(Rle(size, "5"))
+            decode_mask(Rle(size, "5"))
 
 
 @given(st.text(st.characters(min_codepoint=40, max_codepoint=120), max_size=12))
 def test_any_text_round_trips_or_is_refused(counts):
     try:
-        mask = decode(Rle((4, 6), counts))
+        mask = decode_mask(Rle((4, 6), counts))
     except ValueError:
         return
     assert mask.shape == (4, 6)
-    again = encode(mask)
+    again = encode_mask(mask)
     assume(len(again.counts) == len(counts))  # a number may have more characters than necessary
-    assert (decode(again) == mask).all()
+    assert (decode_mask(again) == mask).all()

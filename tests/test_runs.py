@@ -38,7 +38,7 @@ class CountingEngine(pretend.Engine):
 def engine(monkeypatch) -> CountingEngine:
     counting = CountingEngine()
     counting.label = find("demo").label
-    monkeypatch.setattr("pgcli.engine.loader.load", lambda *_, **__: counting)
+    monkeypatch.setattr("pgcli.engine.loader.open_engine", lambda *_, **__: counting)
     return counting
 
 

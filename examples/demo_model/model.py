@@ -54,7 +54,7 @@ class DemoLearner(nn.Module):
         """
         learners = []
         for folder in folders:
-            model = weights.load(folder, read_config(folder), dtype=torch.float32)
+            model = weights.load_paligemma(folder, read_config(folder), dtype=torch.float32)
             learner = cls(model.requires_grad_(True))
             learner.head.load_state_dict(load_file(folder / PATCH_HEAD))
             learners.append(learner)

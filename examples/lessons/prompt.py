@@ -79,7 +79,7 @@ def boxes(text: str, width: int, height: int) -> list[tuple[str, float, float, f
 
 def main() -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-    model = weights.load(DEMO, read_config(DEMO), dtype=torch.float32, device="cpu")
+    model = weights.load_paligemma(DEMO, read_config(DEMO), dtype=torch.float32, device="cpu")
     vision, ours = model.config.vision, Tokenizer.from_folder(DEMO)
 
     side = vision.resolution // vision.patch_size

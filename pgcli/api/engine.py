@@ -57,18 +57,18 @@ def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOption
     }
     reading = {name: values.get(name, False) for name in READING}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
-        from pgcli.towers.loader import load as load_towers
+        from pgcli.towers.loader import open_towers
 
         if adapter is not None or mask_decoder is not None or quantize != "none":
             raise UsageError(
                 "adapter, mask_decoder and quantize are for models that answer with text",
                 hint=f"{checkpoint.name} is none; leave them out",
             )
-        towers = load_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
+        towers = open_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
         return Engine(towers, origin=origin, **reading)
-    from pgcli.engine.loader import load as load_engine
+    from pgcli.engine.loader import open_engine
 
-    loaded = load_engine(
+    loaded = open_engine(
         checkpoint,
         adapter=found_adapter,
         mask_decoder_file=None if mask_decoder is None else Path(mask_decoder),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pgcli.api.sources import as_list, image_bytes
+from pgcli.api.sources import file_bytes, source_list
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
 from pgcli.stores.urls import url_scheme
@@ -23,7 +23,7 @@ def as_sources(rows: Any) -> Iterator[list[str]]:
 
     Raises UsageError for anything else.
     """
-    listed = as_list(rows)
+    listed = source_list(rows)
     if all(isinstance(source, str | os.PathLike) for source in listed):
         yield [os.fspath(source) for source in listed]
         return
@@ -74,6 +74,6 @@ def image_cell(image: Any) -> dict[str, Any]:
     if isinstance(image, Mapping):
         return {"bytes": image.get("bytes"), "path": image.get("path")}
     try:
-        return {"bytes": image_bytes(image), "path": None}
+        return {"bytes": file_bytes(image), "path": None}
     except ImageError:  # the row has no image, and is counted as one that cannot be read
         return {"bytes": None, "path": None}

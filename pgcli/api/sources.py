@@ -53,7 +53,7 @@ def make_items(
     if not is_single(source) and not hasattr(source, "__len__"):
         stream: Iterable[Any] = source  # type: ignore[assignment]
         return row_items(checked(map(as_row, stream), options), options), None
-    sources = as_list(source)
+    sources = source_list(source)
     paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
     has_rows = any(isinstance(row, Mapping) for row in sources)
     if not has_rows and (len(paths) < len(sources) or not sources):
@@ -79,7 +79,7 @@ def is_single(source: Any) -> bool:
     return is_image or isinstance(source, str | os.PathLike | InMemory | Mapping)
 
 
-def as_list(source: Any) -> list[Any]:
+def source_list(source: Any) -> list[Any]:
     """The sources as a list."""
     return [source] if is_single(source) else list(source)
 
@@ -142,7 +142,7 @@ def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterat
             image = os.fspath(image)
         elif not isinstance(image, str | Mapping):
             try:
-                image = image_bytes(image)
+                image = file_bytes(image)
             except ImageError as problem:
                 image, fault = b"", problem.fault
         named = ManifestRow(f"row {index}", {**row, "image": image}, fault)
@@ -158,12 +158,12 @@ def items_of(sources: Sequence[Any]) -> Iterator[Item]:
             continue
         name = str(index)
         try:
-            yield Item(index, name, name, data=image_bytes(source))
+            yield Item(index, name, name, data=file_bytes(source))
         except ImageError as problem:
             yield Item(index, name, name, fault=problem.fault)
 
 
-def image_bytes(source: Any) -> bytes:
+def file_bytes(source: Any) -> bytes:
     """The bytes of an image file with this content. Raises ImageError."""
     if isinstance(source, BytesIO):
         return source.getvalue()  # also where it was just written, and its position is the end

@@ -17,14 +17,14 @@ from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
 from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_runner import ReferenceRunner
-from pgcli.bench.report import BenchReport, compare, stage_times
+from pgcli.bench.report import BenchReport, compare_programs, stage_times
 from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun, Runner
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Item
@@ -67,7 +67,7 @@ def bench(
     reference.import_transformers()
     with reference.quiet_transformers(), TemporaryDirectory() as scratch:
         with waiting("loading both programs"):
-            engine = load(
+            engine = open_engine(
                 checkpoint, device=device, dtype=dtype, quantize=quantize, batch_size=batch_size
             )
             check_memory(engine)
@@ -77,7 +77,9 @@ def bench(
                 fast_decode=fast_decode,
             )
             if quantize != "none":
-                exact = load(checkpoint, device=device, dtype=dtype, batch_size=engine.batch_size)
+                exact = open_engine(
+                    checkpoint, device=device, dtype=dtype, batch_size=engine.batch_size
+                )
                 bench.add_exact(exact, quantize)
         with waiting("measuring this machine"):
             before = bench.machine()
@@ -198,9 +200,9 @@ class Bench:
             batch_size=engine.batch_size,
             answers=self.answers,
             machine=machine,
-            files=compare(names, files, of_model=False),
-            clock=compare(names, model, of_model=False),
-            model=compare(names, model, of_model=True),
+            files=compare_programs(names, files, of_model=False),
+            clock=compare_programs(names, model, of_model=False),
+            model=compare_programs(names, model, of_model=True),
             stages=tuple(
                 stage_times(name, runs, least) for name, runs in zip(names, model, strict=True)
             ),

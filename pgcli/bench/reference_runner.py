@@ -24,7 +24,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.oom import memory_named
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalize_pixels
-from pgcli.verify.reference import SAFE_OPTIONS, generate, import_transformers
+from pgcli.verify.reference import SAFE_OPTIONS, generate_greedily, import_transformers
 
 Tokens = dict[int, tuple[int, ...]]  # by row
 #: Of images that are held until they are resized: a batch of photographs would take gigabytes.
@@ -100,7 +100,7 @@ class ReferenceRunner:
             timer,
             memory_named(f"transformers' batch of {inputs.batch}", "a smaller --batch-size"),
         ):
-            for rows in batches(inputs):
+            for rows in batches_by_length(inputs):
                 tokens |= self._generate(inputs, rows, pixels(rows), timer)
         if output is not None:
             self._write(inputs, tokens, output)
@@ -116,7 +116,7 @@ class ReferenceRunner:
         if lengths and not self._static:
             lengths = [lengths[row] for row in rows]
         timer.start_batch()
-        sequence_BS, start = generate(
+        sequence_BS, start = generate_greedily(
             self.model,
             pixels_BCRR,
             [inputs.prompt(row) for row in rows],
@@ -167,7 +167,7 @@ class ReferenceRunner:
                 lines.write(json.dumps({"image": name, "answer": text.strip()}) + "\n")
 
 
-def batches(inputs: BenchInputs) -> list[list[int]]:
+def batches_by_length(inputs: BenchInputs) -> list[list[int]]:
     """The rows of each batch, sorted by the lengths of their prompts."""
     order = sorted(range(inputs.rows), key=lambda row: len(inputs.prompt(row)))
     return [order[first : first + inputs.batch] for first in range(0, inputs.rows, inputs.batch)]

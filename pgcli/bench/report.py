@@ -59,7 +59,7 @@ class BenchReport:
     limit: Stages
 
 
-def compare(
+def compare_programs(
     names: Sequence[str], runs: Sequence[Sequence[BenchRun]], *, of_model: bool
 ) -> ProgramComparison:
     """The speeds, ratios and agreements from the runs of all programs.

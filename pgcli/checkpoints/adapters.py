@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.files import ADAPTER_CONFIG, read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, read_object
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -196,7 +196,7 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     Raises InvalidCheckpoint for an adapter other than LoRA, and for every setting that changes the
     result and is not supported.
     """
-    values = read_json(folder / ADAPTER_CONFIG)
+    values = read_object(folder / ADAPTER_CONFIG)
     if values.get("peft_type") != "LORA":
         raise _unsupported("peft_type", values.get("peft_type"))
     for key, value in values.items():

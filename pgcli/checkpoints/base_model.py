@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from pgcli.checkpoints.families.paligemma import NAMES
-from pgcli.checkpoints.files import ADAPTER_CONFIG, read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, read_object
 from pgcli.checkpoints.find import Checkpoint, find_local
 from pgcli.checkpoints.safetensors_files import check_dtype, read_metadata, read_tensor
 from pgcli.checkpoints.weight_files import ADAPTER_WEIGHTS
@@ -49,7 +49,7 @@ def warn_of_another_base(adapter: Checkpoint, model: Checkpoint) -> None:
     `pgcli train` writes the fingerprint of the weights into the adapter. Without it, the model that
     `adapter_config.json` names is compared if it is on this machine, or else its name.
     """
-    values = read_json(adapter.folder / ADAPTER_CONFIG)
+    values = read_object(adapter.folder / ADAPTER_CONFIG)
     base, revision = values.get("base_model_name_or_path"), values.get("revision")
     base = base if isinstance(base, str) else ""
     expected = read_metadata(adapter.folder / ADAPTER_WEIGHTS).get(FINGERPRINT)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pgcli.checkpoints.config_reader import ConfigReader
 from pgcli.checkpoints.families.paligemma import parse_config
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import read_object
 from pgcli.checkpoints.weight_files import CONFIG, GENERATION
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
@@ -55,7 +55,7 @@ def read_config(folder: Path) -> PaliGemmaConfig:
     is not supported. Warns of settings of `generation_config.json` that are not followed.
     """
     try:
-        config = parse_config(read_json(folder / CONFIG))
+        config = parse_config(read_object(folder / CONFIG))
     except ValueError as error:
         raise InvalidCheckpoint(
             f"{folder / CONFIG}: {error}",
@@ -96,4 +96,4 @@ def settings_not_followed(folder: Path, *, never_generated: Collection[int]) -> 
 
 def _generation(folder: Path) -> dict[str, Any]:
     file = folder / GENERATION
-    return read_json(file) if file.exists() else {}
+    return read_object(file) if file.exists() else {}

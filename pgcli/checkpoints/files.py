@@ -67,7 +67,7 @@ def descriptor_path(stream: BufferedReader) -> str:
     return f"/dev/fd/{stream.fileno()}"
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
     if not os.path.lexists(file):
         names = {path.name for path in file.parent.glob("*")}

@@ -70,7 +70,7 @@ def find(
     folder = folder_of(name, kind)
     for builtin, builtin_folder in builtin_models().items():
         if folder == builtin_folder:
-            return Checkpoint(builtin, folder, digest(folder / "model.safetensors"))
+            return Checkpoint(builtin, folder, file_digest(folder / "model.safetensors"))
     if folder is not None:
         return Checkpoint(name, folder)
     from pgcli.checkpoints import hub
@@ -149,7 +149,7 @@ def is_readable_folder(path: str) -> bool:
 
 
 @cache
-def digest(file: Path) -> str:
+def file_digest(file: Path) -> str:
     """The first digits of the file's SHA-256, enough to distinguish files. It is read once."""
     return sha256(file)[:DIGEST_LENGTH]
 

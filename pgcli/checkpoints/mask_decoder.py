@@ -39,7 +39,7 @@ NPZ_ERRORS = (
 Readers = Mapping[str, Callable[[], Tensor]]
 
 
-def load(file: Path, *, device: torch.device | str = "cpu") -> MaskDecoder:
+def load_mask_decoder(file: Path, *, device: torch.device | str = "cpu") -> MaskDecoder:
     """The mask decoder with a file's weights, in evaluation mode; float64 except on MPS.
 
     The file is .npz without pickles or safetensors, whatever its suffix, with the names of the

@@ -8,7 +8,7 @@ from reprlib import repr as brief
 
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families import ModelConfig, ModelKind, family_of
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import read_object
 from pgcli.checkpoints.names import TensorNames
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.weight_files import CONFIG
@@ -46,7 +46,7 @@ class ModelDescription:
 
 def read_description(folder: Path) -> ModelDescription:
     """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
-    values = read_json(folder / CONFIG)
+    values = read_object(folder / CONFIG)
     family = family_of(values)
     if family is None:
         raise _unsupported(folder, values.get("model_type"))
@@ -90,5 +90,5 @@ def read_kind(folder: Path) -> ModelKind | None:
 
     Raises InvalidCheckpoint if there is no configuration.
     """
-    family = family_of(read_json(folder / CONFIG))
+    family = family_of(read_object(folder / CONFIG))
     return None if family is None else family.kind

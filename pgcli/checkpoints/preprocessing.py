@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pgcli.checkpoints.families.encoders import FamilyName
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import read_object
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageSpec
 
@@ -92,11 +92,11 @@ def read_preprocessing(folder: Path, resolution: int, family: str | None = None)
     images are always resized to squares.
     """
     newer, older = folder / "processor_config.json", folder / "preprocessor_config.json"
-    values = read_json(newer) if newer.is_file() else {}
+    values = read_object(newer) if newer.is_file() else {}
     if "image_processor" in values:
         return _parse(newer.name, values["image_processor"], resolution, family)
     if older.is_file():
-        return _parse(older.name, read_json(older), resolution, family)
+        return _parse(older.name, read_object(older), resolution, family)
     processor = PROCESSORS[DEFAULT_PROCESSOR[family or "siglip"]]
     crops = processor.crop is not None
     return replace(

@@ -69,7 +69,9 @@ def merge_adapter(base: Path, adapter: Path, folder: Path) -> None:
     InvalidCheckpoint as `weights.load` and `open_adapter` do.
     """
     merged = partial(open_adapter, adapter)
-    model = weights.load(base, read_config(base), dtype=stored_dtype(base), adapter=merged)
+    model = weights.load_paligemma(
+        base, read_config(base), dtype=stored_dtype(base), adapter=merged
+    )
     save_checkpoint(model, folder, source=base)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.files import read_object
 from pgcli.errors import InvalidCheckpoint
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
@@ -150,7 +150,7 @@ def _added_tokens(folder: Path) -> dict[int, AddedToken]:
 
 
 def _optional_json(file: Path) -> dict[str, Any]:
-    return read_json(file) if os.path.lexists(file) else {}
+    return read_object(file) if os.path.lexists(file) else {}
 
 
 def _special_tokens(settings: dict[str, Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pgcli.checkpoints.files import open_model_file, read_json
+from pgcli.checkpoints.files import open_model_file, read_object
 from pgcli.checkpoints.sentencepiece_model import convert_sentencepiece
 from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
@@ -153,7 +153,7 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
 def _setting(folder: Path, name: str) -> Any:
     """A control token or a setting that the checkpoint's files name, or None."""
     for file in TOKEN_NAMES:
-        value: Any = read_json(folder / file).get(name) if (folder / file).is_file() else None
+        value: Any = read_object(folder / file).get(name) if (folder / file).is_file() else None
         value = value.get("content") if isinstance(value, dict) else value
         if value is not None:
             return value

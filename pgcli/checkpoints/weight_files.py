@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pgcli.checkpoints.files import ADAPTER_CONFIG, OPEN_CLIP, missing_file, read_json
+from pgcli.checkpoints.files import ADAPTER_CONFIG, OPEN_CLIP, missing_file, read_object
 from pgcli.errors import InvalidCheckpoint
 
 Kind = Literal["model", "adapter"]
@@ -95,7 +95,7 @@ def required_files(
 
 def weight_map(index: Path) -> dict[str, str]:
     """Tensor name to file name, from an index of the weights; all files are in its folder."""
-    names = read_json(index).get("weight_map")
+    names = read_object(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise InvalidCheckpoint(f"{index} has no weight_map")
     for tensor, file in names.items():

@@ -91,7 +91,7 @@ class WeightChanges(Protocol):
 FinishPart = Callable[[PaliGemma, nn.Module], None]
 
 
-def load(
+def load_paligemma(
     folder: Path,
     config: PaliGemmaConfig,
     *,

@@ -84,7 +84,7 @@ class Declared(NamedTuple):
 DECLARED: dict[str, Declared] = {}
 
 
-def declared(name: str) -> Declared:
+def declaration(name: str) -> Declared:
     """A command, whose module is imported."""
     import_module(f"pgcli.cli.commands.{MODULES.get(name, name)}")
     return DECLARED[name]
@@ -94,7 +94,7 @@ def declared(name: str) -> Declared:
 def typer_command(name: str) -> Any:
     """A command, as Typer makes it of its declaration."""
     return typer.main.get_command_from_info(
-        declared(name).info, pretty_exceptions_short=False, rich_markup_mode=app.rich_markup_mode
+        declaration(name).info, pretty_exceptions_short=False, rich_markup_mode=app.rich_markup_mode
     )
 
 

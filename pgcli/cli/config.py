@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pgcli.cli.app import HELP, PANELS, declared, negated
+from pgcli.cli.app import HELP, PANELS, declaration, negated
 from pgcli.declare import PREFIX, VARIABLES, Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
 from pgcli.foreign_text import number_reason
@@ -82,7 +82,7 @@ def outside_values(command: str, records: Iterable[type], config: str | None) ->
     UsageError for a wrong value or key, which names the variable, or the key and the file.
     """
     file = find_config(config or os.environ.get("PGCLI_CONFIG"))
-    table = read_config(file)
+    table = read_config_file(file)
     shared = {key: value for key, value in table.items() if not is_command_table(key, value)}
     own = {} if command in shared else table.get(command, {})
     values: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def find_config(named: str | None) -> Path:
     return Path(os.path.expanduser(folder)) / "pgcli" / "config.toml"  # noqa: PTH111 - Path needs a home
 
 
-def read_config(file: Path) -> dict[str, Any]:
+def read_config_file(file: Path) -> dict[str, Any]:
     """What a configuration file says; empty if there is none.
 
     Raises UsageError for a file that cannot be read, and for a key that is no option.
@@ -173,5 +173,5 @@ def is_command_table(name: str, value: Any) -> bool:
 
 def options_by_key(command: str) -> dict[str, bool]:
     """The keys of a command's options in a configuration file, and whether they are its own."""
-    options = (option for record in declared(command).records for option in options_of(record))
+    options = (option for record in declaration(command).records for option in options_of(record))
     return {option.key: option.own for option in options if option.name != "config"}

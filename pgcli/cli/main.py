@@ -86,12 +86,12 @@ def main(args: Sequence[str] | None = None) -> int:
     open_closed_streams()
     try:
         with raise_on_signals(), raise_on_closed_pipe(), sanitized_logs():
-            return exit_code(sys.argv[1:] if args is None else args)
+            return run_words(sys.argv[1:] if args is None else args)
     except Interrupted as interrupted:
         end_process_by(interrupted.signum)
 
 
-def exit_code(words: Sequence[str]) -> int:
+def run_words(words: Sequence[str]) -> int:
     """Run a command line; print a message for any error and return its exit code."""
     program = read_program(words)
     Screen.style = StderrStyle(program.log_format, program.no_progress)

@@ -19,12 +19,12 @@ def examine() -> Iterator[Finding]:
     yield packages.python()
     yield from packages.requirements()
     yield packages.namesake()
-    yield packages.command()
-    yield from accelerator.findings()
+    yield packages.shell_command()
+    yield from accelerator.accelerator_findings()
     yield machine.processor()
     yield machine.memory()
-    yield from machine.models()
-    yield from hub.findings()
+    yield from machine.model_findings()
+    yield from hub.hub_findings()
 
 
 def has_device(findings: list[Finding]) -> bool:

@@ -21,7 +21,7 @@ from pgcli.wording import byte_count, count
 TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
 
 
-def findings() -> Iterator[Finding]:
+def accelerator_findings() -> Iterator[Finding]:
     """The findings about PyTorch, the GPU and the dtypes."""
     driver = nvidia_driver()
     torch = imported()

@@ -14,7 +14,7 @@ from pgcli.printable import first_line
 MOVE = "export HF_HOME=DIR with a folder of your own on a large disk"
 
 
-def findings() -> Iterator[Finding]:
+def hub_findings() -> Iterator[Finding]:
     """The findings about the Hub, without network access."""
     try:
         from huggingface_hub import constants

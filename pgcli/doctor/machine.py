@@ -75,7 +75,7 @@ def meminfo(key: str) -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def models(folders: Mapping[str, Path] | None = None) -> Iterator[Finding]:
+def model_findings(folders: Mapping[str, Path] | None = None) -> Iterator[Finding]:
     """Whether the files of models, by default the built-in ones, are complete."""
     reinstall = f"{sys.executable} -m pip install --force-reinstall --no-deps paligemma-cli"
     for name, folder in (folders or builtin_models()).items():

@@ -60,7 +60,7 @@ def namesake() -> Finding:
     )
 
 
-def command() -> Finding:
+def shell_command() -> Finding:
     """The program that the command `pgcli` starts in a shell."""
     folder = Path(sysconfig.get_path("scripts"))
     own, first = folder / "pgcli", shutil.which("pgcli")

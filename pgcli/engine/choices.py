@@ -82,7 +82,7 @@ def make_candidates(texts: abc.Sequence[str], tokenizer: Tokenizer) -> tuple[Can
     return tuple(Candidate(text, tuple(tokenizer.encode_text(text))) for text in stripped)
 
 
-def first_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[Owner]]:
+def first_candidate_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[Owner]]:
     """Every candidate's first token, which follows the prefix, and its row and candidate index."""
     owners = [(row, index) for row, of_row in enumerate(rows) for index in range(len(of_row))]
     return [rows[row][index].ids[0] for row, index in owners], owners
@@ -92,7 +92,7 @@ def first_logprobs(
     logits_BV: Tensor, rows: abc.Sequence[Candidates], vocabulary: OutputVocabulary
 ) -> Tensor:
     """The log-probability (M,) of every candidate's first token after the prefix."""
-    tokens, owners = first_tokens(rows)
+    tokens, owners = first_candidate_tokens(rows)
     logits_BV = mask_invalid(logits_BV, vocabulary)
     row_M = to_device(torch.tensor([row for row, _ in owners]), logits_BV.device)
     token_M = to_device(torch.tensor(tokens), logits_BV.device)

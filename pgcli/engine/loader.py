@@ -33,7 +33,7 @@ from pgcli.model.quantized.support import quantization_problem
 QUANTIZATIONS = ("none", "int8", "fp8")
 
 
-def load(
+def open_engine(
     checkpoint: Checkpoint,
     *,
     adapter: Checkpoint | None = None,
@@ -69,10 +69,10 @@ def load(
     mask_decoder_file = mask_decoder_file or own_mask_decoder(folder)
     decoder = None
     if mask_decoder_file is not None:
-        decoder = mask_decoder.load(mask_decoder_file, device=chosen_device)
+        decoder = mask_decoder.load_mask_decoder(mask_decoder_file, device=chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
-        model = weights.load(
+        model = weights.load_paligemma(
             folder,
             config,
             dtype=chosen_dtype,
@@ -88,14 +88,14 @@ def load(
         model,
         tokenizer,
         preprocessing,
-        label=label(checkpoint, adapter),
+        label=model_label(checkpoint, adapter),
         batch_size=budget.batch_size(max_new_tokens) if batch_size is None else batch_size,
         budget=budget if batch_size is None else None,
         mask_decoder=decoder,
     )
 
 
-def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
+def model_label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
     """The `model` column of the rows: name and revision, and those of the adapter after a plus."""
     return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
 

@@ -18,8 +18,8 @@ from pgcli.engine.choices import (
     Owner,
     branch_logprobs,
     branch_passes,
+    first_candidate_tokens,
     first_logprobs,
-    first_tokens,
     sum_logprobs,
 )
 from pgcli.engine.grammar import Grammar
@@ -214,7 +214,7 @@ class ModelRunner:
             logprobs.append(to_host(found_M))
             marks.append(self._watch.mark())
         self._cache.remove(range(len(self.rows), self._cache.rows))
-        owners = [first_tokens(candidates)[1], *(branches.owners for branches in passes)]
+        owners = [first_candidate_tokens(candidates)[1], *(branches.owners for branches in passes)]
         rows = [(sequence, sequence.attempts) for sequence in group]
         self._in_flight.append(InFlightScore(rows, owners, logprobs, marks))
         self._images.release(group)

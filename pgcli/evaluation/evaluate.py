@@ -12,7 +12,7 @@ import numpy as np
 from pgcli.errors import UsageError
 from pgcli.evaluation.join import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Estimate, Measure, differences, estimates, value_of
+from pgcli.evaluation.measures import Estimate, Measure, estimates, paired_differences, value_of
 from pgcli.evaluation.metrics import measures, metrics_of
 from pgcli.evaluation.metrics.ap import Bin, calibration_bins
 
@@ -110,7 +110,7 @@ def evaluate(
     measured = measure_rows(joined.rows, metric, texts)
     metrics = estimate_rows(joined.rows, measured, range(len(joined.rows)))
     groups = {}
-    for value, numbers in group_rows(joined.rows, column).items() if column is not None else ():
+    for value, numbers in rows_by_value(joined.rows, column).items() if column is not None else ():
         own = [joined.rows[number] for number in numbers]
         missing = sum(row.row is None for row in own)
         surplus = sum(row.truth is None for row in own)
@@ -134,7 +134,7 @@ def estimate_rows(
     return metrics
 
 
-def group_rows(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]]:
+def rows_by_value(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]]:
     """The numbers of the rows with each value of a column. Raises UsageError."""
     values = [column_value(row, column, is_grouped=True) for row in rows]
     if all(value is None for value in values):
@@ -176,7 +176,7 @@ def column_value(row: JoinedRow, column: str, *, is_grouped: bool = False) -> An
     return value if isinstance(value, str | int | float) else None
 
 
-def compare(
+def compare_files(
     first: JoinedFile, second: JoinedFile, metric: str, texts: str | None
 ) -> dict[str, Estimate]:
     """The differences of two files with the same rows: the second minus the first.
@@ -194,5 +194,5 @@ def compare(
     changes: list[Estimate] = []
     for before, after in zip(*pair, strict=True):
         images = [first.rows[number].image for number in before.numbers]
-        changes += differences(before.measures, after.measures, images)
+        changes += paired_differences(before.measures, after.measures, images)
     return dict(zip(names[0], changes, strict=True))

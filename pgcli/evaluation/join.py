@@ -130,7 +130,7 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
     prompt = str(prompt_of(row))
     task = measured_task(task_of(row), prompt, truth)
     truth = None if truth is None else with_boxes(truth, task, row, key[0])
-    labels = asked_labels(task, prompt) if key[1] is None else None
+    labels = prompt_labels(task, prompt) if key[1] is None else None
     if truth is not None and labels is not None:
         truth = of_labels(truth, labels)
     try:
@@ -152,7 +152,7 @@ def missing_rows(
     tasks = {task_of(row.row or {}) for row in joined}
     task = tasks.pop() if len(tasks) == 1 else None
     measured = {row.task for row in joined}
-    asked = {label for row in joined for label in asked_labels(row.task, row.prompt or "") or ()}
+    asked = {label for row in joined for label in prompt_labels(row.task, row.prompt or "") or ()}
     rows = []
     for (id_, prompt), truth in truths.items():
         is_asked = prompt is None and len(measured) == 1
@@ -228,7 +228,7 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
     )
 
 
-def asked_labels(task: str, prompt: str) -> tuple[str, ...] | None:
+def prompt_labels(task: str, prompt: str) -> tuple[str, ...] | None:
     """The labels that a prompt asks for; None for other tasks than those of boxes."""
     if task not in BOX_TASKS or not prompt.startswith(f"{task} "):
         return None

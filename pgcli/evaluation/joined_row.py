@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.boxes import area
+from pgcli.boxes import box_area
 from pgcli.records import Box, Rle
 
 #: The columns of the truth and of rows that name an image; VQA's files have the first.
@@ -43,7 +43,7 @@ class RowTruth:
     @property
     def box_areas(self) -> tuple[float, ...]:
         """The area of each box: of its object, or of the box itself where that is not known."""
-        return tuple(map(area, self.boxes or ())) if self.areas is None else self.areas
+        return tuple(map(box_area, self.boxes or ())) if self.areas is None else self.areas
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def estimates(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[E
     ]
 
 
-def differences(
+def paired_differences(
     first: Sequence[Measure], second: Sequence[Measure], images: Sequence[Hashable]
 ) -> list[Estimate]:
     """The second measure minus the first, of the same rows, with intervals of paired resampling."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pgcli.boxes import area
+from pgcli.boxes import box_area
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import Truths, group_values
@@ -99,7 +99,7 @@ def add_image(
         truth = RowTruth(
             boxes=boxes,
             masks=None if masks and not any(masks) else masks,
-            areas=tuple(area(box) if known is None else known for box, known in areas),
+            areas=tuple(box_area(box) if known is None else known for box, known in areas),
             crowds=image.crowds,
             size=(image.width, image.height) if image.is_stated else None,
         )

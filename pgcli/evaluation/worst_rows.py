@@ -95,7 +95,7 @@ def truth_row(joined: JoinedRow) -> dict[str, Any]:
     return known | {
         "task": row.get("task"),
         "prompt": row.get("prompt"),
-        "answer": None if is_boxes else answer_text(truth),
+        "answer": None if is_boxes else truth_text(truth),
         "boxes": [box_to_dict(Box(box.label, *box.corners, 1.0)) for box in truth.boxes or ()],
         "masks": masks,
         "model": TRUTH,
@@ -103,7 +103,7 @@ def truth_row(joined: JoinedRow) -> dict[str, Any]:
     }
 
 
-def answer_text(truth: RowTruth) -> str:
+def truth_text(truth: RowTruth) -> str:
     """The true answers, each on a line, with the number of those that are equal."""
     counts = Counter(truth.answers)
     return "\n".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())

@@ -106,8 +106,10 @@ def explain(
     (sequence,) = finished
     shapes: Shapes = {VISION: Counter(), DECODER: Counter()}
     vision_layers = choose_layers(None, config.vision.depth)
-    patch_BPD, vision_NP = encode(engine, image, vision_layers, shapes[VISION])
-    weights_NLS, probability_LV = decode(engine, patch_BPD, sequence, chosen, shapes[DECODER])
+    patch_BPD, vision_NP = image_attention(engine, image, vision_layers, shapes[VISION])
+    weights_NLS, probability_LV = answer_attention(
+        engine, patch_BPD, sequence, chosen, shapes[DECODER]
+    )
     prefix = config.image_tokens + len(sequence.prompt_ids)
     tokens, difference = [], 0.0
     for number, (token, logprob) in enumerate(zip(sequence.tokens, sequence.logprobs, strict=True)):
@@ -139,7 +141,7 @@ def explain(
 
 
 @torch.no_grad()
-def encode(
+def image_attention(
     engine: InferenceEngine,
     image: DecodedImage,
     layers: Sequence[int],
@@ -175,7 +177,7 @@ def encode(
 
 
 @torch.no_grad()
-def decode(
+def answer_attention(
     engine: InferenceEngine,
     patch_BPD: Tensor,
     sequence: Generated,

@@ -18,7 +18,7 @@ from pgcli.results.gallery.page import inert, policy
 ONE = 2**16 - 1  # the script reads weights as whole parts of this, in two bytes each
 
 
-def render_page(explanation: Explanation, image: DecodedImage, thumbnail: bytes) -> str:
+def render_explanation(explanation: Explanation, image: DecodedImage, thumbnail: bytes) -> str:
     """The page, with a small copy of the image as a WebP file.
 
     No foreign value is markup: all are JSON in which no tag can begin. The content security policy
@@ -31,7 +31,7 @@ def render_page(explanation: Explanation, image: DecodedImage, thumbnail: bytes)
     }
     return Template(asset("page.html")).substitute(
         policy=escape(policy(style, script, has_assets=False)),
-        title=escape(text(f"{explanation.answer.id}: {explanation.answer.answer}")),
+        title=escape(page_text(f"{explanation.answer.id}: {explanation.answer.answer}")),
         style=style,
         data=inert(data),
         script=script,
@@ -42,14 +42,14 @@ def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
     """The values of the page's script."""
     answer = explanation.answer
     return {
-        "id": text(answer.id),
-        "model": text(answer.model),
+        "id": page_text(answer.id),
+        "model": page_text(answer.model),
         "width": image.width,
         "height": image.height,
         "grid": explanation.grid,
-        "prompt": text(answer.prompt),
-        "answer": text(answer.answer or ""),
-        "promptTokens": [*map(text, explanation.prompt_tokens)],
+        "prompt": page_text(answer.prompt),
+        "answer": page_text(answer.answer or ""),
+        "promptTokens": [*map(page_text, explanation.prompt_tokens)],
         "tokens": [*map(token_data, explanation.tokens)],
         "layers": [layer + 1 for layer in explanation.layers],
         "depth": explanation.depth,
@@ -68,9 +68,9 @@ def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
 def token_data(token: TokenExplanation) -> dict[str, Any]:
     """A token's values; its attention by layer, head and slot."""
     return {
-        "text": text(token.text),
+        "text": page_text(token.text),
         "probability": round(token.probability, 6),
-        "candidates": [(text(candidate), round(p, 6)) for candidate, p in token.candidates],
+        "candidates": [(page_text(candidate), round(p, 6)) for candidate, p in token.candidates],
         "attention": packed(token.attention),
     }
 
@@ -85,7 +85,7 @@ def tensor_data(entry: tuple[TensorShape, int]) -> list[Any]:
     return [name, axes, list(shape), dtype, count]
 
 
-def text(value: str) -> str:
+def page_text(value: str) -> str:
     """A foreign text, without control characters, that can be written as UTF-8."""
     return printable(encodable(value))
 

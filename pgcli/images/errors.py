@@ -54,7 +54,7 @@ def too_many_pixels(size: Size, limits: ImageLimits) -> ImageError:
     return ImageError(Fault("too_many_pixels", message), None if is_long else size)
 
 
-def too_large(limits: ImageLimits) -> Fault:
+def too_many_bytes(limits: ImageLimits) -> Fault:
     """The fault of a file with too many bytes."""
     return Fault("too_large", f"The file is larger than {limits.max_bytes} bytes.")
 

@@ -7,7 +7,14 @@ import os
 import random
 import time
 
-from pgcli.images.errors import EMPTY, NOT_A_FILE, TRUNCATED, ImageError, no_such_file, too_large
+from pgcli.images.errors import (
+    EMPTY,
+    NOT_A_FILE,
+    TRUNCATED,
+    ImageError,
+    no_such_file,
+    too_many_bytes,
+)
 from pgcli.images.image_spec import ImageLimits
 from pgcli.images.limits import claim_memory
 from pgcli.records import OUTSIDE_FOLDER, Fault, Item
@@ -83,7 +90,7 @@ def _read(
         with open_regular(path, root) as file:
             offset, size = span or (0, os.fstat(file.fileno()).st_size)
             if not 0 <= size <= limits.max_bytes:
-                raise ImageError(too_large(limits))
+                raise ImageError(too_many_bytes(limits))
             wanted = size if max_bytes is None else min(size, max_bytes)
             claim_memory(wanted)
             file.seek(offset)
@@ -117,5 +124,5 @@ def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:
     if not data:
         raise ImageError(EMPTY)
     if len(data) > limits.max_bytes:
-        raise ImageError(too_large(limits))
+        raise ImageError(too_many_bytes(limits))
     return data

@@ -72,7 +72,7 @@ class Worker:
     def decode(self, item: Item) -> DecodedImage:
         """The decoded item. An item whose process dies is tried once more, in a new process."""
         if item.fault is not None:
-            return failed(item, item.fault)
+            return with_fault(item, item.fault)
         for _ in range(2):
             with start_errors():
                 self._process.wait_until_ready()
@@ -85,8 +85,8 @@ class Worker:
                     limit = f"{PROCESSOR_SECONDS} seconds of processor time"
                 if limit:
                     message = f"Decoding the image takes longer than {limit}."
-                    return failed(item, Fault("timeout", message))
-        return failed(item, CRASHED)
+                    return with_fault(item, Fault("timeout", message))
+        return with_fault(item, CRASHED)
 
     def stop(self) -> None:
         """End the process for good. A thread that decodes with it fails."""
@@ -128,7 +128,7 @@ class Worker:
             return code
 
 
-def failed(item: Item, fault: Fault) -> DecodedImage:
+def with_fault(item: Item, fault: Fault) -> DecodedImage:
     """The item with its fault instead of pixels."""
     return DecodedImage(without_data(item), None, None, None, 0.0, fault)
 

@@ -48,7 +48,7 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
 
     Commands that convert it call it `file`; without it by its name, if it is no address.
     """
-    file = file or local_name(name)
+    file = file or shell_name(name)
     if is_lfs_pointer(head):
         return ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
     if head.startswith(UTF16):
@@ -91,11 +91,11 @@ def carriage_returns(place: str, name: str) -> ManifestError:
     """The error for a line with carriage returns in it."""
     return ManifestError(
         f"{place}: it has carriage returns in it; the line ends of old Macs (CR) are not read",
-        hint=rf"convert them: tr '\r' '\n' < {shlex.quote(local_name(name))} > lines{suffix(name)}",
+        hint=rf"convert them: tr '\r' '\n' < {shlex.quote(shell_name(name))} > lines{suffix(name)}",
     )
 
 
-def local_name(name: str) -> str:
+def shell_name(name: str) -> str:
     """What commands of a shell call a file, which are not given addresses."""
     return "FILE" if url_scheme(name) else name
 

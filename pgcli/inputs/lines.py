@@ -111,7 +111,7 @@ class JsonTable(LineTable):
     """A JSON object on each line."""
 
     def values(self, line: bytes) -> dict[str, Any]:
-        return parse_object(line)
+        return parse_line(line)
 
     def texts_in(self, lines: bytes) -> pa.Array:
         """See `LineTable`."""
@@ -203,7 +203,7 @@ class TsvTable(CsvTable):
     delimiter = "\t"
 
 
-def parse_object(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> dict[str, Any]:
     """The JSON object of one line. Raises ValueError, with the reason, for anything else."""
     row = parse_json(line)
     if not isinstance(row, dict):

@@ -96,7 +96,7 @@ class SourceFiles:
         """A table of the source."""
         path, options = self.path_of(record.place, record.name), options or self._options
         name = self.name if record.place == NAMED and not self.is_url else display_path(path)
-        reader = check_readable(path, options) if self.is_url else None
+        reader = reader_of(path, options) if self.is_url else None
         file = InputFile(path, display_name(name), reader, base=self._base)
         return open_table(file, options, record)
 
@@ -202,7 +202,7 @@ class SourceFiles:
         )
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
-        url, reader = self.name, check_readable(self.name, self._options)
+        url, reader = self.name, reader_of(self.name, self._options)
         path = url_path(url)
         if is_web(url) and ("*" in path or path.endswith("/") or not path):
             raise UsageError(
@@ -313,7 +313,7 @@ class SourceFiles:
 
     def _refuse_json(self, name: str) -> NoReturn:
         """Raise the error for a file of JSON, by what is in it."""
-        reader = check_readable(self.name, self._options) if self.is_url else None
+        reader = reader_of(self.name, self._options) if self.is_url else None
         head = read_head(InputFile(self.path, name, reader, base=self._base))
         if problem := foreign_manifest(name, head):
             raise problem
@@ -374,10 +374,10 @@ def locate_source(name: str, options: ReadOptions) -> InputFile:
     """The file that a name or an address stands for. Raises UsageError."""
     if url_scheme(name) is None:
         return InputFile(parse_path(name), display_name(name))
-    return InputFile(name, display_path(name), check_readable(name, options))
+    return InputFile(name, display_path(name), reader_of(name, options))
 
 
-def check_readable(url: str, options: ReadOptions) -> Reader:
+def reader_of(url: str, options: ReadOptions) -> Reader:
     """The reader for the URL. Raises UsageError if such a URL is not read, or none is."""
     name = display_path(url)
     if scheme_of(url) not in SCHEMES:

@@ -15,7 +15,7 @@ from typing import Any
 from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_text
-from pgcli.inputs.foreign_manifests import LLAVA, jq, local_name
+from pgcli.inputs.foreign_manifests import LLAVA, jq, shell_name
 from pgcli.inputs.options import REGION, KeptColumn, ReadOptions, prompt_columns
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
@@ -211,7 +211,7 @@ def missing_column(
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
     if wanted == options.prompt_column and "conversations" in columns:
         hint += (
-            f"; conversations of LLaVA are not read, but converted: {jq(LLAVA, local_name(name))}"
+            f"; conversations of LLaVA are not read, but converted: {jq(LLAVA, shell_name(name))}"
         )
     elif wanted == options.prompt_column:
         noun = options.prompt_noun

@@ -18,7 +18,7 @@ from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.foreign_manifests import NO_TEXT, carriage_returns, foreign_manifest
-from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
+from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_line
 from pgcli.inputs.options import (
     ALL,
     SOURCE,
@@ -130,7 +130,7 @@ class Stdin:
         position = f"{NAME}, line {(record.numbers or (0,))[0]}"
         if line.startswith(b"{") and not options.null_separated:
             try:
-                return ManifestRow(position, {SOURCE: position, **parse_object(line)})
+                return ManifestRow(position, {SOURCE: position, **parse_line(line)})
             except ValueError as problem:
                 if b"\0" in line or not self._exists(line):  # a path may begin with a brace
                     if b"\r" in line:
@@ -151,7 +151,7 @@ class Stdin:
         folder, base = os.getcwd(), options.folder  # noqa: PTH109
         if line.startswith(b"{") and not options.null_separated:
             with suppress(ValueError):
-                row = parse_object(line)
+                row = parse_line(line)
                 if isinstance(path := row.get(options.image_column), str):
                     row[options.image_column] = rebased(path, folder, base)
                 return json.dumps(row, ensure_ascii=False).encode()

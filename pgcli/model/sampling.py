@@ -27,7 +27,7 @@ def sample(
     Tokens are in the order of their probabilities, those with equal ones by their ids. `top_k`
     keeps that many (0: MOST_DRAWN), `top_p` those before which less than that probability lies.
     """
-    token_BK = first_tokens(logits_BV, min(top_k or MOST_DRAWN, logits_BV.shape[1]))
+    token_BK = top_tokens(logits_BV, min(top_k or MOST_DRAWN, logits_BV.shape[1]))
     logits_BK = logits_BV.gather(1, token_BK).float()
     # the maximum is subtracted first, so that a small temperature does not overflow
     bounded = min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE)
@@ -43,7 +43,7 @@ def sample(
     return token_BK.gather(1, rank_B1)[:, 0]
 
 
-def first_tokens(logits_BV: Tensor, count: int) -> Tensor:
+def top_tokens(logits_BV: Tensor, count: int) -> Tensor:
     """The `count` tokens (B, K) with the largest logits, in descending order, equal ones by id.
 
     They are in the `count` groups of neighbours with the largest maxima, the first of equal ones:

@@ -19,7 +19,7 @@ def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
     return parquet.ParquetWriter(file, schema, compression="zstd")
 
 
-def batches(
+def parquet_batches(
     file: BinaryIO, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pyarrow.RecordBatch]:
     """The row groups, in batches of at most so many rows, and of fewer rows that are large."""
@@ -32,4 +32,4 @@ def batches(
             yield from opened.iter_batches(limit, [number], columns, use_threads=False)
 
 
-PARQUET = TableFormat(writer, parquet.read_schema, batches)
+PARQUET = TableFormat(writer, parquet.read_schema, parquet_batches)

@@ -15,7 +15,7 @@ from pgcli.output import FOLDER, TEXT, output_format
 from pgcli.pipeline.request import current_folder
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.task import KNOWS, check_model, default_model
+from pgcli.pipeline.task import KNOWS, built_in_model, check_model
 from pgcli.stores.target import Target
 from pgcli.tasks import template_columns
 
@@ -117,7 +117,7 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
     """Raise UsageError for more images than a built-in model that was not named answers."""
     if request.model.model is not None or (images or 0) <= DEMO_IMAGES:
         return
-    name = default_model(request)
+    name = built_in_model(request)
     knows, option = KNOWS[name]
     unit = "texts" if request.question.embeds_texts else "images"
     raise UsageError(

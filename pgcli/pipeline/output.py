@@ -27,9 +27,9 @@ from pgcli.pipeline.state.compare import (
     ImageChanges,
     check_saved_rows,
     compare_images,
-    difference,
     files_changed,
     input_changed,
+    input_difference,
     stamp_at,
 )
 from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
@@ -291,7 +291,7 @@ class RunOutput:
     def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> bool:
         """Raise OutputExists for a row of another item; return whether it is answered."""
         number, row = saved
-        if change := difference(row, item, prompt, is_moved=self._is_moved):
+        if change := input_difference(row, item, prompt, is_moved=self._is_moved):
             raise input_changed(self.state.name, number, change, is_moved=self._is_moved)
         return row.get("error") is None
 

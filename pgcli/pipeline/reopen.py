@@ -12,7 +12,7 @@ from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.make import build_request, records_of
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.state.folder import load_inventory
-from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
+from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_location, why_no_record
 from pgcli.stores import Reader, Store, open_folder
 
 #: The sources of a record, which are checked as those of a command are.
@@ -22,9 +22,9 @@ SOURCES = Option(help="", panel="", repeat=True)
 def open_store(output: str) -> Store:
     """The state folder of an output. Raises UsageError if there is none."""
     try:
-        return open_folder(state_folder(output))
+        return open_folder(state_location(output))
     except FileNotFoundError:
-        raise no_record(output, f"there is no {state_folder(output)}") from None
+        raise no_record(output, f"there is no {state_location(output)}") from None
 
 
 def record_of(output: str, store: Store) -> RunRecord:
@@ -54,7 +54,7 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
         )
     except (KeyError, TypeError, ValueError, UsageError) as problem:
         raise UsageError(
-            f"{state_folder(output)}/{RUN} is not the record of a run: {problem}",
+            f"{state_location(output)}/{RUN} is not the record of a run: {problem}",
             hint="<--overwrite> writes the output and its record again",
         ) from problem
 

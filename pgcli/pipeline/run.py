@@ -22,7 +22,7 @@ from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, plan_facts, why_no_estim
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.progress.summary import Summary
-from pgcli.pipeline.request.questions import text_lines
+from pgcli.pipeline.request.questions import lines_of_file
 from pgcli.pipeline.retry import Retry
 from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.settings import resumed_request
@@ -387,7 +387,7 @@ def texts_of(question: AnyQuestion) -> list[str]:
     """The texts that are the items, from the command and from its file. Raises UsageError."""
     assert isinstance(question, EmbeddingQuestion)
     file = question.texts_file
-    return [*question.texts, *([] if file is None else text_lines(file, noun="text"))]
+    return [*question.texts, *([] if file is None else lines_of_file(file, noun="text"))]
 
 
 def exit_code(problem: object) -> int:

@@ -12,7 +12,7 @@ from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
 from pgcli.declare import options_of
 from pgcli.inputs.paths import absolute_source, display_name, rebased
-from pgcli.pipeline.state.record import SOURCES, RunRecord, changed_source, plain
+from pgcli.pipeline.state.record import SOURCES, RunRecord, changed_source, plain_settings
 from pgcli.pipeline.task import model_name
 from pgcli.printable import encodable
 
@@ -26,7 +26,7 @@ VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 def run_settings(request: RunRequest) -> dict[str, Any]:
     """The settings that rows depend on, by name, except those of the model."""
     question = asdict(request.question)
-    return plain(
+    return plain_settings(
         {
             "sources": [
                 encodable(absolute_source(name, request.input_folder)) for name in request.sources
@@ -52,7 +52,7 @@ def input_settings(request: RunRequest) -> dict[str, Any]:
         options |= {
             option.name: value for option, value in values.items() if value != option.default
         }
-    return plain(
+    return plain_settings(
         {
             "command": request.question.task,
             "sources": [display_name(name) for name in request.sources],

@@ -20,7 +20,7 @@ from pgcli.checkpoints.find import (
 )
 from pgcli.checkpoints.model_description import read_description, read_kind
 from pgcli.errors import ModelUnavailable, UsageError
-from pgcli.pipeline.workers.answer import Answers, Ask, answer
+from pgcli.pipeline.workers.answer import Answers, Ask, rows_in_order
 from pgcli.records import error_answer
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
 from pgcli.towers.abilities import check_kind, check_question
@@ -39,14 +39,14 @@ KNOWS = {
 }
 
 
-def default_model(request: RunRequest) -> str:
+def built_in_model(request: RunRequest) -> str:
     """The built-in model that answers where none is named."""
     return DEMO if isinstance(request.question, Question) else DEMO_TOWERS
 
 
 def model_name(request: RunRequest) -> str:
     """The name of the run's model."""
-    return request.model.model or default_model(request)
+    return request.model.model or built_in_model(request)
 
 
 def check_model(request: RunRequest) -> None:
@@ -56,13 +56,13 @@ def check_model(request: RunRequest) -> None:
     """
     folder = folder_of(model_name(request))
     if folder is not None:
-        check_folder(request, model_name(request), folder)
+        check_checkpoint(request, model_name(request), folder)
     if request.model.adapter is not None:
         folder_of(request.model.adapter, "adapter")
     check_mask_decoder(request.mask_decoder)
 
 
-def check_folder(request: RunRequest, name: str, folder: Path) -> None:
+def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
     """Raise UsageError or InvalidCheckpoint for a checkpoint that does not answer the question."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):
@@ -89,7 +89,7 @@ def find_checkpoints(
     """The files of the model and of its adapter, downloaded where they are missing."""
     options = request.model
     checkpoint = find(model_name(request), options.revision, progress=progress)
-    check_folder(request, checkpoint.name, checkpoint.folder)
+    check_checkpoint(request, checkpoint.name, checkpoint.folder)
     adapter = None
     if options.adapter is not None and isinstance(request.question, Question):
         adapter = find(options.adapter, kind="adapter", progress=progress)
@@ -102,17 +102,17 @@ def load_engine(
     """The model, loaded on a device. It imports torch, which takes a second."""
     options = request.model
     if isinstance(request.question, EmbeddingQuestion):
-        from pgcli.towers.loader import load as load_towers
+        from pgcli.towers.loader import open_towers as load_towers
 
         engine: Any = load_towers(
             checkpoint, device=device, dtype=options.dtype, batch_size=options.batch_size
         )
     else:
-        from pgcli.engine.loader import load
+        from pgcli.engine.loader import open_engine
         from pgcli.engine.memory import new_slots
 
         decoder = request.mask_decoder
-        engine = load(
+        engine = open_engine(
             checkpoint,
             adapter=adapter,
             mask_decoder_file=None if decoder is None else Path(decoder),
@@ -143,7 +143,7 @@ def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], 
         )
         ask = partial(engine.ask, question=question, sampling=sampling, should_stop=should_stop)
     refuse = partial(error_answer, task=question.task, model=engine.label)
-    return lambda images: answer(images, ask, refuse, should_stop)
+    return lambda images: rows_in_order(images, ask, refuse, should_stop)
 
 
 def embedding_dim(request: RunRequest, engine: Any) -> int | None:
@@ -196,7 +196,7 @@ def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
 def notices(request: RunRequest) -> Iterator[tuple[str, str]]:
     """Messages before a run about the model and the question, each with a hint."""
     if request.model.model is None:
-        name = default_model(request)
+        name = built_in_model(request)
         knows, option = KNOWS[name]
         yield (
             f"no model is named: this is {name}, the built-in one, which knows only {knows}",

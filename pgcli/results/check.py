@@ -16,9 +16,9 @@ from pgcli.output.reader import IndexedRow, indexed_rows
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.reopen import open_store, record_of, recorded_rows, reopened_request
 from pgcli.pipeline.request import RunRequest
-from pgcli.pipeline.request.questions import text_lines
+from pgcli.pipeline.request.questions import lines_of_file
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.state.compare import compare_images, described, difference
+from pgcli.pipeline.state.compare import compare_images, described, input_difference
 from pgcli.pipeline.state.image_stamps import ImageStamps
 from pgcli.pipeline.state.owner import owners
 from pgcli.records import Item
@@ -76,7 +76,7 @@ class RowComparison:
         return "--overwrite writes it again; another -o leaves it unchanged"
 
 
-def check_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
+def checked_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
     """The rows of an output; their differences from the input of the run are added as they pass.
 
     Raises UsageError for an output without a record of a run, and what reading the sources raises.
@@ -110,7 +110,7 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
     question = request.question
     if isinstance(question, EmbeddingQuestion) and question.embeds_texts:
         file = question.texts_file and os.path.join(request.folder, question.texts_file)  # noqa: PTH118
-        more = text_lines(file, noun="text") if file else []
+        more = lines_of_file(file, noun="text") if file else []
         inventory = Inventory.of_texts([*question.texts, *more], read_options(request))
         return RunRows(inventory, question)
     recorded = recorded_rows(store, request, request.input.url_reader)
@@ -171,7 +171,7 @@ def compare_with_input(
             comparison.add(
                 f"row {position + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True
             )
-        elif change := difference(row, *match, is_moved=comparison.is_moved):
+        elif change := input_difference(row, *match, is_moved=comparison.is_moved):
             comparison.add(f"row {position + 1:,} {change}")
     for position, (item, _) in numbered:
         if comparison.is_running or (limit is not None and position >= limit):
@@ -233,7 +233,7 @@ def rows_saved(store: Store) -> int:
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 
-def compared(comparison: RowComparison) -> str:
+def compared_text(comparison: RowComparison) -> str:
     """What was compared, as the end of a sentence."""
     if comparison.is_stdin:
         return "number and order of rows"

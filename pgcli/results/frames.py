@@ -27,7 +27,7 @@ from pgcli.images.image_spec import ImageLimits, Size
 from pgcli.images.pixels import PNG_EXIF, SIDEWAYS
 from pgcli.records import Box, Item, Region, Rle
 from pgcli.results.drawings.drawings import read_original
-from pgcli.rle import decode, encode
+from pgcli.rle import decode_mask, encode_mask
 from pgcli.stores import Reader
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
@@ -199,10 +199,10 @@ def turned_box(box: Box, header: ImageHeader) -> Box:
 
 def turned_mask(mask: Rle, header: ImageHeader) -> Rle:
     """A mask of stored pixels as one of the upright image. Raises ValueError for invalid counts."""
-    pixels_HW = decode(mask)
+    pixels_HW = decode_mask(mask)
     if header.orientation in SIDEWAYS:
         pixels_HW = pixels_HW.T
     # the axes that are reversed after that: rows, columns
     for axis in {2: [1], 3: [0, 1], 4: [0], 6: [1], 7: [0, 1], 8: [0]}.get(header.orientation, []):
         pixels_HW = np.flip(pixels_HW, axis)
-    return encode(pixels_HW)
+    return encode_mask(pixels_HW)

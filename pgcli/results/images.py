@@ -19,7 +19,7 @@ from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore
 from pgcli.pipeline.reopen import reopened_rows
-from pgcli.pipeline.state.record import RunRecord, read_record, state_folder
+from pgcli.pipeline.state.record import RunRecord, read_record, state_location
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader, open_folder
 from pgcli.stores.files import parse_path, resolves_inside
@@ -87,7 +87,7 @@ def image_key(row: Row) -> tuple[object, ...]:
 def saved_record(output: Path) -> RunRecord | None:
     """The record of the run that wrote an output; None if there is none."""
     try:
-        return read_record(open_folder(state_folder(str(output))))
+        return read_record(open_folder(state_location(str(output))))
     except FileNotFoundError:
         return None
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pgcli.images import ImageLimits
 from pgcli.records import Region, Rle
-from pgcli.rle import decode, mask_bounds, run_ends
+from pgcli.rle import decode_mask, mask_bounds, run_ends
 
 MAX_SIDES = 1 << 20  # pixel sides of all contours; a mask with more is noise, and has none
 MAX_CONTOURS = 64  # the largest ones; masks of the model have 64 pixels a side and few contours
@@ -70,12 +70,14 @@ def polygon(mask: Rle, extent: Region | None = None) -> np.ndarray:
     merged = np.empty((0, 2))
     if mask.size[0] * mask.size[1] > ImageLimits().max_pixels:
         return merged
-    for contour in sorted(contours(decode(mask)), key=enclosed_area, reverse=True)[:MAX_CONTOURS]:
+    for contour in sorted(contours(decode_mask(mask)), key=enclosed_area, reverse=True)[
+        :MAX_CONTOURS
+    ]:
         merged = bridged(merged, contour) if len(merged) else contour
-    return fitted(merged, extent) if extent and len(merged) else merged
+    return fitted_polygon(merged, extent) if extent and len(merged) else merged
 
 
-def fitted(polygon_n2: np.ndarray, extent: Region) -> np.ndarray:
+def fitted_polygon(polygon_n2: np.ndarray, extent: Region) -> np.ndarray:
     """The polygon with this extent: what is less than half a pixel outside is cut off, so that no
     centre of a pixel changes sides, and lines of no width reach what is further out.
     """

@@ -103,11 +103,11 @@ def check_same_image(first: MergeRow, second: MergeRow, outputs: Sequence[Path])
 def is_same_answer(first: Row, second: Row) -> bool:
     """Whether two rows say the same of their image, cosines and embeddings within TOLERANCE."""
     return content(first) == content(second) and all(
-        abs(a - b) <= TOLERANCE for a, b in zip(numbers(first), numbers(second), strict=True)
+        abs(a - b) <= TOLERANCE for a, b in zip(cells(first), cells(second), strict=True)
     )
 
 
-def numbers(row: Row) -> list[float]:
+def cells(row: Row) -> list[float]:
     """The cosines of a row of `score`, or the values of an embedding."""
     return [score["cosine"] for score in row.get("scores") or ()] + (row.get("embedding") or [])
 
@@ -115,7 +115,7 @@ def numbers(row: Row) -> list[float]:
 def content(row: Row) -> tuple[Any, ...]:
     """What a row says of its image, besides numbers that differ a little on another machine."""
     texts = tuple(score["text"] for score in row.get("scores") or ())
-    return answer_digest(row), texts, len(numbers(row))
+    return answer_digest(row), texts, len(cells(row))
 
 
 Pair = tuple[Row | None, Row | None]

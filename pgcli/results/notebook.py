@@ -31,11 +31,16 @@ def page(answers: Sequence[Answer], path_of: Callable[[str], str]) -> str:
 def table_row(answer: Answer, path: str) -> str:
     """A row of the table: the image, the prompt and the answer."""
     if answer.error is not None:
-        content = f"<b>{text(answer.error)}</b> {text(answer.error_message or '')}"
+        content = f"<b>{html_text(answer.error)}</b> {html_text(answer.error_message or '')}"
     else:
-        content = text(answer.answer or "")
+        content = html_text(answer.answer or "")
     boxes = ", ".join(map(box_text, answer.boxes))
-    parts = [f"<b>{text(answer.id)}</b>", f"<i>{text(answer.prompt)}</i>", content, text(boxes)]
+    parts = [
+        f"<b>{html_text(answer.id)}</b>",
+        f"<i>{html_text(answer.prompt)}</i>",
+        content,
+        html_text(boxes),
+    ]
     cell = "<br>".join(part for part in parts if part)
     style = "text-align:left;vertical-align:top"
     return f'<tr><td>{thumbnail(answer, path)}</td><td style="{style}">{cell}</td></tr>'
@@ -46,7 +51,7 @@ def box_text(box: Box) -> str:
     return box.label + ("" if box.confidence is None else f" {box.confidence:.2g}")
 
 
-def text(foreign: str) -> str:
+def html_text(foreign: str) -> str:
     """Foreign text, escaped for HTML and truncated."""
     return escape(printable(foreign[:MAX_CHARACTERS]) + "…" * (len(foreign) > MAX_CHARACTERS))
 
@@ -69,4 +74,4 @@ def thumbnail(answer: Answer, path: str) -> str:
     file = io.BytesIO()
     draw_overlay(image, boxes).save(file, "PNG")
     data = base64.b64encode(file.getvalue()).decode("ascii")
-    return f'<img src="data:image/png;base64,{data}" alt="{text(answer.id)}">'
+    return f'<img src="data:image/png;base64,{data}" alt="{html_text(answer.id)}">'

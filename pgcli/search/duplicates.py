@@ -42,12 +42,12 @@ def duplicate_groups(
         for second in range(first, len(vectors), BLOCK_ROWS):
             similar = rows @ vectors[second : second + BLOCK_ROWS].T >= min_similarity
             pairs_2P = np.stack(np.nonzero(similar)) + np.array([[first], [second]])
-            join(parents, pairs_2P[:, pairs_2P[0] < pairs_2P[1]])
+            unite(parents, pairs_2P[:, pairs_2P[0] < pairs_2P[1]])
         on_rows(len(rows))
     return groups(parents)
 
 
-def join(parents: RowNumbers, pairs_2P: NDArray[np.int64]) -> None:
+def unite(parents: RowNumbers, pairs_2P: NDArray[np.int64]) -> None:
     """Put the rows of each pair into one set (union-find); every row's parent is its set's first.
 
     `parents` is changed in place.

@@ -62,11 +62,11 @@ def group_rows(groups: Sequence[RowNumbers], files: VectorFiles) -> list[Row]:
     vectors = np.concatenate([vectors[np.isin(rows, members)] for rows, vectors in files])
     rows: list[Row] = []
     for number, group in enumerate(groups, 1):
-        ordered = sorted(group.tolist(), key=lambda row: -pixels(names[row]))
+        ordered = sorted(group.tolist(), key=lambda row: -pixel_count(names[row]))
         own = vectors[np.searchsorted(members, ordered)]
         similarities = own.astype(np.float64) @ own[0]
         similarities[0] = 1.0
-        has_sizes = pixels(names[ordered[0]]) > 0
+        has_sizes = pixel_count(names[ordered[0]]) > 0
         for place, (row, similarity) in enumerate(zip(ordered, similarities.tolist(), strict=True)):
             width, height = names[row]["size"] or (None, None)
             largest = place == 0 if has_sizes and width else None
@@ -76,7 +76,7 @@ def group_rows(groups: Sequence[RowNumbers], files: VectorFiles) -> list[Row]:
     return rows
 
 
-def pixels(named: Mapping[str, Any]) -> int:
+def pixel_count(named: Mapping[str, Any]) -> int:
     """The number of pixels of an image; 0 where its size is not known."""
     width, height = named["size"] or (0, 0)
     return int(width) * int(height)

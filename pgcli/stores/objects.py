@@ -302,7 +302,7 @@ def open_bucket(url: str, folder: str | None = None) -> Any:
     if scheme == "s3":
         options |= {} if anonymous else profile_keys()
         if not endpoint and not any(map(os.environ.get, REGIONS)):
-            options |= region_of(bucket)
+            options |= bucket_region(bucket)
     elif scheme == "gs" and endpoint:
         endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
         options |= {"base_url": endpoint, "skip_signature": True}
@@ -312,7 +312,7 @@ def open_bucket(url: str, folder: str | None = None) -> Any:
     return kinds[scheme](bucket, prefix=folder, **options)
 
 
-def region_of(bucket: str) -> dict[str, str]:
+def bucket_region(bucket: str) -> dict[str, str]:
     """The region of a bucket of S3; nothing if it is not known: the first request says why."""
     from pyarrow.fs import resolve_s3_region
 

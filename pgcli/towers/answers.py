@@ -62,7 +62,7 @@ class EmbeddingAnswers:
         self._truncated = self._engine.truncated(texts, raw=self._question.raw_text)
 
     def _embed_texts(self, stream: Stream, should_stop: Callable[[], bool]) -> Iterator[Row]:
-        for batch in batches(stream, self._engine.batch_size):
+        for batch in in_batches(stream, self._engine.batch_size):
             if should_stop():
                 return
             texts = [image.item.prompts[0] for _, image in batch]
@@ -181,7 +181,7 @@ def sigmoid(logits: np.ndarray) -> list[float]:
     return values
 
 
-def batches(stream: Stream, size: int) -> Iterator[list[tuple[int, DecodedImage]]]:
+def in_batches(stream: Stream, size: int) -> Iterator[list[tuple[int, DecodedImage]]]:
     """The stream in lists of at most `size`."""
     images = iter(stream)
     while batch := list(islice(images, size)):

@@ -45,7 +45,7 @@ from pgcli.towers.texts import (
 )
 
 
-def load(
+def open_towers(
     checkpoint: Checkpoint,
     *,
     device: str = "auto",

@@ -89,7 +89,7 @@ _evaluation = partial(opt, panel="Evaluation", own=True)
 
 def steps_or_epochs(value: object) -> int | float:
     """A number of steps, `N`, or one of epochs, `Xe`, which a float is too. Raises ValueError."""
-    text = values.plain(value)
+    text = values.plain_text(value)
     if isinstance(value, float) or text.endswith("e"):
         epochs = float(text.removesuffix("e"))
         if 0 < epochs < math.inf:

@@ -39,7 +39,7 @@ from pgcli.training.readable_images import check_readable, is_remote, unreadable
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
 from pgcli.training.same_images import check_apart, split_by_image
-from pgcli.training.setup import make_task, plan_facts
+from pgcli.training.setup import make_task, training_facts
 from pgcli.training.status import RUN
 from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
@@ -143,7 +143,7 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         if remote := sum(map(is_remote, sides.images())):
             on_event(Message(f"{count(remote, 'image')} at addresses not read"))
         inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
-        facts = plan_facts(inputs, unreadable.keys())
+        facts = training_facts(inputs, unreadable.keys())
         on_event(FactTable([*facts, ("output", str(options.folder))]))
 
 

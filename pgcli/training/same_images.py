@@ -36,7 +36,7 @@ def distinct_keys(
     """
     images = {row.image_key: row for row in rows}
     groups = [[*images]]
-    for measure in (image_size, partial(digest, read_bytes=END_BYTES), digest):
+    for measure in (byte_count, partial(image_digest, read_bytes=END_BYTES), image_digest):
         finer: dict[Hashable, list[str]] = defaultdict(list)
         numbered = enumerate(filter(is_compared, groups))
         for number, key in track([(number, key) for number, keys in numbered for key in keys]):
@@ -49,7 +49,7 @@ def distinct_keys(
     return distinct
 
 
-def image_size(row: TrainingRow, store: RowStore | None = None) -> int | None:
+def byte_count(row: TrainingRow, store: RowStore | None = None) -> int | None:
     """The size of the row's image in bytes; None at an address and of what cannot be read."""
     if row.bytes_at is not None:
         return row.bytes_at[1]
@@ -64,7 +64,7 @@ def image_size(row: TrainingRow, store: RowStore | None = None) -> int | None:
         return None
 
 
-def digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
+def image_digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
     """A digest of the last bytes of the row's image, or of all; None if it cannot be read."""
     if row.bytes_at is not None:
         data = store.read(*row.bytes_at)

@@ -29,7 +29,7 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
             return make_answer_task(inputs)
 
 
-def plan_facts(inputs: TaskInputs, unreadable: Collection[str]) -> Facts:
+def training_facts(inputs: TaskInputs, unreadable: Collection[str]) -> Facts:
     """What is trained on which rows, and how; with PaliGemma on this machine, what is computed.
 
     `unreadable` are the keys of images that cannot be read.

@@ -72,7 +72,9 @@ def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) 
     inputs = make_inputs(images, tokenizer, config, preprocessing)
 
     def ours(dtype: torch.dtype) -> Outputs:
-        model = weights.load(folder, config, dtype=dtype, device=device, finish=optimize_part)
+        model = weights.load_paligemma(
+            folder, config, dtype=dtype, device=device, finish=optimize_part
+        )
         return engine_outputs(model, inputs)
 
     return Case(
@@ -184,7 +186,7 @@ def reference_row(
     projector = model.model.multi_modal_projector
     features_1PD = projector(model.model.vision_tower(pixels_1CRR).last_hidden_state)
     with perturbed_output(projector) if perturbed else nullcontext():
-        generated, start = reference.generate(
+        generated, start = reference.generate_greedily(
             model,
             pixels_1CRR,
             [inputs.ids[row]],

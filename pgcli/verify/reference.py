@@ -96,7 +96,7 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def generate(
+def generate_greedily(
     model: Any,
     pixels_BCRR: Tensor,
     prompts: Sequence[Sequence[int]],

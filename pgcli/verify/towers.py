@@ -77,7 +77,7 @@ def towers_case(
         if not hasattr(model, "set_attn_implementation"):
             return None
         model.set_attn_implementation("eager")
-        return reference_outputs(model, inputs)
+        return towers_outputs(model, inputs)
 
     return Case(
         program=f"transformers {version('transformers')}",
@@ -86,8 +86,8 @@ def towers_case(
         parameters=parameters,
         memory=lambda itemsize: parameters * itemsize,
         ours=ours,
-        load=lambda dtype: load_reference(folder, description, dtype, device),
-        expected=lambda model: reference_outputs(model, inputs),
+        load=lambda dtype: load_towers_reference(folder, description, dtype, device),
+        expected=lambda model: towers_outputs(model, inputs),
         eager=eager,
         bound=BOUND,
         texts=None if texts is None else partial(compare_texts, folder, texts),
@@ -112,7 +112,7 @@ def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outp
     return replace(on_cpu(outputs), terms={"logits": largest - bias + abs(bias)})
 
 
-def load_reference(
+def load_towers_reference(
     folder: Path, description: ModelDescription, dtype: torch.dtype, device: torch.device
 ) -> Any:
     is_classifier = description.kind == "classifier"
@@ -121,12 +121,12 @@ def load_reference(
 
 
 @torch.inference_mode()
-def reference_outputs(model: Any, inputs: TowerInputs) -> Outputs:
+def towers_outputs(model: Any, inputs: TowerInputs) -> Outputs:
     """The reference's outputs, one image at a time."""
     weight = next(model.parameters())
     texts = None if inputs.token_NT is None else inputs.token_NT.to(weight.device)
     rows = [
-        reference_row(model, pixels_1CRR.to(weight.device, weight.dtype), texts)
+        towers_row(model, pixels_1CRR.to(weight.device, weight.dtype), texts)
         for pixels_1CRR in inputs.pixels_BCRR[:, None]
     ]
     outputs = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
@@ -135,7 +135,7 @@ def reference_outputs(model: Any, inputs: TowerInputs) -> Outputs:
     return on_cpu(outputs)
 
 
-def reference_row(model: Any, pixels_1CRR: Tensor, texts: Tensor | None) -> Mapping[str, Tensor]:
+def towers_row(model: Any, pixels_1CRR: Tensor, texts: Tensor | None) -> Mapping[str, Tensor]:
     if texts is None:
         out = model(pixels_1CRR)
         if "logits" in out:

@@ -22,7 +22,7 @@ from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import agreement, in_turns, speed, speedup
 from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_runner import ReferenceRunner
-from pgcli.bench.report import compare
+from pgcli.bench.report import compare_programs
 from pgcli.bench.roofline import PeakRates, Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.stage_timer import StageTimer
@@ -80,7 +80,7 @@ def runners(tiny, tmp_path):
 
 
 def make_runners(folder, tmp_path, *, static=False):
-    engine = engines.load(Checkpoint("tiny", folder), device="cpu", dtype="float32")
+    engine = engines.open_engine(Checkpoint("tiny", folder), device="cpu", dtype="float32")
     config = engine.model.config
     with reference.quiet_transformers():
         model = reference.load_reference(folder, torch.float32, torch.device("cpu"))
@@ -266,7 +266,7 @@ class TestSpeeds:
         run = ours.run_files(work(3), tmp_path / "rows.jsonl")
         assert run.start_seconds >= SLEPT
         assert run.clock_seconds == run.seconds - run.start_seconds > 0
-        (speed,) = compare(["pgcli"], [[run]], of_model=False).speeds
+        (speed,) = compare_programs(["pgcli"], [[run]], of_model=False).speeds
         assert speed.rows_per_second == pytest.approx(9 / run.clock_seconds)
         assert speed.start_seconds == run.start_seconds
         assert speed.busy == run.stages.total / run.clock_seconds
@@ -310,7 +310,7 @@ class TestSpeeds:
 class TestAgreement:
     def test_agreement_is_1_for_equal_weights_and_less_for_changed_ones(self, tiny, monkeypatch):
         assert measured(tiny).model.agreements[0].share == 1
-        whole = weights.load
+        whole = weights.load_paligemma
 
         def load(*arguments, finish, **options):
             def negate(model, part):
@@ -320,7 +320,7 @@ class TestAgreement:
 
             return whole(*arguments, finish=negate, **options)
 
-        monkeypatch.setattr(weights, "load", load)
+        monkeypatch.setattr(weights, "load_paligemma", load)
         reported = measured(tiny).model.agreements[0]
         assert reported.share < 1
         assert reported.same_rows < reported.rows == 2
@@ -337,7 +337,7 @@ class TestRoofline:
     def test_flops_equal_those_that_pytorch_counts(self, tiny, tiny2, generation):
         folder = tiny if generation == 1 else tiny2
         config = read_config(folder)
-        model = weights.load(folder, config, dtype=torch.float32)
+        model = weights.load_paligemma(folder, config, dtype=torch.float32)
         with reference.quiet_transformers():
             other = reference.load_reference(folder, torch.float32, torch.device("cpu"))
         rows, prompt, size = 2, 5, config.vision.resolution
@@ -374,7 +374,7 @@ class TestRoofline:
 
     def test_bytes_are_those_of_weights_and_cache(self, tiny):
         config = read_config(tiny)
-        model = weights.load(tiny, config, dtype=torch.float32)
+        model = weights.load_paligemma(tiny, config, dtype=torch.float32)
         names = [n for n, p in model.decoder.named_parameters() if p.ndim == 2]
         matrices = sum(dict(model.decoder.named_parameters())[n].nbytes for n in names)
         slots, rows = 30, 3

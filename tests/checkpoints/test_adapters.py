@@ -38,7 +38,9 @@ pytestmark = PEFT_WARNINGS
 
 def merged_model(base, folder, dtype=torch.float32, device="cpu"):
     adapter = None if folder is None else partial(adapters.open_adapter, folder)
-    return weights.load(base, read_config(base), dtype=dtype, device=device, adapter=adapter)
+    return weights.load_paligemma(
+        base, read_config(base), dtype=dtype, device=device, adapter=adapter
+    )
 
 
 def assert_same_logits(peft_model, model, base):
@@ -127,7 +129,7 @@ def test_a_merged_checkpoint_has_the_logits_of_the_adapter(base, tmp_path):
     model = adapted(base, SETTINGS)
     save_adapter(model, SETTINGS, tmp_path / "adapter", base_model=str(base))
     merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
-    merged = weights.load(tmp_path / "merged", read_config(base), dtype=torch.float32)
+    merged = weights.load_paligemma(tmp_path / "merged", read_config(base), dtype=torch.float32)
     expected = pgcli_logits(model)
     torch.testing.assert_close(pgcli_logits(merged), expected, rtol=0, atol=1e-5)
     theirs = hf_logits(reference(tmp_path / "merged"))
@@ -144,7 +146,7 @@ def test_adapters_of_embeddings_and_heads_are_merged(base, tmp_path, config):
     expected = hf_logits(trained(base, tmp_path / "adapter", **(SOME | config)))
     merged = tmp_path / "merged"
     merge_adapter(base, tmp_path / "adapter", merged)
-    found = pgcli_logits(weights.load(merged, read_config(merged), dtype=torch.float32))
+    found = pgcli_logits(weights.load_paligemma(merged, read_config(merged), dtype=torch.float32))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(hf_logits(reference(merged)), expected, rtol=0, atol=1e-4)
     assert (expected - hf_logits(reference(base))).abs().max() > 0.02
@@ -174,14 +176,14 @@ def folder(written, tmp_path):
 def test_an_engine_has_merged_weights_and_a_label_with_both(tiny, folder):
     base = Checkpoint("m", tiny)
     adapter = Checkpoint("org/a", folder, "12ab")
-    engine = loader.load(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
+    engine = loader.open_engine(base, adapter=adapter, device="cpu", dtype="float32", batch_size=1)
     assert engine.label == "m+org/a@12ab"
     merged, plain = merged_model(tiny, folder), merged_model(tiny, None)
     for model in (merged, plain):
         optimize_for_device(model)
     assert torch.equal(pgcli_logits(engine.model), pgcli_logits(merged))
     assert not torch.equal(pgcli_logits(engine.model), pgcli_logits(plain))
-    assert loader.load(base, device="cpu", batch_size=1).label == "m"
+    assert loader.open_engine(base, device="cpu", batch_size=1).label == "m"
 
 
 def configure(folder, **changes):

@@ -112,7 +112,7 @@ def test_loading_an_adapter_on_another_model_warns(tiny, tmp_path):
     adapter = adapter_of(tiny, tmp_path / "a", fingerprint=fingerprint_of(tiny), name="tiny")
     assert read_metadata(tmp_path / "a" / "adapter_model.safetensors")["format"] == "pt"
     with pytest.warns(UserWarning, match="was trained on tiny, but other has different weights"):
-        loader.load(Checkpoint("other", other), adapter=adapter, device="cpu", batch_size=1)
+        loader.open_engine(Checkpoint("other", other), adapter=adapter, device="cpu", batch_size=1)
 
 
 def test_fingerprint_is_of_the_first_values_of_each_tensor(tiny, tmp_path):

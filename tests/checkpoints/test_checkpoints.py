@@ -84,7 +84,7 @@ def configure(folder):
 
 
 def loaded(folder, dtype=torch.float32):
-    return weights.load(folder, read_config(folder), dtype=dtype)
+    return weights.load_paligemma(folder, read_config(folder), dtype=dtype)
 
 
 def parameters(model):
@@ -270,7 +270,7 @@ class TestFiles:
             "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 132735\n"
         )
         with pytest.raises(InvalidCheckpoint, match="is a Git LFS pointer") as caught:
-            loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+            loader.open_engine(Checkpoint("model", folder), device="cpu", batch_size=1)
         assert "git lfs pull" in caught.value.hint
 
     def test_a_missing_shard_is_named(self, folder, stored, refusal):
@@ -325,7 +325,7 @@ def refusal(folder, monkeypatch):
 
     def refusal():
         with OnlyShapes(), pytest.raises(InvalidCheckpoint) as refused:
-            loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+            loader.open_engine(Checkpoint("model", folder), device="cpu", batch_size=1)
         assert refused.value.exit_code == 16
         return str(refused.value)
 
@@ -603,7 +603,7 @@ class TestPreprocessing:
         for resample in (3, 2):
             configure("preprocessor_config.json", resample=resample)
             spec = read_image_spec(folder)
-            assert spec == loader.load(Checkpoint("tiny", folder), device="cpu").spec
+            assert spec == loader.open_engine(Checkpoint("tiny", folder), device="cpu").spec
             assert spec.resample == resample
 
     def test_nulls_and_unused_settings_are_ignored(self, folder, configure):
@@ -690,7 +690,7 @@ def test_code_named_by_a_checkpoint_is_not_imported(write, configure, monkeypatc
         raise AssertionError("loading a folder reached for the network")
 
     monkeypatch.setattr(socket, "socket", unplugged)
-    loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+    loader.open_engine(Checkpoint("model", folder), device="cpu", batch_size=1)
     assert "evil" not in sys.modules
     assert not (folder / "evil.py.ran").exists()
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 from PIL import Image
 
-from pgcli.cli.app import PANELS, declared, negated, typer_command
+from pgcli.cli.app import PANELS, declaration, negated, typer_command
 from pgcli.cli.main import command_group
 from pgcli.declare import options_of
 
@@ -29,7 +29,7 @@ def test_every_flag_can_be_turned_off(name):
     command = typer_command(name)
     group = command_group().make_context("pgcli", [], resilient_parsing=True)
     parser = command.make_parser(typer.Context(command, info_name=name, parent=group))
-    for option in (one for record in declared(name).records for one in options_of(record)):
+    for option in (one for record in declaration(name).records for one in options_of(record)):
         if option.kind is bool:
             given, _, _ = parser.parse_args([option.flag, negated(option.flag)])
             assert given[option.name] is False, option.name
@@ -45,7 +45,10 @@ def test_file_that_the_reference_shows_is_valid(cli):
 
 def test_variables_are_those_of_a_machine_or_a_session():
     options = [
-        one for name in COMMANDS for record in declared(name).records for one in options_of(record)
+        one
+        for name in COMMANDS
+        for record in declaration(name).records
+        for one in options_of(record)
     ]
     names = "MODEL REVISION ADAPTER DEVICE DTYPE QUANTIZE BATCH_SIZE ENGINES WORKERS ALLOW_URLS "
     names += "CONFIG LOG_FORMAT NO_PROGRESS QUIET DEBUG"
@@ -54,7 +57,7 @@ def test_variables_are_those_of_a_machine_or_a_session():
 
 def test_help_has_all_options_after_all_only(cli):
     shown, everything = (cli(f"caption --help{words}")[1] for words in ("", " --all"))
-    options = [one for record in declared("caption").records for one in options_of(record)]
+    options = [one for record in declaration("caption").records for one in options_of(record)]
     assert [one.flag for one in options if f"{one.flag} " not in everything] == []
     assert [one.flag for one in options if one.seldom and f"{one.flag} " in shown] == []
     assert "--help --all shows all options" in shown
@@ -66,7 +69,9 @@ def test_variables_mean_the_same_in_all_commands():
     """Those of options that answering commands have too."""
     shared = {}
     for command in (*ANSWERING, *COMMANDS):
-        for option in (one for record in declared(command).records for one in options_of(record)):
+        for option in (
+            one for record in declaration(command).records for one in options_of(record)
+        ):
             if option.variable and (command in ANSWERING or option.variable in shared):
                 meaning = (option.kind, option.parse, option.panel, option.default)
                 assert shared.setdefault(option.variable, meaning) == meaning, command

@@ -16,7 +16,7 @@ from pgcli.errors import UsageError
 from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
 from pgcli.towers.abilities import check_kind
 from pgcli.towers.answers import TextVectors
-from pgcli.towers.loader import load
+from pgcli.towers.loader import open_towers
 from tests.support import towers
 from tests.support.exporting import read_rows
 
@@ -71,7 +71,7 @@ def test_embedded_texts_are_rows_without_image_columns(models):
     assert [tuple(row) for row in rows] == [TEXT_COLUMNS] * 4
     texts = [row["text"] for row in rows]
     assert texts == ["a red star", "a red star", "a blue circle", "a star"]
-    engine = load(Checkpoint("m", models["siglip"]), device="cpu")
+    engine = open_towers(Checkpoint("m", models["siglip"]), device="cpu")
     vectors = np.array([row["embedding"] for row in rows])
     assert np.allclose(vectors, engine.encode_texts(texts), atol=1e-6)
     assert main(["check", "rows.jsonl"]) == 0
@@ -86,7 +86,7 @@ def test_scores_are_the_cosines_sigmoids_and_softmax(models):
         run("embed", models[kind], "photos", "-o", f"{kind}-embed.jsonl")
         run("embed", models[kind], *words, "-o", f"{kind}-texts.jsonl", code=0)
         texts = np.array([row["embedding"] for row in read_rows(f"{kind}-texts.jsonl")])
-        engine = load(Checkpoint("m", models[kind]), device="cpu")
+        engine = open_towers(Checkpoint("m", models[kind]), device="cpu")
         for row, image in zip(
             read_rows(f"{kind}.jsonl"), read_rows(f"{kind}-embed.jsonl"), strict=True
         ):
@@ -125,7 +125,7 @@ def test_each_row_is_scored_with_its_own_text(models):
 
 def test_equal_texts_of_rows_are_encoded_once(models, monkeypatch):
     encoded: list[str] = []
-    engine = load(Checkpoint("m", models["siglip"]), device="cpu", batch_size=2)
+    engine = open_towers(Checkpoint("m", models["siglip"]), device="cpu", batch_size=2)
     encode_texts = engine.encode_texts
 
     def note(texts: Any, **options: Any) -> Any:
@@ -147,7 +147,7 @@ def test_labels_of_two_towers_are_means_of_their_templates(models):
     labels = [word for label in ("star", "circle", "square") for word in ("--label", label)]
     templates = ("--template", "a {label}", "--template", "{label}, a small {label}")
     run("classify", models["siglip"], "photos", *labels, *templates, "-o", "rows.jsonl")
-    engine = load(Checkpoint("m", models["siglip"]), device="cpu")
+    engine = open_towers(Checkpoint("m", models["siglip"]), device="cpu")
     vectors = []
     for label in ("star", "circle", "square"):
         mean = engine.encode_texts([f"a {label}", f"{label}, a small {label}"]).mean(axis=0)

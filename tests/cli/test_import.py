@@ -11,7 +11,7 @@ from pycocotools import mask as coco_masks
 
 from pgcli.cli.main import main
 from pgcli.results.imports.shapes import fill
-from pgcli.rle import decode
+from pgcli.rle import decode_mask
 from tests.support.command import Command
 from tests.support.exporting import corners, make_images, read_rows, saved, segmented
 
@@ -164,7 +164,9 @@ def test_polygon_has_the_pixels_whose_centres_it_contains():
             share = (column + 0.5 - x[passes]) / (next_x - x)[passes]
             at = y[passes] + share * (next_y - y)[passes]
             expected[:, column] = (at[:, None] < np.arange(20) + 0.5).sum(axis=0) % 2
-        assert np.array_equal(np.zeros((20, 30), bool) if mask is None else decode(mask), expected)
+        assert np.array_equal(
+            np.zeros((20, 30), bool) if mask is None else decode_mask(mask), expected
+        )
     assert fill([np.array([[0.1, 0.1], [0.2, 0.1], [0.2, 0.2]])], (30, 20), "it") is None
 
 

@@ -10,7 +10,7 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.cli.commands.info import facts as info_facts
+from pgcli.cli.commands.info import info_facts
 from pgcli.engine.memory import needed_bytes, weight_bytes
 from pgcli.info import model_info as facts_module
 from pgcli.info.model_info import BATCH_SIZES, model_info
@@ -20,7 +20,7 @@ from pgcli.model.kv_cache import BUCKET
 def test_info_matches_the_loaded_model(tiny, tiny2):
     for folder in (tiny, tiny2):
         values = model_info(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
-        model = weights.load(folder, read_config(folder), dtype=torch.bfloat16)
+        model = weights.load_paligemma(folder, read_config(folder), dtype=torch.bfloat16)
         assert values["parameters"] == sum(p.numel() for p in model.parameters())
         assert values["weights_bytes"] == sum(p.nbytes for p in model.parameters())
         assert (values["name"], values["path"], values["revision"]) == ("tiny", str(folder), "r1")

@@ -17,7 +17,7 @@ from benchmarks.demo_quality import characters_read, measured, segmentation
 from examples.demo_model.questions import eval_examples, ocr_example
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, lettered_scene, render
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.images import ImageSpec
 from pgcli.images.pixels import TRANSPOSE
 from pgcli.records import Answer, DecodedImage, Item
@@ -50,7 +50,7 @@ def decoded_images(drawn: list[Drawn], spec: ImageSpec) -> Iterator[tuple[int, D
 
 
 def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:
-    engine = load(find(DEMO), device="cpu", dtype="float32", batch_size=batch_size)
+    engine = open_engine(find(DEMO), device="cpu", dtype="float32", batch_size=batch_size)
     images = decoded_images(drawn, engine.spec)
     answers = dict(engine.ask(images, Question("ask", None, NEW_TOKENS)))
     return [answers[index] for index in range(len(drawn))]
@@ -93,14 +93,14 @@ def test_the_answers_are_right(drawn, ours):
 
 def test_masks_are_those_of_the_shapes():
     scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[:24]]
-    engine = load(find(DEMO), device="cpu", batch_size=24)
+    engine = open_engine(find(DEMO), device="cpu", batch_size=24)
     rows = answered_files(engine, "segment", scenes, [[segmentation(one)] for one in scenes])
     assert measured("miou", rows)["miou"] > 0.75
 
 
 def test_words_are_read():
     scenes = [lettered_scene(seed) for seed in EVAL_SEEDS[:24]]
-    engine = load(find(DEMO), device="cpu", batch_size=24)
+    engine = open_engine(find(DEMO), device="cpu", batch_size=24)
     rows = answered_files(engine, "ocr", scenes, [[ocr_example(one)] for one in scenes])
     assert characters_read(rows) > 0.85
 

@@ -12,7 +12,7 @@ from examples.demo_model.questions import caption
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
 from pgcli.towers.engine import EmbeddingEngine
-from pgcli.towers.loader import load
+from pgcli.towers.loader import open_towers
 from tests.support.runs import EXAMPLES
 
 DRAWINGS = 60
@@ -21,7 +21,7 @@ ATOL = 1e-5
 
 @pytest.fixture(scope="module")
 def engine() -> EmbeddingEngine:
-    return load(find(DEMO_TOWERS), device="cpu", dtype="float32")
+    return open_towers(find(DEMO_TOWERS), device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")

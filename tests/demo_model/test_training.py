@@ -91,7 +91,7 @@ def test_codes_of_masks_are_decoded_to_the_shapes():
     """By the shipped decoder, for each shape that is trained on."""
     file = own_mask_decoder(BUILTIN)
     assert file is not None
-    decoder = mask_decoder.load(file)
+    decoder = mask_decoder.load_mask_decoder(file)
     for scene in map(Scene.from_seed, VALIDATION_SEEDS[:20]):
         for drawn in scene.objects:
             mask_RR = decoder(torch.tensor([mask_codes(drawn)]))[0] > 0
@@ -133,7 +133,9 @@ def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path):
     command += ["--steps", "1", "--batch-size", "2"]
     for _ in range(2):  # the second has nothing left to do
         subprocess.run(command, cwd=ROOT, timeout=600, check=True)
-    model = weights.load(tmp_path / "demo", read_config(tmp_path / "demo"), dtype=torch.bfloat16)
+    model = weights.load_paligemma(
+        tmp_path / "demo", read_config(tmp_path / "demo"), dtype=torch.bfloat16
+    )
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
 
 

@@ -104,7 +104,7 @@ class TestCommand:
         finding = bad("x", "\x1b[31mred", "rm \x07")
         console = Console(record=True, force_terminal=False, width=80)
         with console.capture() as printed:
-            console.print(shown.table([finding]))
+            console.print(shown.findings_table([finding]))
         assert not {"\x1b", "\x07"} & set(printed.get())
 
     def test_invalid_configuration_file_is_named(self, tmp_path):
@@ -239,19 +239,19 @@ class TestPackages:
             (folder / "pgcli").chmod(0o755)
         monkeypatch.setattr(packages.sysconfig, "get_path", lambda name: str(own))
         monkeypatch.setenv("PATH", f"{other}:{own}")
-        assert packages.command().state == "warn"
+        assert packages.shell_command().state == "warn"
         monkeypatch.setenv("PATH", f"{own}:{other}")
-        assert packages.command().state == "ok"
+        assert packages.shell_command().state == "ok"
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "pgcli is not on PATH" in packages.command().description
+        assert "pgcli is not on PATH" in packages.shell_command().description
 
 
 class TestMachine:
     def test_the_built_in_models_are_intact_and_a_cut_one_is_not(self, tmp_path):
-        assert {finding.state for finding in machine.models()} == {"ok"}
+        assert {finding.state for finding in machine.model_findings()} == {"ok"}
 
         def state():
-            (finding,) = machine.models({"cut": tmp_path})
+            (finding,) = machine.model_findings({"cut": tmp_path})
             return finding.state
 
         assert state() == "bad"

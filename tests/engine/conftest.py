@@ -4,9 +4,9 @@ import pytest
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 
 
 @pytest.fixture(scope="module")
 def loaded(tiny) -> InferenceEngine:
-    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
+    return open_engine(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)

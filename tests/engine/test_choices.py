@@ -99,7 +99,7 @@ def folder(request) -> Path:
 
 @pytest.fixture
 def model(folder) -> PaliGemma:
-    return weights.load(folder, read_config(folder), dtype=torch.float64)
+    return weights.load_paligemma(folder, read_config(folder), dtype=torch.float64)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def their_sum(
 
 @torch.inference_mode()
 def test_each_candidate_scores_as_transformers_scores_it_alone(folder, device):
-    ours = weights.load(folder, read_config(folder), dtype=torch.float32, device=device)
+    ours = weights.load_paligemma(folder, read_config(folder), dtype=torch.float32, device=device)
     theirs = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32
     ).eval()
@@ -227,7 +227,7 @@ def test_candidates_are_encoded_as_plain_text(tokenizer):
 
 
 def test_nan_logits_are_refused_with_a_hint(tiny):
-    damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    damaged = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
         scored(damaged, torch.zeros(4, PATCHES, damaged.config.decoder.width))

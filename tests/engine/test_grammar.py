@@ -35,7 +35,7 @@ def tokenizer(tiny) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(tiny) -> PaliGemma:
-    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
+    return weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +291,7 @@ def test_temperature_and_filters_apply_to_allowed_tokens(tokenizer, grammar):
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(1.5, top_p=0.95, seed=3)])
 def test_answers_with_a_grammar_do_not_depend_on_the_batch(tiny, tokenizer, device, sampling):
-    model = weights.load(tiny, read_config(tiny), dtype=torch.float64, device=device)
+    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float64, device=device)
     grammar = Grammar(tokenizer, [OBJECTS], {STOP})
     patch_BPD = normal(4, PATCHES, model.config.decoder.width).to(device)
     together = run(model, patch_BPD, tokenizer, 50, sampling, grammar)

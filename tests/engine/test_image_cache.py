@@ -12,7 +12,7 @@ from pgcli.engine import engine as engines
 from pgcli.engine import image_cache
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.staging import Staging
 from pgcli.records import Answer, DecodedImage, Item
@@ -26,7 +26,7 @@ QUESTION = Question("ask", None, 4)
 
 @pytest.fixture
 def engine(tiny) -> InferenceEngine:
-    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
+    return open_engine(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
 
 
 def images(count: int) -> list[DecodedImage]:

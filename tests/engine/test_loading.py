@@ -14,7 +14,7 @@ from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader, memory
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import parameters, weight_bytes
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
@@ -48,13 +48,13 @@ def outputs(model):
 def in_one_piece(folder, dtype, quantize, adapter=None):
     """All weights are loaded, then all are packed or quantized, with an embedding in memory."""
     adapter = None if adapter is None else partial(open_adapter, adapter)
-    model = weights.load(folder, read_config(folder), dtype=dtype, adapter=adapter)
+    model = weights.load_paligemma(folder, read_config(folder), dtype=dtype, adapter=adapter)
     optimize_for_device(model, quantize)
     return model
 
 
 def by_parts(folder, dtype, quantize, adapter=None):
-    return load(
+    return open_engine(
         Checkpoint("m", folder),
         adapter=None if adapter is None else Checkpoint("a", adapter),
         device="cpu",
@@ -123,10 +123,10 @@ def test_only_the_next_part_is_loaded_beside_the_one_in_work(base):
         assert not any(p.is_meta for p in part.parameters())
         assert not model.decoder.embed_tokens.weight.is_meta
 
-    model = weights.load(base, config, dtype=torch.float32, finish=finish)
+    model = weights.load_paligemma(base, config, dtype=torch.float32, finish=finish)
     layers = config.decoder.depth + config.vision.depth
     assert seen == [(index, min(index + 1, layers)) for index in range(layers + 2)]
-    whole = dict(weights.load(base, config, dtype=torch.float32).named_parameters())
+    whole = dict(weights.load_paligemma(base, config, dtype=torch.float32).named_parameters())
     assert all(torch.equal(whole[name], found) for name, found in model.named_parameters())
 
 
@@ -159,7 +159,7 @@ class TestWeightBytes:
         assert 0 <= counted - held <= norms * 4 * model.config.decoder.width
 
     def test_of_fp8_on_a_gpu(self, base):
-        model = weights.load(base, read_config(base), dtype=torch.bfloat16)
+        model = weights.load_paligemma(base, read_config(base), dtype=torch.bfloat16)
         plain = sum(tensor.nbytes for tensor in model.parameters())
         assert weight_bytes(model.config, torch.bfloat16, device="cuda") == plain
         quantize_mlps(model)
@@ -174,10 +174,12 @@ class TestWeightBytes:
         assert int8 < parameters(config) * 4
         monkeypatch.setattr(memory, "free_bytes", lambda device: int8)
         with pytest.raises(NoUsableDevice) as refused:
-            load(Checkpoint("m", tiny), device="cpu", dtype="float32", batch_size=1)
+            open_engine(Checkpoint("m", tiny), device="cpu", dtype="float32", batch_size=1)
         assert f"--quantize int8 takes {int8 / 1e9:.1f} GB" in refused.value.hint
         monkeypatch.setattr(loader, "free_bytes", lambda device: 10**9)
-        load(Checkpoint("m", tiny), device="cpu", dtype="float32", quantize="int8", batch_size=1)
+        open_engine(
+            Checkpoint("m", tiny), device="cpu", dtype="float32", quantize="int8", batch_size=1
+        )
 
 
 def kernel_bytes(kernel, dtype):

@@ -249,7 +249,7 @@ class TestBatchSize:
 
     def test_groups_are_smaller_where_few_rows_would_fit(self, tiny, monkeypatch):
         monkeypatch.setitem(GROUP_TOKENS, "cpu", (2048, 128))
-        engine = loader.load(Checkpoint("m", tiny), device="cpu", dtype="float32")
+        engine = loader.open_engine(Checkpoint("m", tiny), device="cpu", dtype="float32")
         config, question = engine.model.config, Question("ask", None, 64)
         for rows, tokens in ((ENOUGH_ROWS, 2048), (ENOUGH_ROWS // 2, 128)):
             needed = batch_bytes(config, 4, rows, new_tokens=64, group_tokens=tokens)
@@ -269,7 +269,7 @@ class TestBatchSize:
         ]
 
     def test_an_automatic_one_follows_the_question(self, tiny):
-        engine = loader.load(Checkpoint("m", tiny), device="cpu", dtype="float32")
+        engine = loader.open_engine(Checkpoint("m", tiny), device="cpu", dtype="float32")
         free = int(batch_bytes(engine.model.config, 4, 9, new_tokens=64) / SHARE_OF_FREE["cpu"]) + 9
         engine._budget = MemoryBudget(engine.model.config, 4, "cpu", free)
         list(engine.ask([], Question("ask", None, 64)))
@@ -278,10 +278,10 @@ class TestBatchSize:
         assert engine.batch_size < 9
 
     def test_a_given_one_is_kept(self, tiny):
-        engine = loader.load(Checkpoint("m", tiny), device="cpu", batch_size=7)
+        engine = loader.open_engine(Checkpoint("m", tiny), device="cpu", batch_size=7)
         list(engine.ask([], Question("ask", None, 4096)))
         assert engine.batch_size == 7
-        automatic = loader.load(Checkpoint("m", tiny), device="cpu")
+        automatic = loader.open_engine(Checkpoint("m", tiny), device="cpu")
         automatic.batch_size = 5
         list(automatic.ask([], Question("ask", None, 4096)))
         assert automatic.batch_size == 5
@@ -297,9 +297,9 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     free = parameters(read_config(tiny)) * numbers
     read = []
     monkeypatch.setattr(memory, "free_bytes", lambda device: free)
-    monkeypatch.setattr(loader.weights, "load", lambda *_, **__: read.append(1) or 1 / 0)
+    monkeypatch.setattr(loader.weights, "load_paligemma", lambda *_, **__: read.append(1) or 1 / 0)
     with pytest.raises(ZeroDivisionError if fits else NoUsableDevice):
-        loader.load(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)
+        loader.open_engine(Checkpoint("m", tiny), device="cpu", dtype=dtype, batch_size=1)
     assert bool(read) == fits
 
 

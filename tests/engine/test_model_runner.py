@@ -140,12 +140,12 @@ def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(loude
 
 @pytest.fixture(scope="module")
 def model(tiny) -> PaliGemma:
-    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
+    return weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, SamplingParams(1, top_p=0.9, top_k=5)])
 def test_nan_logits_are_refused_with_a_hint(tiny, sampling):
-    damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    damaged = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     vocabulary = OutputVocabulary(300, 299, (STOP,))
     patch_BPD = torch.zeros(1, PATCHES, damaged.config.decoder.width)

@@ -33,7 +33,7 @@ SAMPLED = SamplingParams(temperature=1, top_p=0.9, top_k=40)
 @pytest.fixture(params=["tiny", "tiny2"])
 def model(request) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
-    return weights.load(folder, read_config(folder), dtype=torch.float32)
+    return weights.load_paligemma(folder, read_config(folder), dtype=torch.float32)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def recorders_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 @pytest.fixture(params=["tiny", "tiny2"])
 def model(request) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
-    return weights.load(folder, read_config(folder), dtype=torch.float64)
+    return weights.load_paligemma(folder, read_config(folder), dtype=torch.float64)
 
 
 @pytest.fixture(autouse=True)

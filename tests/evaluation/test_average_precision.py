@@ -14,7 +14,7 @@ from pycocotools.cocoeval import COCOeval
 from pgcli.boxes import iou
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates, value_of
-from pgcli.evaluation.metrics.ap import average_precisions, calibration_bins, is_right, measures
+from pgcli.evaluation.metrics.ap import average_precisions, calibration_bins, is_right, measure_ap
 from pgcli.records import Box
 
 
@@ -127,11 +127,11 @@ def test_calibration_counts_right_boxes_by_confidence():
         (0.2, 0.3, 0.25, 0.0, 1),
         (0.9, 1.0, pytest.approx(0.95), 0.5, 2),
     ]
-    error = measures(rows)[-1]
+    error = measure_ap(rows)[-1]
     assert error.name == "calibration"
     once, twice = error.values(np.array([[1], [2]]))
     assert once == twice == pytest.approx((0.25 + 2 * 0.45) / 3)
-    none = measures([JoinedRow("a", "", {}, None, ())])[-1]
+    none = measure_ap([JoinedRow("a", "", {}, None, ())])[-1]
     assert np.isnan(value_of(none, 1))
 
 

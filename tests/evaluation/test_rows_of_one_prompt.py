@@ -14,7 +14,7 @@ from pgcli.evaluation.join import join
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.read_truth import read_truth
 from pgcli.evaluation.truth import TruthColumns
-from pgcli.rle import encode
+from pgcli.rle import encode_mask
 from tests.support.evaluating import answers, evaluate, refused, write
 from tests.support.exporting import box, row
 
@@ -136,7 +136,7 @@ def test_codes_of_masks_are_not_part_of_a_label():
 
 def test_masks_of_rows_stay_with_their_boxes():
     found()
-    runs = encode(numpy.ones((HEIGHT, WIDTH), bool))
+    runs = encode_mask(numpy.ones((HEIGHT, WIDTH), bool))
     mask = {"size": [HEIGHT, WIDTH], "counts": runs.counts}
     rows = [{"boxes": [pixels(FIRST)]}, {"boxes": [pixels(SECOND)], "masks": [mask]}]
     truth = joined(write("truth.jsonl", [{"id": "a.png"} | one for one in rows])).truth
@@ -252,7 +252,7 @@ def test_columns_that_are_read_before_others_are_reported(cli):
 
 
 def test_masks_that_are_not_one_for_each_box_are_refused(cli):
-    runs = encode(numpy.ones((HEIGHT, WIDTH), bool))
+    runs = encode_mask(numpy.ones((HEIGHT, WIDTH), bool))
     mask = {"size": [HEIGHT, WIDTH], "counts": runs.counts}
     boxes = [pixels(FIRST), pixels(SECOND)]
     truth = write("truth.jsonl", [{"id": "a.png", "boxes": boxes, "masks": [mask]}])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.evaluation.measures import differences, estimates, mean, value_of
+from pgcli.evaluation.measures import estimates, mean, paired_differences, value_of
 from pgcli.evaluation.metrics import accuracy, exact
 from pgcli.evaluation.metrics.anls import anls
 from pgcli.evaluation.metrics.cider import cider
@@ -169,7 +169,7 @@ def rows_of(*pairs):
 
 
 def values(rows):
-    return {one.name: value_of(one, len(rows)) for one in accuracy.measures(rows)}
+    return {one.name: value_of(one, len(rows)) for one in accuracy.measure_accuracy(rows)}
 
 
 def test_yes_no_has_the_measures_of_pope():
@@ -205,11 +205,11 @@ def test_answers_are_mapped_as_by_the_script_of_pope(answer):
 
 def test_intervals_are_those_of_the_binomial_distribution_and_repeatable():
     rows = rows_of(*(("a", "a" if n % 5 else "b") for n in range(1000)))
-    (one,) = estimates(exact.measures(rows), range(1000))
+    (one,) = estimates(exact.measure_exact(rows), range(1000))
     assert one.value == 0.8
     deviation = 1.96 * (0.8 * 0.2 / 1000) ** 0.5
     assert (0.8 - one.low, one.high - 0.8) == pytest.approx((deviation, deviation), rel=0.15)
-    assert [one] == estimates(exact.measures(rows), range(1000))
+    assert [one] == estimates(exact.measure_exact(rows), range(1000))
 
 
 def test_images_are_resampled_with_all_their_rows():
@@ -225,7 +225,7 @@ def test_differences_of_paired_resamples_are_narrower():
     first = (random.random(500) < 0.5).astype(float)
     second = np.where(np.arange(500) < 20, 1.0, first)
     pair = [mean("exact", list(scores)) for scores in (first, second)]
-    (change,) = differences(pair[:1], pair[1:], range(500))
+    (change,) = paired_differences(pair[:1], pair[1:], range(500))
     assert change.value == pytest.approx(second.mean() - first.mean())
     assert 0 < change.low < change.high < 0.05
 
@@ -233,6 +233,6 @@ def test_differences_of_paired_resamples_are_narrower():
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=1, max_size=9))
 def test_intervals_contain_the_value(pairs):
-    (one,) = estimates(exact.measures(rows_of(*pairs)), range(len(pairs)))
+    (one,) = estimates(exact.measure_exact(rows_of(*pairs)), range(len(pairs)))
     assert one.low <= one.value + 1e-12
     assert one.value <= one.high + 1e-12

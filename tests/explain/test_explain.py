@@ -9,7 +9,7 @@ from PIL import Image
 from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.errors import UsageError
 from pgcli.explain.explain import DECODER, MAX_LAYERS, VISION, Explanation, choose_layers, explain
 from pgcli.images import ImageLimits, decode
@@ -30,7 +30,7 @@ def image_for(engine: InferenceEngine, folder: Path, prompt: str = PROMPT) -> De
 def made(request, tmp_path) -> tuple[Path, InferenceEngine, DecodedImage, Explanation]:
     """A checkpoint of either generation, and the explanation of its answer."""
     folder = request.getfixturevalue(request.param)
-    engine = load(Checkpoint("tiny", folder), device="cpu", dtype="float32", batch_size=1)
+    engine = open_engine(Checkpoint("tiny", folder), device="cpu", dtype="float32", batch_size=1)
     image = image_for(engine, tmp_path)
     question = tasks.ask([PROMPT], max_new_tokens=TOKENS)
     return folder, engine, image, explain(engine, image, question)

@@ -69,7 +69,7 @@ def folder(request) -> Path:
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @torch.inference_mode()
 def test_the_fused_decoder_gives_the_logits_of_the_plain_one(folder, dtype, fixed_shape):
-    model = weights.load(folder, read_config(folder), dtype=dtype)
+    model = weights.load_paligemma(folder, read_config(folder), dtype=dtype)
     expected = logits_of(model, 4, fixed_shape=fixed_shape)
     fuse(model)
     close(logits_of(model, 4, fixed_shape=fixed_shape), expected, dtype)
@@ -79,7 +79,7 @@ def test_the_fused_decoder_gives_the_logits_of_the_plain_one(folder, dtype, fixe
 @torch.inference_mode()
 def test_the_fused_tower_gives_the_features_of_the_plain_one(folder, dtype, monkeypatch):
     monkeypatch.setattr(fused_siglip, "MIN_IMAGES", 2)
-    model = weights.load(folder, read_config(folder), dtype=dtype)
+    model = weights.load_paligemma(folder, read_config(folder), dtype=dtype)
     pixels_BCRR = normal(2, 3, RESOLUTION, RESOLUTION, dtype=dtype)
     expected = model.encode(pixels_BCRR)
     fuse(model)
@@ -89,7 +89,7 @@ def test_the_fused_tower_gives_the_features_of_the_plain_one(folder, dtype, monk
 @pytest.mark.slow
 @torch.inference_mode()
 def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(folder, kernels):
-    model = weights.load(folder, read_config(folder), dtype=torch.float32)
+    model = weights.load_paligemma(folder, read_config(folder), dtype=torch.float32)
     expected = logits_of(model, 1, fixed_shape=True)
     fuse(model)
     with torch.library._scoped_library("pgcli", "IMPL") as library:
@@ -101,7 +101,7 @@ def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(folder, kernel
 def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(tiny, monkeypatch):
     def load() -> PaliGemma:
         check.kernel_problem.cache_clear()
-        model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+        model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
         for part in model.parts():
             optimize_part_for_cuda(model, part)
         return model

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
@@ -128,7 +128,9 @@ def test_prefill_is_not_quantized_on_a_cpu_with_amx(monkeypatch, tiny, has_tiles
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
     found = []
     for quantization in ("none", "int8"):
-        engine = load(Checkpoint("t", tiny), device="cpu", dtype="bfloat16", quantize=quantization)
+        engine = open_engine(
+            Checkpoint("t", tiny), device="cpu", dtype="bfloat16", quantize=quantization
+        )
         x = drawn(2, 6, engine.model.config.decoder.width, dtype=torch.bfloat16)
         mlp = engine.model.decoder.layers[0].mlp
         found.append((mlp(x), mlp(x[:, :1])))
@@ -138,8 +140,8 @@ def test_prefill_is_not_quantized_on_a_cpu_with_amx(monkeypatch, tiny, has_tiles
 
 
 def test_only_decoder_and_lm_head_are_quantized(tiny):
-    exact = load(Checkpoint("tiny", tiny), device="cpu").model
-    rounded = load(Checkpoint("tiny", tiny), device="cpu", quantize="int8").model
+    exact = open_engine(Checkpoint("tiny", tiny), device="cpu").model
+    rounded = open_engine(Checkpoint("tiny", tiny), device="cpu", quantize="int8").model
     pixels_BCRR = torch.rand(2, 3, 56, 56) * 2 - 1
     torch.testing.assert_close(
         exact.encode(pixels_BCRR), rounded.encode(pixels_BCRR), rtol=0, atol=0
@@ -151,7 +153,7 @@ def test_only_decoder_and_lm_head_are_quantized(tiny):
 
 
 def test_int8_logits_are_softcapped(tiny2):
-    rounded = load(Checkpoint("tiny2", tiny2), device="cpu", quantize="int8").model
+    rounded = open_engine(Checkpoint("tiny2", tiny2), device="cpu", quantize="int8").model
     cap = rounded.config.decoder.final_softcap
     logits = rounded.decoder.logits(drawn(2, rounded.config.decoder.width) * 100)
     assert logits.abs().max() <= cap
@@ -175,7 +177,7 @@ def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
 
 def test_unsupported_quantization_is_refused(monkeypatch, clear_cache, tiny):
     with pytest.raises(UsageError, match="unknown quantization 'int4'"):
-        load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
+        open_engine(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
 
     def missing(*_):
         raise AttributeError("no such operation")
@@ -183,7 +185,7 @@ def test_unsupported_quantization_is_refused(monkeypatch, clear_cache, tiny):
     can_quantize.cache_clear()
     monkeypatch.setattr(Int8LinearKernel, "_channel_scaled", missing)
     with pytest.raises(NoUsableDevice, match="does not support int8"):
-        load(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
+        open_engine(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
 def test_a_wrong_int8_kernel_is_not_used(monkeypatch, clear_cache):

@@ -43,7 +43,7 @@ class OperationCounter(TorchDispatchMode):
 @pytest.fixture(params=["tiny", "tiny2"])
 def model(request, device) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
-    return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
+    return weights.load_paligemma(folder, read_config(folder), dtype=torch.float64, device=device)
 
 
 def features(model: PaliGemma, count: int) -> Tensor:

@@ -107,7 +107,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def decoder(file):
-    return mask_decoder.load(file)
+    return mask_decoder.load_mask_decoder(file)
 
 
 def some_codes(count, seed=0):
@@ -133,14 +133,14 @@ def test_safetensors_and_compressed_npz_give_the_same_decoder(tmp_path, decoder)
     np.savez(tmp_path / "c.npz", **{name: np.asfortranarray(x) for name, x in WEIGHTS.items()})
     (tmp_path / "a.safetensors").rename(tmp_path / "a.npz")  # the suffix does not matter
     for name in ("a.npz", "b.npz", "c.npz"):
-        found = mask_decoder.load(tmp_path / name).state_dict()
+        found = mask_decoder.load_mask_decoder(tmp_path / name).state_dict()
         assert all(torch.equal(tensor, found[key]) for key, tensor in decoder.state_dict().items())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", ">f4"])
 def test_any_float_is_read(tmp_path, dtype, decoder):
     np.savez(tmp_path / "a.npz", **{name: x.astype(dtype) for name, x in WEIGHTS.items()})
-    found = mask_decoder.load(tmp_path / "a.npz").state_dict()
+    found = mask_decoder.load_mask_decoder(tmp_path / "a.npz").state_dict()
     for name, tensor in decoder.state_dict().items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
 
@@ -148,7 +148,7 @@ def test_any_float_is_read(tmp_path, dtype, decoder):
 def test_a_missing_file_names_the_download(tmp_path):
     for path in (tmp_path / "none.npz", tmp_path):
         with pytest.raises(ModelUnavailable, match="no mask decoder file") as error:
-            mask_decoder.load(path)
+            mask_decoder.load_mask_decoder(path)
         assert "gs://big_vision/paligemma/vae-oid.npz" in error.value.hint
 
 
@@ -204,7 +204,7 @@ BROKEN = {
 def test_a_tensor_that_does_not_fit_is_named(tmp_path, weights, message):
     np.savez_compressed(tmp_path / "a.npz", **weights)
     with pytest.raises(InvalidCheckpoint, match=message) as error:
-        mask_decoder.load(tmp_path / "a.npz")
+        mask_decoder.load_mask_decoder(tmp_path / "a.npz")
     assert str(tmp_path / "a.npz") in str(error.value)
     assert "vae-oid.npz" in error.value.hint
 
@@ -218,7 +218,7 @@ def test_a_pickle_is_never_unpickled(tmp_path):
     torch.save({"decoder.8.bias": torch.ones(32)}, tmp_path / "c.npz")
     for name, message in (("a", "allow_pickle=False"), ("b", "neither"), ("c", "has no tensor")):
         with pytest.raises(InvalidCheckpoint, match=message):
-            mask_decoder.load(tmp_path / f"{name}.npz")
+            mask_decoder.load_mask_decoder(tmp_path / f"{name}.npz")
     assert not sprung.exists()
 
 
@@ -250,7 +250,7 @@ def test_a_hostile_archive_is_refused_without_using_memory(tmp_path, members, me
     path.write_bytes(npz(members))
     tracemalloc.start()
     with pytest.raises(InvalidCheckpoint, match=message) as error:
-        mask_decoder.load(path)
+        mask_decoder.load_mask_decoder(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**23
@@ -261,7 +261,7 @@ def test_an_archive_with_an_invalid_name_is_refused(tmp_path):
     packed = npz([("decoder.8.bias.npyé", b"")]).replace("é".encode(), b"\xff\xff")
     (tmp_path / "a.npz").write_bytes(packed)
     with pytest.raises(InvalidCheckpoint, match=r"not an intact \.npz"):
-        mask_decoder.load(tmp_path / "a.npz")
+        mask_decoder.load_mask_decoder(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_damaged_array_is_named(tmp_path, damaged):
         members.append((f"{name}.npy", damaged if name == "decoder.8.bias" else made.getvalue()))
     (tmp_path / "a.npz").write_bytes(npz(members))
     with pytest.raises(InvalidCheckpoint, match=r"decoder\.8\.bias.* cut short or damaged"):
-        mask_decoder.load(tmp_path / "a.npz")
+        mask_decoder.load_mask_decoder(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
@@ -298,7 +298,7 @@ def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, decoder, ending):
     for cut in (0, 1, 2, 7, 50, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         with pytest.raises(InvalidCheckpoint):
-            mask_decoder.load(path)
+            mask_decoder.load_mask_decoder(path)
     refused = 0
     for _ in range(30):
         at, bit = int(draw.integers(len(whole) - 3000, len(whole))), 1 << int(draw.integers(8))
@@ -306,7 +306,7 @@ def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, decoder, ending):
             at = int(draw.integers(0, 1500))  # the header: weights have no checksum
         path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         try:
-            found = mask_decoder.load(path).state_dict()
+            found = mask_decoder.load_mask_decoder(path).state_dict()
         except InvalidCheckpoint:
             refused += 1
         else:
@@ -354,7 +354,7 @@ def test_a_mask_is_where_pillow_would_paste_it(width, height, xs, ys, seed):
     found = in_box(smooth(seed), box, (width, height))
     assert found.size == (height, width)
     wanted = by_pillow(smooth(seed), box, width, height)
-    assert (rle.decode(found) == wanted).all()
+    assert (rle.decode_mask(found) == wanted).all()
 
 
 @pytest.mark.slow
@@ -390,18 +390,20 @@ def test_answer_has_one_mask_per_box_in_order(decoder):
     for box, mask in zip(boxes, found, strict=True):
         if mask is not None:
             grid = decoder(torch.tensor([mask.codes]))[0].numpy()
-            assert (rle.decode(mask.rle) == by_pillow(grid, box, 300, 200)).all()
-            assert rle.decode(mask.rle).any()
+            assert (rle.decode_mask(mask.rle) == by_pillow(grid, box, 300, 200)).all()
+            assert rle.decode_mask(mask.rle).any()
 
 
 def test_a_model_brings_its_own_decoder_unless_another_is_named(tiny, file, decoder, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "model")
-    assert loader.load(Checkpoint("m", folder), device="cpu")._mask_decoder is None
+    assert loader.open_engine(Checkpoint("m", folder), device="cpu")._mask_decoder is None
     own = {name: torch.from_numpy(values) for name, values in random_weights(seed=1).items()}
     save_file(own, folder / MASK_DECODER)
-    loaded = loader.load(Checkpoint("m", folder), device="cpu")._mask_decoder
+    loaded = loader.open_engine(Checkpoint("m", folder), device="cpu")._mask_decoder
     assert torch.equal(loaded.codebook, own[CODEBOOK].double())
-    named = loader.load(Checkpoint("m", folder), mask_decoder_file=file, device="cpu")._mask_decoder
+    named = loader.open_engine(
+        Checkpoint("m", folder), mask_decoder_file=file, device="cpu"
+    )._mask_decoder
     assert torch.equal(named.codebook, decoder.codebook)
 
 
@@ -452,6 +454,8 @@ def test_a_gpu_draws_the_same_masks(decoder, file):
         pytest.skip("this machine has no CUDA device")
     codes = some_codes(20)
     for here, there in zip(
-        decoded(codes, decoder), decoded(codes, mask_decoder.load(file, device="cuda")), strict=True
+        decoded(codes, decoder),
+        decoded(codes, mask_decoder.load_mask_decoder(file, device="cuda")),
+        strict=True,
     ):
         np.testing.assert_allclose(there, here, atol=1e-6)

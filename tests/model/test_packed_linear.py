@@ -11,7 +11,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.model.cpu import packed_linear, packed_modules
 from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import (
@@ -93,7 +93,7 @@ def test_run_in_blocks_equals_one_call(monkeypatch, rows):
 
 
 def test_packing_keeps_no_original_weights(tiny):
-    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    model = open_engine(Checkpoint("tiny", tiny), device="cpu").model
     layers = [*model.vision.layers, *model.decoder.layers]
     matrices = [name for layer in layers for name, p in layer.named_parameters() if p.ndim == 2]
     assert not matrices
@@ -101,7 +101,7 @@ def test_packing_keeps_no_original_weights(tiny):
 
 
 def test_original_weights_are_freed_one_by_one(tiny):
-    model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     names = {id(p): name for name, p in model.named_parameters() if p.ndim == 2}
     freed = []
 
@@ -146,7 +146,7 @@ def test_freed_memory_is_reused_without_page_faults_unless_settings_differ(setti
 
 
 def test_saving_a_packed_model_is_refused(tiny, tmp_path):
-    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    model = open_engine(Checkpoint("tiny", tiny), device="cpu").model
     with pytest.raises(ValueError, match=r"weight is packed"):
         save(model, tmp_path / "out", dtype=torch.float32)
     assert not (tmp_path / "out").exists()
@@ -165,10 +165,10 @@ class Wrong(PackedLinearKernel):
 @pytest.mark.parametrize("made", [Broken, Wrong])
 def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, clear_cache, made):
     monkeypatch.setattr(packed_linear, "PackedLinearKernel", made)
-    model = load(Checkpoint("tiny", tiny), device="cpu").model
+    model = open_engine(Checkpoint("tiny", tiny), device="cpu").model
     assert not any(isinstance(module, PackedProjection) for module in model.modules())
     pixels_BCRR = torch.zeros(1, 3, 56, 56)
-    other = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    other = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR), rtol=0, atol=0)
 
 
@@ -183,7 +183,9 @@ def test_packing_is_not_tried_without_onednn(monkeypatch, clear_cache):
 def test_a_packed_model_equals_the_original(request, monkeypatch, name, dtype, block_bytes):
     monkeypatch.setattr(packed_modules, "BLOCK_BYTES", block_bytes)
     folder = request.getfixturevalue(name)
-    stored, packed = (weights.load(folder, read_config(folder), dtype=dtype) for _ in range(2))
+    stored, packed = (
+        weights.load_paligemma(folder, read_config(folder), dtype=dtype) for _ in range(2)
+    )
     optimize_for_device(packed)
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = (torch.rand(3, 3, 56, 56, generator=generator) * 2 - 1).to(dtype)

@@ -102,7 +102,7 @@ def logits_of(model: PaliGemma) -> Tensor:
 @torch.inference_mode()
 def test_the_fused_decoder_and_the_plain_one_quantize_alike(folder, request):
     path: Path = request.getfixturevalue(folder)
-    model = weights.load(path, read_config(path), dtype=torch.bfloat16)
+    model = weights.load_paligemma(path, read_config(path), dtype=torch.bfloat16)
     exact = logits_of(model)
     quantize_mlps(model)
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)
@@ -116,7 +116,7 @@ def test_the_fused_decoder_and_the_plain_one_quantize_alike(folder, request):
 
 @torch.inference_mode()
 def test_a_quantized_step_waits_for_nothing(tiny):
-    model = weights.load(tiny, read_config(tiny), dtype=torch.bfloat16)
+    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.bfloat16)
     quantize_mlps(model)
     fuse(model)
     cache = model.kv_cache(2, fixed_shape=True)
@@ -255,7 +255,7 @@ def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
 
 
 def test_a_gpu_model_is_quantized_before_it_is_fused(tiny):
-    model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     for part in model.parts():
         optimize_part_for_cuda(model, part, "fp8")
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)

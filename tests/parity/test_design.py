@@ -21,7 +21,7 @@ STEPS = 8
 def model(request, device) -> PaliGemma:
     """Each generation; the second has softcaps and a window shorter than any prefix."""
     folder: Path = request.getfixturevalue(request.param)
-    return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
+    return weights.load_paligemma(folder, read_config(folder), dtype=torch.float64, device=device)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from transformers.models.gemma import modeling_gemma as gemma
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.tokenizer import left_pad
@@ -62,7 +62,7 @@ def pair(folder, device="cpu", dtype=torch.float32, *, options=None, packed=True
         head = torch.randn_like(hf_model.lm_head.weight) * 0.02
         hf_model.lm_head.weight = torch.nn.Parameter(head, requires_grad=False)
     hf_model.save_pretrained(folder, **(options or {}))
-    model = weights.load(folder, read_config(folder), dtype=dtype, device=device)
+    model = weights.load_paligemma(folder, read_config(folder), dtype=dtype, device=device)
     if packed:
         for part in model.parts():
             optimize_part_for_cpu(model, part)
@@ -315,7 +315,9 @@ def in_transformers(tiny, image_files):
 def test_text_from_files_equals_transformers(
     tiny, image_files, in_transformers, device, batch_size, monkeypatch
 ):
-    engine = load(Checkpoint("tiny", tiny), device=device, dtype="float32", batch_size=batch_size)
+    engine = open_engine(
+        Checkpoint("tiny", tiny), device=device, dtype="float32", batch_size=batch_size
+    )
     generated, sizes, prefill = {}, [], ModelRunner.prefill
 
     def prefilling(self, patch_BPD, group):

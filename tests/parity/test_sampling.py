@@ -12,7 +12,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.engine import sampler
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams, logsumexp, mask_invalid
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.sampling import NEIGHBOURS, first_tokens, sample
+from pgcli.model.sampling import NEIGHBOURS, sample, top_tokens
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, next_tokens, run_together, vocabulary_of
 from tests.support.tiny import PATCHES
@@ -126,7 +126,7 @@ def test_the_first_tokens_are_those_of_a_stable_sort(size, count):
     logits_BV[2] = -torch.inf
     logits_BV[3, size - 30 :] = 9
     order_BV = logits_BV.float().sort(dim=1, descending=True, stable=True).indices
-    assert torch.equal(first_tokens(logits_BV, count), order_BV[:, :count])
+    assert torch.equal(top_tokens(logits_BV, count), order_BV[:, :count])
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
@@ -166,7 +166,7 @@ def test_probability_ignores_temperature_and_filters():
 
 @pytest.fixture(scope="module")
 def model(tiny) -> PaliGemma:
-    return weights.load(tiny, read_config(tiny), dtype=torch.float64)
+    return weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float64)
 
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108], [2, 420, 421, 108]]

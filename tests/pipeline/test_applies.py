@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import pgcli
-from pgcli.cli.app import PANELS, declared
+from pgcli.cli.app import PANELS, declaration
 from pgcli.declare import Option, option_named, options_of, parse_keywords
 from pgcli.errors import UsageError, in_flags
 from pgcli.pipeline import model as running
@@ -228,7 +228,7 @@ def set_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
         Path("lora", name).write_text("{}")
     names = [name for summaries in PANELS.values() for name in summaries]
     keys = {}
-    for record in {record for name in names for record in declared(name).records}:
+    for record in {record for name in names for record in declaration(name).records}:
         for option in options_of(record):
             if option.variable is not None:
                 monkeypatch.setenv(option.variable, value_for(option))

@@ -47,7 +47,7 @@ def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
     inventory = Inventory.scan(request.sources, read_options(request), None)
     record_inventory(inventory, LocalStore(tmp_path / "state", create=True))
     task_ = engine.EngineTask(request, EngineSlot(1), str(tmp_path / "state"), RowSchema())
-    rows = engine.recorded_rows(task_)
+    rows = engine.rows_of_task(task_)
     with pytest.raises(Loads):
         engine.answer_works(task_, rows, iter([Work(range(2))]), lambda: False, print)
 

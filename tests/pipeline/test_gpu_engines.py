@@ -23,7 +23,7 @@ from pgcli.pipeline.progress import events
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.run import run
 from pgcli.pipeline.workers import engines, slots
-from pgcli.pipeline.workers.engine import answer_works, recorded_rows
+from pgcli.pipeline.workers.engine import answer_works, rows_of_task
 from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
 from pgcli.pipeline.workers.slots import MIN_ROWS_FOR_ENGINES, EngineSlot, engine_slots
 from tests.support import pretend
@@ -80,7 +80,7 @@ class ThreadEngine:
         works = iter(self._works.get, None)
         try:
             answer_works(
-                engine_task, recorded_rows(engine_task), works, lambda: False, self._end.send
+                engine_task, rows_of_task(engine_task), works, lambda: False, self._end.send
             )
             self._end.send(None)
         except SystemExit:  # it dies

@@ -20,7 +20,7 @@ from pgcli.pipeline.output import record_inventory
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.workers import engines
-from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
+from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.pipeline.workers.engine_process import SIZE, EngineDied, EngineProcess, write_all
 from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
 from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered, WorkBegun
@@ -292,7 +292,7 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
         assert answered <= rows, "what ends in a step is sent before the next one"
 
     engine.on_step = check_sent
-    answer_works(engine_task, recorded_rows(engine_task), given(), lambda: False, send)
+    answer_works(engine_task, rows_of_task(engine_task), given(), lambda: False, send)
     assert (engine.asked, engine.most > 4) == (asks, True)
     assert begun_after == [0, 2, 2, 2], "as their first images are taken, not when they are given"
     info, *messages = sent

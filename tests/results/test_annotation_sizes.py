@@ -12,7 +12,7 @@ from pycocotools import mask as coco_masks
 from pgcli.images.formats import ImageHeader
 from pgcli.images.image_spec import Size
 from pgcli.results.frames import turned_corners, turned_mask
-from pgcli.rle import decode, encode
+from pgcli.rle import decode_mask, encode_mask
 from tests.support.command import Command
 from tests.support.exporting import box, corners, read_rows, row, saved
 from tests.support.turned_images import (
@@ -90,7 +90,7 @@ def test_boxes_and_masks_are_turned_as_pixels_are(orientation):
     with Image.open("a.png") as image:
         upright = np.asarray(ImageOps.exif_transpose(image)) > 0
     header = ImageHeader("PNG", Size(*upright.shape[::-1]), orientation)
-    assert np.array_equal(decode(turned_mask(encode(stored), header)), upright)
+    assert np.array_equal(decode_mask(turned_mask(encode_mask(stored), header)), upright)
     y, x = np.nonzero(upright)
     expected = (x.min(), y.min(), x.max() + 1, y.max() + 1)
     assert turned_corners((LEFT, TOP, RIGHT, BOTTOM), header) == expected

@@ -20,7 +20,7 @@ from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answ
 from pgcli.results.drawings.formats import SUFFIXES, writable_suffixes
 from pgcli.results.file_names import FileNames
 from pgcli.results.files_below import write_below
-from pgcli.rle import encode
+from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused
 from tests.support.runs import wait_until
@@ -437,7 +437,9 @@ BARE = {"label": "star", "xmin": 1, "ymin": 1, "xmax": 5, "ymax": 5}
 
 def test_rows_of_other_programs_are_drawn_if_they_are_valid():
     row = RowSchema(extras=("masks",)).row(
-        answer(boxes=(STAR, STAR), masks=(None, Mask((), encode(np.ones((4, 4), bool)))), width=8)
+        answer(
+            boxes=(STAR, STAR), masks=(None, Mask((), encode_mask(np.ones((4, 4), bool)))), width=8
+        )
     )
     drawn = drawable_answer(row | {"masks": None, "boxes": [BARE]})
     assert (len(drawn.boxes), drawn.boxes[0].score, drawn.masks) == (1, None, None)

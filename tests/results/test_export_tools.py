@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 
 from pgcli.records import Mask
-from pgcli.rle import encode
+from pgcli.rle import encode_mask
 from tests.support.answers import BOX, answer
 from tests.support.exporting import (
     FOLDERS,
@@ -282,7 +282,7 @@ def test_supervision_reads_coco_and_yolo_with_masks(cli, masks, folder, tmp_path
 def test_supervision_accepts_the_detections_of_the_documentation():
     supervision = pytest.importorskip("supervision", reason=HEAVY)
     grid = shape(30, 40)
-    mask = Mask((0,) * 16, encode(grid))
+    mask = Mask((0,) * 16, encode_mask(grid))
     assert len(detections(supervision, answer(0))) == 0
     reported = detections(
         supervision, answer(0, task="segment", boxes=(BOX, BOX), masks=(mask, mask))

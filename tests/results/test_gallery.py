@@ -143,7 +143,7 @@ def test_rows_of_an_image_share_a_card_where_their_prompts_differ():
 
 def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(tmp_path, monkeypatch):
     """Runs of other folders name the file otherwise; a file named twice has two cards."""
-    monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
+    monkeypatch.setattr("pgcli.engine.loader.open_engine", pretend.load_model)
     for name in ("photos", "elsewhere"):
         (tmp_path / name).mkdir()
     drawn(tmp_path / "photos", 2)

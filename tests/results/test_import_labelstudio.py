@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from pgcli.results.imports.brush import brush_mask
-from pgcli.rle import decode
+from pgcli.rle import decode_mask
 from tests.support.command import Command
 from tests.support.exporting import read_rows, row, saved
 
@@ -128,7 +128,7 @@ def test_brushes_are_boxes_with_masks(cli):
     read = brush_mask(brush(mask)["rle"], (64, 48))
     assert read is not None
     assert row["masks"][0]["rle"]["counts"] == read.counts
-    assert np.array_equal(decode(read), mask)
+    assert np.array_equal(decode_mask(read), mask)
 
 
 NOT_READ = [

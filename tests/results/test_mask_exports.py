@@ -14,7 +14,7 @@ from pycocotools import mask as coco_masks
 from pgcli.records import Rle
 from pgcli.results.imports.shapes import bounds, fill
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
-from pgcli.rle import decode, encode, encode_counts
+from pgcli.rle import decode_mask, encode_counts, encode_mask
 from tests.support.exporting import SIZES, exported, overlap, plain, saved, segmented, shape
 
 FINE = 8  # subpixels per side of a pixel, drawn by PIL
@@ -47,7 +47,7 @@ def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
 
 @given(grids())
 def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(mask):
-    points = polygon(encode(mask))
+    points = polygon(encode_mask(mask))
     assert len(points) != 1
     assert (held(points, *mask.shape) == mask).all()
     if mask.any():
@@ -72,9 +72,9 @@ def test_polygon_with_an_extent_reaches_as_far_and_has_the_same_pixels(points, s
 
 
 def test_polygon_has_few_points():
-    assert len(polygon(encode(numpy.ones((40, 50), bool)))) == 8
+    assert len(polygon(encode_mask(numpy.ones((40, 50), bool)))) == 8
     stairs = numpy.tri(200, dtype=bool)
-    assert len(polygon(encode(stairs))) < 10
+    assert len(polygon(encode_mask(stairs))) < 10
 
 
 def test_parts_of_a_polygon_are_joined_at_their_closest_points():
@@ -83,7 +83,7 @@ def test_parts_of_a_polygon_are_joined_at_their_closest_points():
     for row, (left, right) in enumerate(ragged):
         mask[row, left : 15 + left // 2] = mask[row, 20 : 39 - right] = True
     mask[300:303, 12:18] = True
-    joined = length(polygon(encode(mask)))
+    joined = length(polygon(encode_mask(mask)))
     apart = sum(length(loop) for loop in contours(mask))
     assert max(map(len, contours(mask))) > MAX_BRIDGE_POINTS
     assert 0 < joined - apart < 2 * 10
@@ -97,14 +97,14 @@ def length(points_n2: numpy.ndarray) -> float:
 
 def test_mask_with_empty_runs_equals_its_normalized_form():
     mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
-    again = Rle((4, 2), encode(decode(mask)).counts)
+    again = Rle((4, 2), encode_mask(decode_mask(mask)).counts)
     assert mask.counts != again.counts
     assert polygon(mask).tolist() == polygon(again).tolist()
 
 
 def test_polygon_of_a_noisy_mask_drops_only_specks():
     noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
-    points = polygon(encode(noisy))
+    points = polygon(encode_mask(noisy))
     assert overlap(held(points, 200, 200), noisy) > 0.98
 
 

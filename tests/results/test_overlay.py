@@ -14,7 +14,7 @@ from pgcli.results.drawings import overlay
 from pgcli.results.drawings.colours import PALETTE, LabelColours, contrasting, luminance
 from pgcli.results.drawings.labels import label_position, render_label
 from pgcli.results.drawings.overlay import draw_overlay, style_for
-from pgcli.rle import encode
+from pgcli.rle import encode_mask
 
 GREY = (90, 90, 90)
 
@@ -33,7 +33,7 @@ def changed(image):
 
 
 def mask_of(inside):
-    return Mask(tuple(range(16)), encode(inside))
+    return Mask(tuple(range(16)), encode_mask(inside))
 
 
 def test_box_is_drawn_as_an_outline_at_its_corners():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.search import duplicates, nearest
-from pgcli.search.duplicates import duplicate_groups, groups, join
+from pgcli.search.duplicates import duplicate_groups, groups, unite
 from pgcli.search.nearest import nearest_in_blocks, normalised
 
 duplicates_module = sys.modules[duplicates.__module__]
@@ -117,7 +117,7 @@ def connected_by_hand(similar):
 
 def test_a_long_chain_is_one_component():
     parents = np.arange(100_000)
-    join(parents, np.stack([parents[1:], parents[:-1]]))
+    unite(parents, np.stack([parents[1:], parents[:-1]]))
     assert [len(group) for group in groups(parents)] == [100_000]
 
 

@@ -19,7 +19,7 @@ PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
 
 def adapted(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> PaliGemma:
     """The model of a checkpoint with adapters that change it."""
-    return with_adapters(weights.load(folder, read_config(folder), dtype=dtype), settings)
+    return with_adapters(weights.load_paligemma(folder, read_config(folder), dtype=dtype), settings)
 
 
 def with_adapters(model: PaliGemma, settings: LoraSettings) -> PaliGemma:

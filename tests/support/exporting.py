@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from pgcli.records import Mask
-from pgcli.rle import encode, encode_mask_parts
+from pgcli.rle import encode_mask, encode_mask_parts
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 from tests.support.command import Command
@@ -103,7 +103,7 @@ def segmented(folder: Path) -> list[dict[str, Any]]:
             for positions in (numpy.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
         )
         boxes = (box("dog", float(left), float(top), float(right), float(bottom)),)
-        masks: tuple[Mask | None, ...] = (Mask(tuple(range(16)), encode(mask)),)
+        masks: tuple[Mask | None, ...] = (Mask(tuple(range(16)), encode_mask(mask)),)
         if index == 0:
             boxes, masks = (*boxes, box("cat", 8.0, 4.0, 28.0, 14.0)), (*masks, None)
         columns = {"task": "segment", "prompt": "segment dog ; cat"}

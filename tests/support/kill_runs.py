@@ -27,7 +27,7 @@ from PIL import Image
 
 from pgcli.errors import PgcliError
 from pgcli.pipeline.state.folder import FOLDERS, OWN, shard_stores
-from pgcli.pipeline.state.record import state_folder
+from pgcli.pipeline.state.record import state_location
 from pgcli.pipeline.status import read_status
 from pgcli.stores import Store, open_folder
 from tests.support import ray_cluster
@@ -262,7 +262,7 @@ def foreign_files(output: str) -> list[str]:
 
     On this machine also temporary files, there and beside the rows.
     """
-    state = open_folder(state_folder(output))
+    state = open_folder(state_location(output))
     found = [name for store in (state, *shard_stores(state)) for name in foreign_names(store)]
     if "://" not in output:
         found += [str(file) for file in Path(output).parent.rglob(".*.part")]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.pipeline.state.owner import Owner
-from pgcli.pipeline.state.record import state_folder
+from pgcli.pipeline.state.record import state_location
 from pgcli.stores import LocalStore
 from tests.support.forkserver import ForkedRun
 
@@ -67,7 +67,7 @@ def wait_until(claim: Callable[[], object], seconds: float = 60) -> None:
 @contextmanager
 def other_owner(output: str, shard: str = "") -> Iterator[None]:
     """A block in which another command owns the output, or a shard of it."""
-    store = LocalStore(Path(state_folder(output)), create=True)
+    store = LocalStore(Path(state_location(output)), create=True)
     with Owner(store, output, shard=shard).holding(say=lambda text: None):
         yield
 

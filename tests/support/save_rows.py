@@ -7,7 +7,7 @@ from pgcli.output.parquet import PARQUET
 from pgcli.output.result_file import result_target, write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.output.tables import PartInfo, part_metadata
-from pgcli.pipeline.state.record import RUN, RunRecord, state_folder
+from pgcli.pipeline.state.record import RUN, RunRecord, state_location
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore
@@ -24,5 +24,5 @@ def save(path: Path | str, *answers: Answer, **schema: Any) -> None:
             PARQUET.write_tables(file, [table], part_metadata(PartInfo("1", 0, len(values))))
     else:
         write_result_file(result_target(str(target)), lambda: values, columns)
-    state = LocalStore(Path(state_folder(str(path))), create=True)
+    state = LocalStore(Path(state_location(str(path))), create=True)
     state.create(RUN, RunRecord("1", {}, file_rows=10_000).to_bytes())

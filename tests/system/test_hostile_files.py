@@ -10,7 +10,7 @@ import pytest
 
 from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.main import main
-from pgcli.engine.loader import load
+from pgcli.engine.loader import open_engine
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.pipeline import model as running
 from tests.support import pretend
@@ -36,7 +36,7 @@ def test_pipe_among_the_files_of_a_checkpoint_is_named(name, checkpoint):
     (checkpoint / name).unlink()
     os.mkfifo(checkpoint / name)
     with pytest.raises(InvalidCheckpoint, match=f"{name} is not a regular file"):
-        load(find(str(checkpoint)))
+        open_engine(find(str(checkpoint)))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def here(monkeypatch, tmp_path) -> None:
 def test_locked_model_file_is_not_called_damaged(name, checkpoint, here):
     (checkpoint / name).chmod(0)
     with unprivileged(), pytest.raises(InvalidCheckpoint) as refused:
-        load(find("./model"))
+        open_engine(find("./model"))
     assert f"{name} cannot be read: Permission denied" in str(refused.value)
     assert "change its permissions" in refused.value.hint
     assert "download" not in refused.value.hint

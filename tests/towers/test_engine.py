@@ -21,7 +21,7 @@ from pgcli.model.cpu.packed_modules import PackedMLP
 from pgcli.records import DecodedImage, Item
 from pgcli.towers import loader
 from pgcli.towers.engine import EmbeddingEngine
-from pgcli.towers.loader import load
+from pgcli.towers.loader import open_towers
 from pgcli.training.encoders.new_models import classifier_of
 from tests.support import tiny, towers
 
@@ -48,7 +48,7 @@ def folder(kind, tmp_path_factory) -> Path:
 
 
 def engine_of(folder: Path, batch_size: int = 3) -> EmbeddingEngine:
-    return load(Checkpoint("tiny", folder), device="cpu", batch_size=batch_size)
+    return open_towers(Checkpoint("tiny", folder), device="cpu", batch_size=batch_size)
 
 
 def photos(count: int = 7) -> list[Image.Image]:

@@ -15,7 +15,7 @@ from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
-from pgcli.towers.loader import load, text_processor
+from pgcli.towers.loader import open_towers, text_processor
 from pgcli.towers.texts import TextProcessor, canonical_text
 from tests.support import towers
 
@@ -170,7 +170,7 @@ def test_towers_without_a_tokenizer_embed_images_only(tmp_path):
     folder = towers.checkpoint_into(tmp_path / "model", "siglip")
     for file in ("tokenizer.json", "tokenizer.model", "spiece.model"):
         (folder / file).unlink(missing_ok=True)
-    engine = load(Checkpoint("tiny", folder), device="cpu", batch_size=2)
+    engine = open_towers(Checkpoint("tiny", folder), device="cpu", batch_size=2)
     assert engine.embedding_dim > 0
     with pytest.raises(InvalidCheckpoint, match=r"tiny has no tokenizer\.json"):
         engine.encode_texts(["a red circle"])

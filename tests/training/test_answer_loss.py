@@ -33,7 +33,7 @@ def pair(folder: Path, generation: int) -> tuple[Any, PaliGemma]:
     """A random model of transformers, and this package's model of its files; both are trained."""
     theirs = reference(VOCABULARY, generation=generation).requires_grad_(True)
     theirs.save_pretrained(folder)
-    ours = weights.load(folder, read_config(folder), dtype=torch.float32)
+    ours = weights.load_paligemma(folder, read_config(folder), dtype=torch.float32)
     return theirs, ours.requires_grad_(requires_grad=True)
 
 

@@ -39,7 +39,7 @@ EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> PaliGemma:
-    return weights.load(folder, read_config(folder), dtype=dtype)
+    return weights.load_paligemma(folder, read_config(folder), dtype=dtype)
 
 
 def pixels(model: PaliGemma) -> Tensor:

@@ -428,13 +428,13 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store):
 
 def test_files_are_read_where_sizes_are_equal(store, monkeypatch):
     read: list[tuple[str, int | None]] = []
-    original = same_images.digest
+    original = same_images.image_digest
 
     def digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
         read.append((row.item.id, read_bytes))
         return original(row, store, read_bytes)
 
-    monkeypatch.setattr(same_images, "digest", digest)
+    monkeypatch.setattr(same_images, "image_digest", digest)
     end = b"\0" * same_images.END_BYTES
     for name, data in {"1": b"1" + end, "2": b"2" + end, "3": end + b"3", "4": b"4"}.items():
         Path(name).write_bytes(data)

@@ -19,7 +19,7 @@ from pgcli.cli.main import main
 from pgcli.images import ImageDecoder
 from pgcli.pipeline.state.record import differences
 from pgcli.records import DecodedImage, Item
-from pgcli.towers.loader import load
+from pgcli.towers.loader import open_towers
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
 from pgcli.training.readable_images import SIDE
@@ -75,7 +75,7 @@ def test_towers_learn_and_transformers_loads_them(run):
         max_length=32,
         return_tensors="pt",
     )
-    engine = load(Checkpoint("out", Path("out")), dtype="float32", device="cpu")
+    engine = open_towers(Checkpoint("out", Path("out")), dtype="float32", device="cpu")
     ours = torch.from_numpy(engine.encode_texts(["A red wall!", "a green wall"]))
     with torch.inference_mode():
         found = reference.eval()(input_ids=inputs.input_ids, pixel_values=inputs.pixel_values)

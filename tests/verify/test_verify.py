@@ -60,8 +60,8 @@ def change_weight(monkeypatch):
 
             return whole(*arguments, finish=change, **options)
 
-        whole = weights.load
-        monkeypatch.setattr(weights, "load", load)
+        whole = weights.load_paligemma
+        monkeypatch.setattr(weights, "load_paligemma", load)
 
     return change_weight
 

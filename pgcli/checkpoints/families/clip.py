@@ -37,12 +37,12 @@ NAMES = TensorNames(
 HIGHEST_TOKEN = 2
 
 
-def read(values: Mapping[str, Any]) -> TwoTowersConfig:
+def read_clip(values: Mapping[str, Any]) -> TwoTowersConfig:
     keys = ConfigReader("", values)
     vision = encoders.read_vision(encoders.read_level(keys, "vision_config"), DEFAULTS)
     text_keys = encoders.read_level(keys, "text_config")
     eos = text_keys.integer("eos_token_id", 49_407, high=1 << 24)
-    text = encoders.read_text(
+    text = encoders.read_text_config(
         text_keys, TEXT_DEFAULTS, causal=True, eos_token=None if eos == HIGHEST_TOKEN else eos
     )
     embedding_dim = keys.integer("projection_dim", 512)
@@ -50,7 +50,7 @@ def read(values: Mapping[str, Any]) -> TwoTowersConfig:
     return TwoTowersConfig("clip", vision, text, embedding_dim)
 
 
-def write(config: TwoTowersConfig) -> dict[str, Any]:
+def write_clip(config: TwoTowersConfig) -> dict[str, Any]:
     assert config.text is not None
     eos = HIGHEST_TOKEN if config.text.eos_token is None else config.text.eos_token
     text = {"model_type": "clip_text_model", "eos_token_id": eos}
@@ -63,7 +63,7 @@ def write(config: TwoTowersConfig) -> dict[str, Any]:
     }
 
 
-CLIP = Family("two_towers", NAMES, read, write)
+CLIP = Family("two_towers", NAMES, read_clip, write_clip)
 CLASSIFIER = encoders.classifier(
     "clip", "CLIPForImageClassification", DEFAULTS, {"model_type": "clip_vision_model"}
 )

@@ -88,7 +88,7 @@ def read_vision(keys: ConfigReader, default: Defaults) -> VisionConfig:
     return config
 
 
-def read_text(keys: ConfigReader, default: Defaults, **features: Any) -> TextConfig:
+def read_text_config(keys: ConfigReader, default: Defaults, **features: Any) -> TextConfig:
     """The sizes of a text tower."""
     return TextConfig(**_read(keys, TEXT, default), **features)
 
@@ -100,7 +100,7 @@ def read_level(keys: ConfigReader, name: str) -> ConfigReader:
     return ConfigReader(name, values if override is None else override)
 
 
-def read_labels(keys: ConfigReader) -> tuple[str, ...]:
+def read_id2label(keys: ConfigReader) -> tuple[str, ...]:
     """The labels in the order of their ids; transformers assumes two without names."""
     id2label = keys.pop("id2label")
     if id2label is None:
@@ -132,7 +132,7 @@ def classifier(
 
     def read(values: Mapping[str, Any]) -> ClassifierConfig:
         keys = ConfigReader("", values)
-        labels = read_labels(keys)
+        labels = read_id2label(keys)
         keys.finish()
         return ClassifierConfig(
             family, read_vision(read_level(keys, "vision_config"), default), labels

@@ -22,11 +22,11 @@ NAMES = TensorNames(
 )
 
 
-def read(values: Mapping[str, Any]) -> TwoTowersConfig:
+def read_siglip(values: Mapping[str, Any]) -> TwoTowersConfig:
     keys = ConfigReader("", values)
     vision = encoders.read_vision(encoders.read_level(keys, "vision_config"), DEFAULTS)
     text_keys = encoders.read_level(keys, "text_config")
-    text = encoders.read_text(text_keys, DEFAULTS)
+    text = encoders.read_text_config(text_keys, DEFAULTS)
     embedding_dim = text_keys.integer("projection_size", text.width)
     if embedding_dim != vision.width:
         raise ValueError(
@@ -42,7 +42,7 @@ def read_vision_tower(values: Mapping[str, Any]) -> TwoTowersConfig:
     return TwoTowersConfig("siglip", vision, text=None, embedding_dim=vision.width)
 
 
-def write(config: TwoTowersConfig) -> dict[str, Any]:
+def write_siglip(config: TwoTowersConfig) -> dict[str, Any]:
     assert config.text is not None
     text = {"model_type": "siglip_text_model", "projection_size": config.embedding_dim}
     # without the sigmoid loss, the sigmoid of a logit has no meaning
@@ -57,8 +57,8 @@ def write(config: TwoTowersConfig) -> dict[str, Any]:
     }
 
 
-SIGLIP = Family("two_towers", NAMES, read, write)
-VISION_TOWER = Family("vision_tower", NAMES, read_vision_tower, write)
+SIGLIP = Family("two_towers", NAMES, read_siglip, write_siglip)
+VISION_TOWER = Family("vision_tower", NAMES, read_vision_tower, write_siglip)
 CLASSIFIER = encoders.classifier(
     *("siglip", "SiglipForImageClassification", DEFAULTS),
     {"model_type": "siglip_vision_model", "vision_use_head": False},

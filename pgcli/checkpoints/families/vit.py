@@ -47,13 +47,13 @@ NAMES = TensorNames(
 )
 
 
-def read(values: Mapping[str, Any]) -> ClassifierConfig:
+def read_vit(values: Mapping[str, Any]) -> ClassifierConfig:
     keys = ConfigReader("", values)
-    labels = encoders.read_labels(keys)
+    labels = encoders.read_id2label(keys)
     return ClassifierConfig("vit", encoders.read_vision(keys, DEFAULTS), labels)
 
 
-def write(config: ClassifierConfig) -> dict[str, Any]:
+def write_vit(config: ClassifierConfig) -> dict[str, Any]:
     vision = encoders.write_tower(config.vision)
     vision["hidden_dropout_prob"] = vision.pop("dropout")
     vision["attention_probs_dropout_prob"] = vision.pop("attention_dropout")
@@ -66,4 +66,4 @@ def write(config: ClassifierConfig) -> dict[str, Any]:
     }
 
 
-VIT = Family("classifier", NAMES, read, write)
+VIT = Family("classifier", NAMES, read_vit, write_vit)

@@ -70,11 +70,11 @@ def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) 
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
         write_result_file(target, lambda: reviewed, schema)
-    screen.info(f"{target.name}: {report(reviewed.counts, matched, wanted)}")
+    screen.info(f"{target.name}: {apply_summary(reviewed.counts, matched, wanted)}")
     return report_left_out(matched, screen)
 
 
-def report(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
+def apply_summary(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
     """How many rows were written, and how many have which review."""
     is_left_out = " and left out"
     notes = [

@@ -53,7 +53,7 @@ class BenchOptions(JsonOptions):
 )
 def bench(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model, revision_of
-    from pgcli.cli.ui.bench_report import show
+    from pgcli.cli.ui.bench_report import show_benchmark
     from pgcli.inputs import Inventory
 
     options, loading = call.build(BenchOptions), call.build(LoadOptions)
@@ -86,4 +86,4 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
         }
         stdout.print_json({"pgcli": __version__, "checkpoint": names, **asdict(report)})
     else:
-        show(report)
+        show_benchmark(report)

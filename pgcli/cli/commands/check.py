@@ -28,7 +28,7 @@ def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.pipeline.status import read_status
-    from pgcli.results.check import RowComparison, check_rows
+    from pgcli.results.check import RowComparison, checked_rows
     from pgcli.stores.urls import is_in_object_store, without_credentials
 
     if is_in_object_store(output):
@@ -42,19 +42,19 @@ def check(
     if comparison.is_running and not status.rows:
         stdout.print_line("the run goes on, and has saved no row yet")
         return
-    rows = check_rows(output, comparison)
+    rows = checked_rows(output, comparison)
     try:
         with Screen().progress("check", status.total) as progress:
             for _ in progress.track(rows):
                 pass
     except (OSError, ValueError) as problem:
         comparison.add(f"{output} cannot be read: {problem}")
-    show(output, comparison)
+    show_check(output, comparison)
 
 
-def show(output: str, comparison: RowComparison) -> None:
+def show_check(output: str, comparison: RowComparison) -> None:
     """Print the result. Raises Difference if the rows are not those of the input."""
-    from pgcli.results.check import compared, not_compared
+    from pgcli.results.check import compared_text, not_compared
 
     for line in comparison.first_differences:
         stdout.print_line(line)
@@ -74,6 +74,6 @@ def show(output: str, comparison: RowComparison) -> None:
     elif comparison.gone:
         rows = f"{comparison.rows - comparison.gone:,} of {comparison.rows:,} rows"
     stdout.print_line(f"{rows} {matched}{errors}")
-    stdout.print_line(f"compared: {compared(comparison)}")
+    stdout.print_line(f"compared: {compared_text(comparison)}")
     if omissions := "; ".join(not_compared(comparison)):
         stdout.print_line(f"not compared: {omissions}")

@@ -56,7 +56,7 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     from pgcli.results.merge import is_same_answer, paired_rows
 
     is_text = format == "text" or (format == "auto" and is_terminal(sys.stdout))
-    show = print_as_text if is_text else print_as_json
+    show = print_rows_as_text if is_text else print_rows_as_json
     counts: Counter[str] = Counter()
     with screen.progress("reading rows") as progress:
         files = [read_results(Path(name)) for name in names]
@@ -73,7 +73,7 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     screen.info(f"rows: {summary or 'none'}")
 
 
-def print_as_json(first: Row | None, second: Row | None) -> None:
+def print_rows_as_json(first: Row | None, second: Row | None) -> None:
     """Print a line of JSON: the id, the prompt, and what each file says, null for no row."""
     from pgcli.rows import json_safe, json_text, prompt_of
 
@@ -89,7 +89,7 @@ def compared_columns(row: Row | None) -> dict[str, Any] | None:
     return None if row is None else {name: row[name] for name in COMPARED if name in row}
 
 
-def answer_text(row: Row) -> str:
+def shown_answer(row: Row) -> str:
     """The answer of a row, or what it has in place of one."""
     from pgcli.rows import json_text
 
@@ -98,7 +98,7 @@ def answer_text(row: Row) -> str:
     return json_text(next(others, None)) if answer is None else str(answer)
 
 
-def print_as_text(first: Row | None, second: Row | None) -> None:
+def print_rows_as_text(first: Row | None, second: Row | None) -> None:
     """Print the id and the prompt, and what each file says in a line of its own."""
     from pgcli.rows import prompt_of
 
@@ -108,5 +108,5 @@ def print_as_text(first: Row | None, second: Row | None) -> None:
     for sign, side in (("-", first), ("+", second)):
         if side is not None:
             is_error = side["error"] is not None
-            text = f"error {side['error']}" if is_error else answer_text(side)
+            text = f"error {side['error']}" if is_error else shown_answer(side)
             stdout.print_line(f"{sign} {text}")

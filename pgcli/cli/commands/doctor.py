@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from pgcli.cli.config import find_config, read_config
+from pgcli.cli.config import find_config, read_config_file
 from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
@@ -49,7 +49,7 @@ def doctor(call: CliCall) -> None:
     with Screen().status("checking this machine"):
         settings = check_config(call.values.get("config") or os.environ.get("PGCLI_CONFIG"))
         findings = [settings, *examine()]
-    show(findings, as_json=options.json)
+    show_findings(findings, as_json=options.json)
     if not has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
         message = f"no model can run here: PyTorch {broken.description}"
@@ -66,19 +66,19 @@ def check_config(named: str | None) -> Finding:
 
     try:
         file = find_config(named)
-        read_config(file)
+        read_config_file(file)
     except UsageError as problem:
         return bad("settings", str(problem), problem.hint)
     return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")
 
 
-def show(findings: list[Finding], *, as_json: bool) -> None:
+def show_findings(findings: list[Finding], *, as_json: bool) -> None:
     """Print the findings as one JSON object, as a table, or as lines of cells in a pipe."""
     if as_json:
         checks = [asdict(finding) for finding in findings]
         stdout.print_json({"state": worst_state(findings), "checks": checks})
     elif stdout.draws_tables():
-        stdout.print_tables(table(findings), summary(findings))
+        stdout.print_tables(findings_table(findings), summary(findings))
     else:
         for f in findings:
             stdout.print_cells((f.state, f.name, f.description, f.remedy))
@@ -97,7 +97,7 @@ def summary(findings: list[Finding]) -> str:
     return f"{count(problems, 'problem')}; the line below each one shows how to fix it"
 
 
-def table(findings: list[Finding]) -> Table:
+def findings_table(findings: list[Finding]) -> Table:
     """State, name and finding, one line each; below a problem, how to fix it."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)

@@ -93,7 +93,7 @@ class EvalOptions:
 def eval_(results: Results, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.cli.ui import evaluation_report as printed
-    from pgcli.evaluation.evaluate import compare, evaluate
+    from pgcli.evaluation.evaluate import compare_files, evaluate
     from pgcli.evaluation.join import join, only_common, paired
     from pgcli.evaluation.read_truth import read_truth
     from pgcli.evaluation.truth import TruthColumns
@@ -131,11 +131,11 @@ def eval_(results: Results, call: CliCall) -> None:
         joined = only_common(joined)
     with screen.status("computing metrics"):
         evaluations = [evaluate(file, metric, texts, options.by) for file in joined]
-        check_texts(texts, evaluations)
+        check_texts_option(texts, evaluations)
         differences: dict[str, Estimate] = {}
         if len(joined) == 2:
             before, after = paired(*joined)
-            differences = compare(before, after, metric, texts)
+            differences = compare_files(before, after, metric, texts)
     if view is not None:
         page = call.build(GalleryOptions, output=view, option="--view", limit=options.limit)
         write_worst_rows(evaluations, differences, page, locator)
@@ -144,10 +144,10 @@ def eval_(results: Results, call: CliCall) -> None:
     else:
         printed.print_as_text(evaluations, differences, options.by)
     for evaluation in evaluations:
-        printed.report(evaluation, screen, only_common=options.only_common)
+        printed.report_rows(evaluation, screen, only_common=options.only_common)
 
 
-def check_texts(texts: str | None, evaluations: Sequence[Evaluation]) -> None:
+def check_texts_option(texts: str | None, evaluations: Sequence[Evaluation]) -> None:
     """Raise UsageError for embeddings of texts where no rows are compared with them."""
     from pgcli.evaluation.metrics.retrieval import has_column
 

@@ -84,7 +84,7 @@ def explain(
     target.check()
     screen = Screen(quiet=call.quiet)
     checkpoint = find_model(model, revision_of(model, call.values, call.typed), screen)
-    check_kind(checkpoint)
+    check_generates(checkpoint)
     with screen.status(f"explaining {item.id}"):
         page = make_page(checkpoint, item, question, options.layers, loading)
     with target.publish() as temporary:
@@ -105,7 +105,7 @@ def one_item(image: str, question: Question) -> Item:
     return items[0]
 
 
-def check_kind(checkpoint: Checkpoint) -> None:
+def check_generates(checkpoint: Checkpoint) -> None:
     """Raise UsageError for a model that generates no answers, and InvalidCheckpoint."""
     from pgcli.checkpoints.model_description import read_description
 
@@ -127,15 +127,15 @@ def make_page(
     loading: LoadOptions,
 ) -> bytes:
     """The page, once the model has answered."""
-    from pgcli.engine.loader import load  # torch, which takes a second
+    from pgcli.engine.loader import open_engine  # torch, which takes a second
     from pgcli.explain.explain import explain as explain_answer
-    from pgcli.explain.page import render_page
+    from pgcli.explain.page import render_explanation
     from pgcli.images import ImageLimits, decode
     from pgcli.results.gallery.thumbnails import ThumbnailMaker
 
-    engine = load(checkpoint, device=loading.device, dtype=loading.dtype, batch_size=1)
+    engine = open_engine(checkpoint, device=loading.device, dtype=loading.dtype, batch_size=1)
     image = decode(item, engine.spec, ImageLimits())
     explanation = explain_answer(engine, image, question, layers)
     thumbnail = ThumbnailMaker(THUMBNAIL_SIDE, ImageLimits())(item).pixels
     assert thumbnail is not None  # the image has been decoded
-    return render_page(explanation, image, thumbnail.tobytes()).encode()
+    return render_explanation(explanation, image, thumbnail.tobytes()).encode()

@@ -87,13 +87,13 @@ def import_(
     from pgcli.results.label_list import read_labels
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
-    check_options(options)
+    check_import(options)
     unused = {"labels", "image_prefix"} - {OPTION_OF_FORMAT.get(options.from_)}
     call.report_unused(unused, f"on {options.from_}", screen)
     target = result_target(options.output, overwrite=options.overwrite)
     names = read_labels(options.labels) if options.labels and options.from_ == "yolo" else []
     settings = ImportSettings(Path(options.root or "."), options.image_prefix, names)
-    annotations = read_annotations(Path(file), options.from_, settings, screen)
+    annotations = read_on_screen(Path(file), options.from_, settings, screen)
     rows = TruthRows(annotations, target.path.parent, options.prompt, options.each)
     rows.check_ids()
     hint = YOLO_HINT if options.from_ == "yolo" else ROOT_HINT
@@ -109,12 +109,12 @@ def import_(
         raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema)
-    report(options.output, count, rows, settings, screen, hint)
+    report_import(options.output, count, rows, settings, screen, hint)
     if settings.counts.missing.count:
         raise typer.Exit(INCOMPLETE)
 
 
-def check_options(options: ImportOptions) -> None:
+def check_import(options: ImportOptions) -> None:
     """Raise UsageError for options that are wrong."""
     prompt, each, root = options.prompt, options.each, options.root
     if prompt is not None and (each or not prompt.strip()):
@@ -124,7 +124,7 @@ def check_options(options: ImportOptions) -> None:
         raise UsageError(f"{root} is not a folder", hint="--root names the folder of the images")
 
 
-def read_annotations(
+def read_on_screen(
     file: Path, format: str, settings: ImportSettings, screen: Screen
 ) -> Annotations:
     """What the file says of its images. Raises UsageError."""
@@ -136,7 +136,7 @@ def read_annotations(
         return upright.read_annotations(format, file, settings)
 
 
-def report(
+def report_import(
     output: str,
     written: int,
     rows: TruthRows,

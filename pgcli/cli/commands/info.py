@@ -62,17 +62,17 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
     if shown.json:
         stdout.print_json(values)
     else:
-        stdout.print_facts(facts(values))
+        stdout.print_facts(info_facts(values))
 
 
-def facts(values: Mapping[str, Any]) -> Facts:
+def info_facts(values: Mapping[str, Any]) -> Facts:
     """The values as rows of a table: bytes in units, one row for each entry of a mapping."""
     rows = []
     for name, value in values.items():
         if name == "memory":
             rows += [(f"batch of {batch}", byte_count(needed)) for batch, needed in value.items()]
         elif name == "architecture":
-            rows += architecture(value)
+            rows += architecture_rows(value)
         elif name.endswith("bytes") or name in ("cache_bytes_per_token", "free_memory"):
             rows.append((name.replace("_bytes", "").replace("_", " "), byte_count(value)))
         elif name == "files":
@@ -91,7 +91,7 @@ def labels(names: Sequence[str]) -> str:
     return f"{len(names):,}: {shown}" + (", ..." if len(names) > 5 else "")
 
 
-def architecture(values: Mapping[str, Any]) -> Facts:
+def architecture_rows(values: Mapping[str, Any]) -> Facts:
     """One row for each tower, with the sizes that distinguish checkpoints."""
     if "decoder" not in values:
         sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads, {activation}"

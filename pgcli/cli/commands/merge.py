@@ -43,11 +43,11 @@ def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
     merged = MergedRows(outputs)
     with screen.status("writing rows"):
         write_result_file(target, lambda: merged, schema)
-    screen.info(f"{target.name}: {report(merged.stats)}")
+    screen.info(f"{target.name}: {merge_summary(merged.stats)}")
     return INCOMPLETE if merged.stats.errors else 0
 
 
-def report(stats: MergeStats) -> str:
+def merge_summary(stats: MergeStats) -> str:
     """How many rows there are, and which were left out or replaced."""
     notes = [
         (stats.errors, "with errors"),

@@ -107,7 +107,7 @@ def search(
     revision = revision_of(call.values.get("model"), call.values, call.typed)
     options = call.build(SearchOptions, vectors=vectors, revision=revision)
     screen = Screen(quiet=call.quiet)
-    check_options(options)
+    check_search(options)
     call.report_unused(("k",) if options.duplicates else (), "on --duplicates", screen)
     call.report_unused(() if options.text else ("raw_text",), "without --text", screen)
     call.report_unused(() if options.view else ("images",), "without --view", screen)
@@ -123,13 +123,13 @@ def search(
     _ = files.width  # of files without vectors, an error before a model is loaded
     find = find_duplicates if options.duplicates else find_hits
     results = find(files, options, screen)
-    report(files, results, screen)
-    write(results, options, rows, screen)
+    report_search(files, results, screen)
+    write_rows(results, options, rows, screen)
     if options.view is not None:
-        write_page(results, options, locator, screen)
+        write_hits_page(results, options, locator, screen)
 
 
-def check_options(options: SearchOptions) -> None:
+def check_search(options: SearchOptions) -> None:
     """Raise UsageError for options that exclude each other, and for queries that are empty."""
     has_queries = bool(options.text or options.image)
     if options.duplicates == has_queries:
@@ -168,7 +168,7 @@ def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> Sea
     from pgcli.search.queries import embed_queries
     from pgcli.search.rows import SearchRows, hit_rows
 
-    texts, engine = [*map(normalize, options.text)], load_engine(files, options, screen)
+    texts, engine = [*map(normalize, options.text)], load_for_query(files, options, screen)
     queries = embed_queries(engine, texts, options.image, files.width, raw_text=options.raw_text)
     k = DEFAULT_K if options.k is None else options.k
     blocks = watched(files, screen, "searching")
@@ -218,7 +218,7 @@ def watched(files: VectorFiles, screen: Screen, task: str) -> Iterator[Block]:
             progress.advance(len(rows))
 
 
-def load_engine(files: VectorFiles, options: SearchOptions, screen: Screen) -> EmbeddingEngine:
+def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -> EmbeddingEngine:
     """The model of the queries: the one that is named, or else that of the vectors.
 
     Raises UsageError for certainly another model than that of the vectors, and what finding and
@@ -246,15 +246,15 @@ def load_engine(files: VectorFiles, options: SearchOptions, screen: Screen) -> E
     if known not in (None, checkpoint.label):
         screen.info(f"the vectors are of {known}; {checkpoint.label} has to be the same model")
     with screen.status(f"loading {checkpoint.name}"):
-        from pgcli.towers.loader import load  # imports torch, which takes a second
+        from pgcli.towers.loader import open_towers  # imports torch, which takes a second
 
-        engine = load(checkpoint, device=options.device, dtype=options.dtype)
+        engine = open_towers(checkpoint, device=options.device, dtype=options.dtype)
     if options.device == "auto" and engine.device == "cpu":
         warn_unused_gpu(screen)
     return engine
 
 
-def report(files: VectorFiles, results: SearchRows, screen: Screen) -> None:
+def report_search(files: VectorFiles, results: SearchRows, screen: Screen) -> None:
     """Report the rows that were left out or changed, and how many were found."""
     if files.nulls:
         has = "rows have" if files.nulls > 1 else "row has"
@@ -275,7 +275,7 @@ def report(files: VectorFiles, results: SearchRows, screen: Screen) -> None:
         )
 
 
-def write(
+def write_rows(
     results: SearchRows, options: SearchOptions, target: Target | None, screen: Screen
 ) -> None:
     """Write the rows; a file appears as a whole. Raises OutputExists and OutputFailed."""
@@ -299,7 +299,7 @@ def write(
     screen.info(f"{options.output}: {count(len(results.rows), 'row')}")
 
 
-def write_page(
+def write_hits_page(
     results: SearchRows, options: SearchOptions, locator: ImageLocator, screen: Screen
 ) -> None:
     """Write the page of the rows, with the images that are queries above their hits."""

@@ -70,7 +70,7 @@ def lines(status: RunStatus) -> Iterator[str]:
         yield f"{count(status.surplus, 'row')} of images that are not in the input any more"
     if is_complete:
         return
-    if status.owner is not None and (text := describe(status.owner)):
+    if status.owner is not None and (text := writer_text(status.owner)):
         yield text
     if status.shards:
         yield from shard_table(status.shards)
@@ -90,7 +90,7 @@ def row_count(rows: int, total: int | None) -> str:
     return count(rows, "row") if total is None else f"{rows:,} of {count(total, 'row')}"
 
 
-def describe(owner: OwnerStatus) -> str:
+def writer_text(owner: OwnerStatus) -> str:
     """The process and its host while it has not ended; then its exit code, unless it is 0 or 3."""
     process = f"process {owner.pid} on {owner.host}"
     if owner.state == "running":
@@ -119,7 +119,7 @@ def shard_table(shards: Sequence[ShardStatus]) -> Iterator[str]:
     by_urgency = sorted(shards, key=lambda shard: STATES.index(shard.state))
     shown = [shard for shard in shards if shard in by_urgency[:MAX_SHARDS]]
     cells = [
-        (s.shard, s.state, row_count(s.rows, s.total), describe(s.owner) if s.owner else "")
+        (s.shard, s.state, row_count(s.rows, s.total), writer_text(s.owner) if s.owner else "")
         for s in shown
     ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

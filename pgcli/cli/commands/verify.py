@@ -64,6 +64,6 @@ def verify(
         verdict = {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
         stdout.print_json(named | verdict | asdict(proof))
     else:
-        stdout.print_facts([*verify_report.facts(proof)])
+        stdout.print_facts([*verify_report.verify_facts(proof)])
     if not proof.same:
         raise Difference(proof.verdict, hint=verify_report.hint(proof))

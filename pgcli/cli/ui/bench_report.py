@@ -26,24 +26,24 @@ STAGES = ("program", "vision ms", "prefill ms", "decode ms", "share of limit")
 WORDS = {"measured", "program"}  # columns of text, which is aligned to the left
 
 
-def show(report: BenchReport) -> None:
+def show_benchmark(report: BenchReport) -> None:
     """Print tables on a terminal, or lines of cells separated by tabs in a pipe."""
     speeds = [
-        *compared("files to rows", report.files),
-        *compared("model, clock", report.clock),
-        *compared("model, stages", report.model),
+        *comparison_rows("files to rows", report.files),
+        *comparison_rows("model, clock", report.clock),
+        *comparison_rows("model, stages", report.model),
     ]
     for heads, rows in ((SPEEDS, speeds), (STAGES, [*stages(report)])):
         if stdout.draws_tables():
-            stdout.print_tables(table(heads, rows), "")
+            stdout.print_tables(aligned_table(heads, rows), "")
         else:
             for cells in (heads, *rows):
                 stdout.print_cells(cells)
             stdout.print_line("")
-    stdout.print_facts(facts(report))
+    stdout.print_facts(bench_facts(report))
 
 
-def table(heads: Sequence[str], rows: Rows) -> Table:
+def aligned_table(heads: Sequence[str], rows: Rows) -> Table:
     """A table with text aligned to the left and numbers to the right."""
     made = Table(box=None, padding=(0, 2, 0, 0))
     for head in heads:
@@ -53,12 +53,12 @@ def table(heads: Sequence[str], rows: Rows) -> Table:
     return made
 
 
-def compared(measured: str, comparison: ProgramComparison) -> Iterator[tuple[str, ...]]:
+def comparison_rows(measured: str, comparison: ProgramComparison) -> Iterator[tuple[str, ...]]:
     """A row for each program, this one first: start, speed, busy, ratio and agreement of tokens."""
     ratios = [("", "")]
     for ratio, agreed in zip(comparison.ratios, comparison.agreements, strict=True):
         times = f"{ratio.times:.2f} ({ratio.lowest:.2f} to {ratio.highest:.2f})"
-        ratios.append((times, f"{share(agreed.share)} of {agreed.tokens} tokens"))
+        ratios.append((times, f"{share_text(agreed.share)} of {agreed.tokens} tokens"))
     for speed, cells in zip(comparison.speeds, ratios, strict=True):
         spread = f"{rate(speed.slowest)} to {rate(speed.fastest)}"
         rows = str(comparison.rows)
@@ -71,7 +71,7 @@ def stages(report: BenchReport) -> Iterator[tuple[str, ...]]:
     """The time of each program by stage for a row of a batch, and that of the limit."""
     for program in report.stages:
         parts = ", ".join(f"{100 * part:.0f}" for part in astuple(program.shares))
-        shares = f"{share(program.share)}: {parts}"
+        shares = f"{share_text(program.share)}: {parts}"
         yield (program.name, *milliseconds(program.seconds, report.model.rows), shares)
     yield ("limit", *milliseconds(report.limit, report.model.rows), "")
 
@@ -81,7 +81,7 @@ def milliseconds(seconds: Stages, rows: int) -> tuple[str, ...]:
     return tuple(f"{1000 * stage / rows:.3g}" for stage in astuple(seconds))
 
 
-def facts(report: BenchReport) -> Facts:
+def bench_facts(report: BenchReport) -> Facts:
     """How and on what machine the tables were measured."""
     machine, peak = report.machine, report.machine.peak
     files, model = (len(part.speeds[0].seconds) for part in (report.files, report.model))
@@ -108,6 +108,6 @@ def facts(report: BenchReport) -> Facts:
     return facts
 
 
-def share(part: float) -> str:
+def share_text(part: float) -> str:
     """A share in percent; only a full share is 100 %."""
     return "100 %" if part == 1 else f"{100 * part:.1f} %" if part < 0.999 or part > 1 else "99.9 %"

@@ -101,7 +101,7 @@ class Screen:
     def event(self, name: str, **values: object) -> None:
         """Write an event to a log of JSON lines; nothing in other logs."""
         if self.is_json:
-            line = event_line(name, **{key: clean(value) for key, value in values.items()})
+            line = event_line(name, **{key: shown(value) for key, value in values.items()})
             self.console.print(Text(line), soft_wrap=True)
 
     def table(self, facts: Facts) -> None:
@@ -167,7 +167,7 @@ class Screen:
         """
         if self.is_json:
             return
-        line = Text.assemble((label, style), shorten(printable(without_credentials(message))))
+        line = Text.assemble((label, style), cut_middle(printable(without_credentials(message))))
         self.console.print(line, soft_wrap=is_command or not self.is_terminal)
 
 
@@ -196,16 +196,16 @@ def event_line(event: str, **values: object) -> str:
     return json.dumps({"time": time, "event": event, **fields})
 
 
-def clean(value: object) -> object:
+def shown(value: object) -> object:
     """The value of an event, in which texts have no credentials and are not too long."""
     if isinstance(value, str):
-        return shorten(without_credentials(value))
+        return cut_middle(without_credentials(value))
     if isinstance(value, list | tuple):
-        return [clean(entry) for entry in value]
+        return [shown(entry) for entry in value]
     return value
 
 
-def shorten(message: str) -> str:
+def cut_middle(message: str) -> str:
     """The message without its middle where it is longer than `MAX_MESSAGE_LENGTH`."""
     left_out = len(message) - MAX_MESSAGE_LENGTH
     if left_out <= 0:

@@ -64,7 +64,7 @@ def print_bins(bins: Sequence[Bin]) -> None:
         )
 
 
-def report(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None:
+def report_rows(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None:
     """Report missing and surplus rows, and those with errors."""
     joined = evaluation.joined
     errors = sum((row.row or {}).get("error") is not None for row in joined.rows)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pgcli.verify.report import Proof
 
 
-def facts(proof: Proof) -> Iterator[tuple[str, str]]:
+def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
     """The proof as names and values, the verdict last."""
     from pgcli.verify.compare import TokenComparison
 
@@ -25,10 +25,10 @@ def facts(proof: Proof) -> Iterator[tuple[str, str]]:
     if proof.texts is not None:
         yield texts, same_tokens(proof.texts)
     if proof.levels is not None:
-        yield "preparation", pixels(proof.levels)
+        yield "preparation", pixel_difference(proof.levels)
     for run in proof.comparisons:
         for stage in run.stages:
-            text = tokens(stage) if isinstance(stage, TokenComparison) else numbers(stage)
+            text = tokens(stage) if isinstance(stage, TokenComparison) else number_difference(stage)
             yield f"{run.dtype}: {stage.stage}", text
         yield (
             f"{run.dtype}: time",
@@ -50,12 +50,12 @@ def same_tokens(prompts: PromptComparison) -> str:
     }[prompts.same]
 
 
-def pixels(levels: PixelComparison) -> str:
+def pixel_difference(levels: PixelComparison) -> str:
     """The difference of the pixels that both programs prepare."""
     return f"{levels.largest:.2g} of 255 levels of difference at most, {levels.mean:.2g} on average"
 
 
-def numbers(stage: TensorComparison) -> str:
+def number_difference(stage: TensorComparison) -> str:
     """The differences of a stage's numbers, and the largest that is allowed."""
     if stage.largest is None or stage.mean is None:
         return "different: some are not finite numbers"

@@ -13,12 +13,12 @@ from pgcli.evaluation.metrics import YES_NO, Metric, is_yes_no
 TOP = 5  # labels of a classifier
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_accuracy(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The measures of yes and no where all true answers are that, else those of labels."""
     return yes_no_measures(rows) if is_yes_no(rows) else label_measures(rows)
 
 
-ACCURACY = Metric("answers", measures)
+ACCURACY = Metric("answers", measure_accuracy)
 
 
 def yes_no_measures(rows: Sequence[JoinedRow]) -> list[Measure]:

@@ -11,12 +11,12 @@ from pgcli.evaluation.metrics import Metric
 MIN_SIMILARITY = 0.5  # below which it counts as 0: the evaluator keeps 0.5 itself
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_anls(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The mean over rows of the highest similarity with a true answer."""
     return [mean("anls", [row.best(anls) for row in rows])]
 
 
-ANLS = Metric("answers", measures)
+ANLS = Metric("answers", measure_anls)
 
 
 def anls(answer: str, truth: str) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from pgcli.boxes import area, iou
+from pgcli.boxes import box_area, iou
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import RESAMPLES, Measure, ratio
 from pgcli.evaluation.metrics import Metric
@@ -36,7 +36,7 @@ BINS = 10
 IOU = 0.5
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_ap(rows: Sequence[JoinedRow]) -> list[Measure]:
     """AP and AR as in COCO, precision, recall and F1 of all boxes at an IoU of 0.5, and the
     expected calibration error: the mean over boxes of how far the share of right ones in their bin
     of confidence is from the mean confidence there.
@@ -54,7 +54,7 @@ def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
     ]
 
 
-AP = Metric("boxes", measures)
+AP = Metric("boxes", measure_ap)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def matched_boxes(rows: Sequence[JoinedRow]) -> dict[str, list[LabelBoxes]]:
             annotations[box.label].add_true(number, box, object_area)
         for box in truth.crowds:
             if box.label in annotations:
-                annotations[box.label].add_true(number, box, area(box), is_crowd=True)
+                annotations[box.label].add_true(number, box, box_area(box), is_crowd=True)
         for box in row.boxes:
             if box.label in annotations:
                 annotations[box.label].add_answered(number, box)
@@ -201,7 +201,7 @@ class LabelAnnotations:
     def add_answered(self, number: int, box: Box) -> None:
         """Add a box of a row's answer."""
         known = annotation(number, box, len(self.answered))
-        self.answered.append(known | {"area": area(box), "score": confidence_of(box)})
+        self.answered.append(known | {"area": box_area(box), "score": confidence_of(box)})
 
     def matches(self) -> list[list[Mapping[str, Any]]]:
         """What pycocotools says of each row that has boxes of the label, for each of SIZES."""

@@ -13,7 +13,7 @@ from pgcli.evaluation.metrics import Metric
 IOU = 0.5
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_box_accuracy(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The share of rows whose first box has an IoU of 0.5 with the true one; none is a miss.
 
     Raises UsageError for several true boxes of a row.
@@ -30,4 +30,4 @@ def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
     return [mean("acc@0.5", hits)]
 
 
-BOX_ACCURACY = Metric("boxes", measures)
+BOX_ACCURACY = Metric("boxes", measure_box_accuracy)

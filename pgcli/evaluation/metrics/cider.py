@@ -28,7 +28,7 @@ class TfIdf:
     length: int
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_cider(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The mean CIDEr-D; surplus rows and those without an answer score 0."""
     scored = [row for row in rows if row.true_answers]
     scores = iter(
@@ -41,7 +41,7 @@ def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
     return [mean("cider", [next(scores) if row.true_answers else 0.0 for row in rows])]
 
 
-CIDER = Metric("answers", measures)
+CIDER = Metric("answers", measure_cider)
 
 
 def cider(

@@ -9,12 +9,12 @@ from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_exact(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The share of rows whose answer is a true one, ignoring outer blanks."""
     return [mean("exact", [row.best(is_exact) for row in rows])]
 
 
-EXACT = Metric("answers", measures)
+EXACT = Metric("answers", measure_exact)
 
 
 def is_exact(answer: str, truth: str) -> float:

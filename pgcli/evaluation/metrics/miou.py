@@ -9,10 +9,10 @@ from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric, has_pixels
 from pgcli.records import Box, Rle
-from pgcli.rle import area, union
+from pgcli.rle import mask_area, union
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_miou(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The mean over rows of the IoU of their masks; a row without a valid mask counts as 0.
 
     Raises UsageError for rows that have boxes and no masks.
@@ -25,7 +25,7 @@ def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
     return [mean("miou", [row_iou(row) for row in rows])]
 
 
-MIOU = Metric("masks", measures)
+MIOU = Metric("masks", measure_miou)
 
 
 def row_iou(row: JoinedRow) -> float:
@@ -54,6 +54,6 @@ def mask_iou(first: Sequence[Rle], second: Sequence[Rle]) -> float:
         return 0.0
     if not first or not second:
         return 0.0
-    pixels = area(union([*first, *second]))
-    shared = area(union(first)) + area(union(second)) - pixels
+    pixels = mask_area(union([*first, *second]))
+    shared = mask_area(union(first)) + mask_area(union(second)) - pixels
     return shared / pixels if pixels else 0.0

@@ -11,12 +11,12 @@ from pgcli.evaluation.metrics import Metric
 MAX_RELATIVE_ERROR = 0.05
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_relaxed(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The share of rows whose answer is a true one, or a number that is close to it."""
     return [mean("relaxed", [row.best(is_relaxed_match) for row in rows])]
 
 
-RELAXED = Metric("answers", measures)
+RELAXED = Metric("answers", measure_relaxed)
 
 
 def is_relaxed_match(answer: str, truth: str) -> float:
@@ -25,13 +25,13 @@ def is_relaxed_match(answer: str, truth: str) -> float:
     A percentage is a hundredth of its number, and a true 0 is compared as text, as in ChartQA.
     """
     answer, truth = answer.strip(), truth.strip()
-    value, target = number(answer), number(truth)
+    value, target = stated_number(answer), stated_number(truth)
     if value is not None and target:
         return float(abs(value - target) / abs(target) <= MAX_RELATIVE_ERROR)
     return float(answer.lower() == truth.lower())
 
 
-def number(text: str) -> float | None:
+def stated_number(text: str) -> float | None:
     """The number that a text states, also as a percentage; None if it states none."""
     try:
         return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)

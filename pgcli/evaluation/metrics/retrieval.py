@@ -25,7 +25,7 @@ NO_RANK = np.iinfo(np.int64).max
 Similarities = Callable[[slice], np.ndarray]
 
 
-def measures(rows: Sequence[JoinedRow], texts_file: str | None = None) -> list[Measure]:
+def measure_retrieval(rows: Sequence[JoinedRow], texts_file: str | None = None) -> list[Measure]:
     """Recall by the scores of the rows, or by their embeddings and those of a file of texts.
 
     Raises UsageError where rows have neither, and for true texts without a score or an embedding.
@@ -50,7 +50,7 @@ def measures(rows: Sequence[JoinedRow], texts_file: str | None = None) -> list[M
     return recalls(rows, list(vectors), products(image_vectors(rows, text_ME.shape[1]), text_ME))
 
 
-RETRIEVAL = Metric("answers", measures)
+RETRIEVAL = Metric("answers", measure_retrieval)
 
 
 def recalls(

@@ -52,7 +52,7 @@ def spellings() -> dict[str, str]:
 SPELLINGS = spellings()
 
 
-def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+def measure_vqa(rows: Sequence[JoinedRow]) -> list[Measure]:
     """The mean VQA accuracy; 0 for a row without an answer.
 
     Raises UsageError where no question has enough true answers.
@@ -72,7 +72,7 @@ def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
     return [mean("vqa", scores)]
 
 
-VQA = Metric("answers", measures)
+VQA = Metric("answers", measure_vqa)
 
 
 def vqa_accuracy(answer: str, truths: Sequence[str]) -> float:

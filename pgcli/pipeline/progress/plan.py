@@ -36,19 +36,19 @@ def plan_facts(
     kinds = sorted(rows.inventory.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
     named = options.model.model or f"{model_name(request)}, the built-in one"
     return [
-        ("images", number(rows.images, "as many as come on standard input")),
+        ("images", number_text(rows.images, "as many as come on standard input")),
         *([("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds))] if kinds else []),
         *rows.inventory.notes,
         *(("include", pattern) for pattern in options.input.include),
         *(("exclude", pattern) for pattern in options.input.exclude),
-        ("rows", number(rows.total, "as many as lines come") + of_each),
+        ("rows", number_text(rows.total, "as many as lines come") + of_each),
         *question,
         ("model", named),
         *((name, value) for name, value in optional if value),
     ]
 
 
-def number(value: int | None, unknown: str) -> str:
+def number_text(value: int | None, unknown: str) -> str:
     """The number with thousands separators, or the words for an unknown one."""
     return unknown if value is None else f"{value:,}"
 

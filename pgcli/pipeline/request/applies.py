@@ -42,12 +42,12 @@ class Rule:
     hint: str = ""
 
 
-def is_text(o: Options) -> bool:
+def generates_text(o: Options) -> bool:
     """Whether a PaliGemma answers."""
     return o.task not in WITHOUT_ANSWERS
 
 
-def is_folder(o: Options) -> bool:
+def writes_folder(o: Options) -> bool:
     """Whether the output is a folder of Parquet files."""
     return named_format(o.output) == FOLDER
 
@@ -94,18 +94,18 @@ NEEDS: Mapping[str, Rule] = {
         "{flag} writes one answer for each image, and there are {prompts} prompts",
         "ask one prompt in each run, with different endings: {flag} .one, .two",
     ),
-    "text-model": Rule(is_text, "{flag} is for models that answer with text", LEAVE_OUT),
+    "text-model": Rule(generates_text, "{flag} is for models that answer with text", LEAVE_OUT),
     "hub": Rule(
         lambda o: is_on_hub(o.model),
         "{model} has no revisions to choose from",
         "{flag} goes with a name on the Hub",
     ),
     "folder": Rule(
-        is_folder,
+        writes_folder,
         "{flag} needs a folder of Parquet files as output",
         "name it with a slash at its end: <-o rows/>",
     ),
-    "files": Rule(is_folder, "{flag} applies to a folder of Parquet files"),
+    "files": Rule(writes_folder, "{flag} applies to a folder of Parquet files"),
     "local": Rule(
         lambda o: not is_in_object_store(o.output),
         "{flag} does not go with an output in an object store",
@@ -118,7 +118,7 @@ NEEDS: Mapping[str, Rule] = {
     ),
     "format": Rule(lambda o: named_format(o.output) in (None, f".{o.format}")),
     "answers": Rule(
-        lambda o: is_text(o) or o.task == "classify",
+        lambda o: generates_text(o) or o.task == "classify",
         "{flag} writes answers, and the rows of {task} have none",
         LEAVE_OUT,
     ),
@@ -206,5 +206,5 @@ def all_options(command: str, sources: Sequence[str], values: Mapping[str, Any])
     o = SimpleNamespace(**{**DEFAULTS, **values, "task": command, "sources": sources})
     o.prompts = len(o.object) if o.each else len(o.prompt)
     if o.model is None:
-        o.model = DEMO if is_text(o) else DEMO_TOWERS
+        o.model = DEMO if generates_text(o) else DEMO_TOWERS
     return o

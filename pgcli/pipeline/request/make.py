@@ -22,7 +22,7 @@ from pgcli.pipeline.request.questions import (
     LINES_OF,
     WITHOUT_ANSWERS,
     CommandOptions,
-    text_lines,
+    lines_of_file,
 )
 from pgcli.tasks import Question, with_region
 
@@ -60,7 +60,7 @@ def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with the lines of files after the texts of the options that they stand for."""
     values = {**values}
     for name, option in LINES_OF.items():
-        if lines := text_lines(values.pop(name, None), noun=option):
+        if lines := lines_of_file(values.pop(name, None), noun=option):
             values[option] = (*values.get(option, ()), *lines)
     return values
 

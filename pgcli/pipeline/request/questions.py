@@ -226,7 +226,7 @@ WITHOUT_ANSWERS = ("embed", "score", "classify")
 LINES_OF = {"prompts_file": "prompt", "label_file": "label"}
 
 
-def text_lines(file: str | None, *, noun: str) -> list[str]:
+def lines_of_file(file: str | None, *, noun: str) -> list[str]:
     """The lines of a text file that are not blank; none without a file. Raises UsageError."""
     if file is None:
         return []

@@ -13,7 +13,7 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
-def plain(value: object) -> str:
+def plain_text(value: object) -> str:
     """The text of a value that is a text or a number, as the command line would give it."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is neither a text nor a number")
@@ -37,21 +37,21 @@ def region(value: Any) -> Region:
 
 def max_errors(value: object) -> ErrorBudget:
     """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
-    text = plain(value)
+    text = plain_text(value)
     if text.endswith("%"):
-        return ErrorBudget(max_share=share(text))
-    return ErrorBudget(max_errors=whole_number(text))
+        return ErrorBudget(max_share=percentage(text))
+    return ErrorBudget(max_errors=plain_count(text))
 
 
 def count_or_share(value: object) -> float:
     """A number of steps, `N`, or a share of all of them, `P%` or a fraction below 1."""
     if isinstance(value, float) and 0 <= value < 1:
         return value
-    text = plain(value)
-    return min(share(text), 0.999_999) if text.endswith("%") else float(whole_number(text))
+    text = plain_text(value)
+    return min(percentage(text), 0.999_999) if text.endswith("%") else float(plain_count(text))
 
 
-def share(text: str) -> float:
+def percentage(text: str) -> float:
     """A percentage, `P%`, as a number of 0 to 1."""
     try:
         number = float(text.removesuffix("%"))
@@ -62,7 +62,7 @@ def share(text: str) -> float:
     return number / 100
 
 
-def whole_number(text: str) -> int:
+def plain_count(text: str) -> int:
     """A number of 0 or more where a percentage may be given as well."""
     try:
         number = int(text)

@@ -41,12 +41,12 @@ def check_saved_rows(
             if row is None or not change:
                 break
             _, item = next(rows.numbered(range(number, number + 1), images=images))
-            change = difference(row, item, item.prompts[0], is_moved=is_moved)
+            change = input_difference(row, item, item.prompts[0], is_moved=is_moved)
         if change:
             raise input_changed(output, number, change, is_moved=is_moved)
 
 
-def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
+def input_difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
     """How the input differs from what a row shows; empty if it does not."""
     if row.get("index") != item.index or (row.get("id") != encodable(item.id) and "id" in row):
         return f"is of {quoted(row.get('id'))}, but the input has {quoted(item.id)}"

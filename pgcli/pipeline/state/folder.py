@@ -19,7 +19,7 @@ from pgcli.output.reader import OPEN, OPEN_FILE
 from pgcli.pipeline.state.forms import Form, open_form
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
-from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
+from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_location, why_no_record
 from pgcli.printable import printable
 from pgcli.stores import Entry, LocalStore, Store, open_folder
 from pgcli.stores.urls import is_in_object_store, without_credentials
@@ -61,7 +61,7 @@ class State:
     def store(self) -> Store:
         """The folder, which is created when it is first needed."""
         if self._store is None:
-            self._store = open_folder(state_folder(self.output), create=True)
+            self._store = open_folder(state_location(self.output), create=True)
         return self._store
 
     @cached_property
@@ -100,13 +100,13 @@ class State:
         if self.is_folder:
             self._check_names(names)
         elif names and not self.overwrite:
-            why = f" and cannot be resumed: there is no {state_folder(self.output)}/{RUN}"
+            why = f" and cannot be resumed: there is no {state_location(self.output)}/{RUN}"
             raise already_exists(self.name, why)
 
     def _find_record(self) -> bool:
         """Whether there is a run to resume; its record is read."""
         with suppress(FileNotFoundError):
-            self._store = self._store or open_folder(state_folder(self.output))
+            self._store = self._store or open_folder(state_location(self.output))
         record = None if self._store is None else read_record(self._store)
         self.record, self.replaced = (None, record) if self.overwrite else (record, None)
         return self.record is not None

@@ -19,7 +19,7 @@ from secrets import token_hex
 from typing import Any
 
 from pgcli.errors import OutputFailed, OutputInUse
-from pgcli.pipeline.state.record import now, parse_object, shorten
+from pgcli.pipeline.state.record import now, parse_object, shown_setting
 from pgcli.printable import is_deep
 from pgcli.stores import Held, LocalStore, Store, Version, open_folder
 from pgcli.stores.writing import temporary_name
@@ -301,7 +301,7 @@ def describe(values: Values) -> str:
 
 def shown(value: object) -> str:
     """A number or a text of a file that may hold anything."""
-    return shorten(str(value)) if isinstance(value, int | str) else "?"
+    return shown_setting(str(value)) if isinstance(value, int | str) else "?"
 
 
 def in_use(output: str, values: Values | None = None) -> OutputInUse:

@@ -62,7 +62,7 @@ class RunRecord:
 
     def moved_sources(self, settings: Settings) -> str:
         """`old -> new` of the first source that is in another place now; else empty."""
-        return changed_source(self.settings.get(SOURCES), plain(settings).get(SOURCES))
+        return changed_source(self.settings.get(SOURCES), plain_settings(settings).get(SOURCES))
 
     def check_model(self, model: Settings, output: str) -> None:
         """Raise OutputExists if another model, or the model in another dtype, made the rows."""
@@ -134,7 +134,7 @@ def why_no_record(store: Store) -> str:
     return f"{file} {reason}"
 
 
-def plain(settings: Settings) -> dict[str, Any]:
+def plain_settings(settings: Settings) -> dict[str, Any]:
     """The settings as they read back from JSON: tuples as lists, other objects as text."""
     values: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))
     return values
@@ -145,22 +145,24 @@ def differences(old: Settings, new: Settings) -> list[str]:
 
     Of files of a folder the names of those that differ.
     """
-    old, new = plain(old), plain(new)
+    old, new = plain_settings(old), plain_settings(new)
     return [
-        difference(name, old.get(name), value)
+        setting_difference(name, old.get(name), value)
         for name, value in new.items()
         if old.get(name) != value and name != SOURCES
     ]
 
 
-def difference(name: str, old: Any, new: Any) -> str:
+def setting_difference(name: str, old: Any, new: Any) -> str:
     """How a setting differs."""
     if name not in FILES or not (isinstance(old, dict) or isinstance(new, dict)):
-        return f"{name}: {shorten(old)} -> {shorten(new)}"
+        return f"{name}: {shown_setting(old)} -> {shown_setting(new)}"
     if isinstance(old, dict) and isinstance(new, dict):
         files = [file for file in sorted({**old, **new}) if old.get(file) != new.get(file)]
         return f"{name}: {listed(files)} differ{'s' * (len(files) == 1)}"
-    old, new = ("a folder" if isinstance(value, dict) else shorten(value) for value in (old, new))
+    old, new = (
+        "a folder" if isinstance(value, dict) else shown_setting(value) for value in (old, new)
+    )
     return f"{name}: {old} -> {new}"
 
 
@@ -180,7 +182,7 @@ def is_same_place(before: str, now: str) -> bool:
     return os.path.realpath(parse_path(before)) == os.path.realpath(parse_path(now))
 
 
-def shorten(value: Any) -> str:
+def shown_setting(value: Any) -> str:
     """The value as a message shows it."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
@@ -191,7 +193,7 @@ def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def state_folder(output: str) -> str:
+def state_location(output: str) -> str:
     """The state folder of an output at a path or an address: `OUTPUT.pgcli`, beside it."""
     is_url = "://" in output
     return f"{output.rstrip('/')}.pgcli/" if is_url else str(reader.state_folder(Path(output)))

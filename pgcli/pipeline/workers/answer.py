@@ -39,11 +39,11 @@ def answer_items(
     # closed here rather than when the traceback is freed: `decode` may have started processes
     with closing(decode(counted())) as images:
         numbered = (None if image is None else (firsts.popleft(), image) for image in images)
-        for _, _, row in answer(numbered, ask, refuse):
+        for _, _, row in rows_in_order(numbered, ask, refuse):
             yield row
 
 
-def answer(
+def rows_in_order(
     images: Iterator[tuple[int, DecodedImage] | None],
     ask: Ask,
     refuse: Refuse,

@@ -42,7 +42,7 @@ class EngineTask:
     schema: RowSchema
 
 
-def recorded_rows(task: EngineTask) -> RunRows:
+def rows_of_task(task: EngineTask) -> RunRows:
     """The rows of a task, as its input is recorded."""
     request, state = task.request, open_folder(task.state)
     inventory = load_inventory(state, request.sources, read_options(request))

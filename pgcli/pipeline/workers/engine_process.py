@@ -137,7 +137,7 @@ class EngineFailed:
 def serve(connection: Connection, task: EngineTask) -> None:
     """Answer the rows that the program sends, and send what is answered, also errors."""
     from pgcli.images.limits import die_with_parent
-    from pgcli.pipeline.workers.engine import answer_works, recorded_rows
+    from pgcli.pipeline.workers.engine import answer_works, rows_of_task
 
     def send(message: object) -> None:
         data = pickle.dumps(message)
@@ -149,7 +149,7 @@ def serve(connection: Connection, task: EngineTask) -> None:
     threading.Thread(target=read_inbox, args=(connection, works, stop), daemon=True).start()
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            rows = recorded_rows(task)
+            rows = rows_of_task(task)
             answer_works(task, rows, iter(works.get, None), stop.is_set, send)
             send(None)
         except Exception as error:  # noqa: BLE001 - the program raises it

@@ -25,7 +25,7 @@ from pgcli.pipeline.state.forms import open_parts
 from pgcli.pipeline.state.parts_form import PartsForm
 from pgcli.pipeline.state.record import read_record
 from pgcli.pipeline.task import find_checkpoints
-from pgcli.pipeline.workers.engine import EngineTask, answer_works, recorded_rows
+from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
 from pgcli.pipeline.workers.engines import POLL_SECONDS, EngineHandle, RowsLost, Workers
 from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered
@@ -118,7 +118,7 @@ class Actor:
         """
         try:
             os.chdir(self._task.request.folder)
-            self._rows = recorded_rows(self._task)
+            self._rows = rows_of_task(self._task)
             answer_works(self._task, self._rows, self._take(), self._stop.is_set, self._send)
             for message in (*self._part, None):
                 self._messages.put(message)

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from pgcli.records import Box, Mask
 from pgcli.results.drawings.colours import Colour, LabelColours, contrasting
 from pgcli.results.drawings.labels import PixelFrame, label_position, render_label
-from pgcli.rle import decode
+from pgcli.rle import decode_mask
 
 MIN_FONT_SIZE = 9  # pixels; smaller text in Pillow's own font is illegible
 FILL_ALPHA = 115  # of 255, inside a mask
@@ -48,7 +48,7 @@ def draw_overlay(
     style = style_for(image.size)
     for box, mask in zip(boxes, masks or (), strict=False):
         if mask is not None and mask.rle is not None:
-            _fill_mask(image, decode(mask.rle), colours.of(box.label), style)
+            _fill_mask(image, decode_mask(mask.rle), colours.of(box.label), style)
     unique = {(box.label, _pixel_box(box, image.size)): None for box in boxes}
     by_size = sorted(unique, key=lambda labelled: -_pixels(labelled[1]))  # small ones on top
     for label, box_pixels in by_size:

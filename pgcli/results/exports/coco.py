@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli import rle
-from pgcli.boxes import area
+from pgcli.boxes import box_area
 from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS, Box, Mask
@@ -25,7 +25,7 @@ from pgcli.results.exports.rows import FileRow, box_sides, collect_stats
 from pgcli.rows import json_text, mask_to_dict
 
 
-def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+def write_coco(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file, keeping one entry in memory at a time.
 
     Rows of tasks with boxes make an instances file, others a captions file. In a file of both, the
@@ -91,7 +91,7 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
     )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "coco.json"
-        write(file, entries, Export(ExportOptions(to="coco"), stats, labels))
+        write_coco(file, entries, Export(ExportOptions(to="coco"), stats, labels))
         content: dict[str, Any] = json.loads(file.read_bytes())
     return content
 
@@ -119,14 +119,14 @@ def instance(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) ->
         "image_id": entry.number,
         "category_id": export.labels[box.label] + 1,  # 0 is the background
         "bbox": box_sides(box),
-        "area": round(area(box), 2),
+        "area": round(box_area(box), 2),
         "iscrowd": 0,
         "score": box.score,
         "confidence": box.confidence,
     }
     if mask is not None and mask.rle is not None:
         values["segmentation"] = mask_to_dict(mask)["rle"]
-        values["area"] = rle.area(mask.rle)
+        values["area"] = rle.mask_area(mask.rle)
     if export.options.to == "fiftyone":  # whose importer calls the score confidence
         confidence = values.pop("confidence")
         values["score"] = box.score if confidence is None else confidence
@@ -142,10 +142,10 @@ def write_fiftyone(target: Path, entries: Iterable[ExportEntry], export: Export)
     folder.mkdir()
     stored = (entry for entry in entries if store_image(folder, entry, export))
     named = (replace(entry, image=entry.name) for entry in stored)
-    write(target / "labels.json", named, export)
+    write_coco(target / "labels.json", named, export)
 
 
-COCO = ExportFormat(write, writes_paths=True, options=frozenset({"labels"}))
+COCO = ExportFormat(write_coco, writes_paths=True, options=frozenset({"labels"}))
 FIFTYONE = ExportFormat(
     write_fiftyone,
     is_folder=True,

@@ -25,7 +25,7 @@ SPECIAL = re.compile(
 )
 
 
-def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+def write_imagefolder(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Fill the folder. An unreadable image is skipped.
 
     Images with a label of `classify` are in a folder for each label: they need no metadata.
@@ -62,7 +62,7 @@ def metadata(entry: ExportEntry, export: Export) -> dict[str, Any]:
     return line
 
 
-def sanitize_name(part: str, is_folder: bool) -> str:
+def imagefolder_name(part: str, is_folder: bool) -> str:
     """The name with a `~` after every word that `datasets` would interpret.
 
     It makes splits of folders and files whose names have such words, and drops their metadata.
@@ -71,12 +71,12 @@ def sanitize_name(part: str, is_folder: bool) -> str:
 
 
 IMAGEFOLDER = ExportFormat(
-    write,
+    write_imagefolder,
     is_folder=True,
     max_one="texts",
     has_label_folders=True,
     reads_images=True,
     suffixes=frozenset({".jsonl"}),
-    sanitize_name=sanitize_name,
+    sanitize_name=imagefolder_name,
     options=frozenset({"labels", "store_images"}),
 )

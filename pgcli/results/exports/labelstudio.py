@@ -20,7 +20,7 @@ from pgcli.rows import json_text
 HAS_BOXES = "has_boxes"
 
 
-def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+def write_label_studio(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file: a task for each image."""
     with open(target, "w", encoding="utf-8") as file:
         file.write("[")
@@ -58,7 +58,7 @@ def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[s
         value: dict[str, Any] = {"text": [row["answer"] or ""]}
         shared: dict[str, Any] = {}
         if region := row_region(row):
-            shared, value = stated_size(entry), {**place(region, entry), **value}
+            shared, value = size_fields(entry), {**place(region, entry), **value}
         yield {
             "from_name": "answer",
             "to_name": "image",
@@ -75,7 +75,7 @@ def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[s
             "from_name": "mask" if len(points_n2) else "label",
             "to_name": "image",
             "type": kind,
-            **stated_size(entry),
+            **size_fields(entry),
             "score": box.score if box.confidence is None else box.confidence,
             "value": {**value, kind: [box.label]},
         }
@@ -89,7 +89,7 @@ def row_region(row: Row) -> Box | None:
         return None
 
 
-def stated_size(entry: ExportEntry) -> dict[str, int]:
+def size_fields(entry: ExportEntry) -> dict[str, int]:
     """The size of the image, of which regions are percentages."""
     return {
         "original_width": entry.width,
@@ -110,4 +110,6 @@ def place(box: Box, entry: ExportEntry) -> dict[str, Any]:
     }
 
 
-LABEL_STUDIO = ExportFormat(write, writes_paths=True, options=frozenset({"labels", "image_prefix"}))
+LABEL_STUDIO = ExportFormat(
+    write_label_studio, writes_paths=True, options=frozenset({"labels", "image_prefix"})
+)

@@ -13,7 +13,9 @@ from pgcli.results.sidecars import Sidecars
 NO_FILE = Fault("missing", "There is no image file here to put a text next to.")
 
 
-def write(target: Path, entries: Iterable[ExportEntry], export: Export, *, suffix: str) -> None:
+def write_texts(
+    target: Path, entries: Iterable[ExportEntry], export: Export, *, suffix: str
+) -> None:
     """Write a text for each image below the folder, or next to the images if it is `Path()`.
 
     Each file is written atomically. If `a.jpg` has `a.txt`, `a.png` gets `a.png.txt`.
@@ -44,7 +46,7 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export, *, suffi
 def text_format(suffix: str) -> ExportFormat:
     """The format of text files with this suffix."""
     return ExportFormat(
-        partial(write, suffix=suffix),
+        partial(write_texts, suffix=suffix),
         is_folder=True,
         is_merged=True,
         max_one="answers",

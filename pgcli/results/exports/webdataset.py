@@ -12,7 +12,7 @@ from pgcli.results.exports.image_files import image_bytes
 from pgcli.rows import json_text
 
 
-def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+def write_webdataset(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the tar. Keys are the images' numbers, which are unique and contain no dot.
 
     An unreadable image is skipped.
@@ -37,4 +37,4 @@ def add_file(tar: tarfile.TarFile, entry: ExportEntry, suffix: str, data: bytes)
     tar.addfile(member, io.BytesIO(data))
 
 
-WEBDATASET = ExportFormat(write, max_one="answers", reads_images=True)
+WEBDATASET = ExportFormat(write_webdataset, max_one="answers", reads_images=True)

@@ -27,7 +27,7 @@ UNSUPPORTED = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
 SUFFIX_ALIASES = {".jpe": ".jpg", ".jfif": ".jpg"}
 
 
-def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+def write_yolo(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Fill the folder. An image without boxes has an empty label file.
 
     If any box has a mask, all boxes are polygons, since Ultralytics rejects labels of both kinds.
@@ -46,14 +46,14 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
         export.counts.images += 1
         export.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
         export.counts.boxes += len(lines)
-    classes = dict.fromkeys((*export.labels, *asked_labels(export)))
+    classes = dict.fromkeys((*export.labels, *prompt_classes(export)))
     names = "".join(f"  {index}: {yaml_quoted(label)}\n" for index, label in enumerate(classes))
     prompt = "" if export.prompt is None else f"prompt: {yaml_quoted(export.prompt)}\n"
     head = f"train: images\nval: images\n{prompt}names:"
     (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
 
 
-def asked_labels(export: Export) -> list[str]:
+def prompt_classes(export: Export) -> list[str]:
     """The labels that the prompt of the rows asks for, unless the command names the labels."""
     prompt = export.prompt or ""
     if export.options.labels or not prompt.startswith(DETECT):
@@ -75,7 +75,7 @@ def line(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) -> str
     return f"{export.labels[box.label]} " + " ".join(f"{number:.10g}" for number in numbers) + "\n"
 
 
-def sanitize_name(part: str, is_folder: bool) -> str:
+def yolo_name(part: str, is_folder: bool) -> str:
     """A name under which Ultralytics finds the labels.
 
     It replaces the last folder called `images` in an image's path by `labels`.
@@ -90,13 +90,13 @@ def yaml_quoted(label: str) -> str:
 
 
 YOLO = ExportFormat(
-    write,
+    write_yolo,
     is_folder=True,
     needs_boxes=True,
     reads_images=True,
     unique_stems=True,
     suffixes=frozenset({".txt"}),
-    sanitize_name=sanitize_name,
+    sanitize_name=yolo_name,
     suffix_aliases=SUFFIX_ALIASES,
     options=frozenset({"labels", "store_images"}),
 )

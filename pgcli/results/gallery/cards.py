@@ -94,7 +94,7 @@ class Cards:
             cards = group_cards(self.rows, self._identities)
         elif any(row.get("task") == SEARCH for row in self.rows):
             grouping = "query"
-        elif has_several_prompts(self.rows):
+        elif shows_prompts(self.rows):
             grouping, cards = "image", image_cards(self.rows)
         return {
             "files": self._files,
@@ -182,7 +182,7 @@ def group_cards(rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable]) -
     return list(cards.values())
 
 
-def has_several_prompts(rows: Iterable[Mapping[str, Any]]) -> bool:
+def shows_prompts(rows: Iterable[Mapping[str, Any]]) -> bool:
     """Whether any image has rows with different prompts."""
     first: dict[int, Any] = {}
     return any(first.setdefault(row[IMAGE], row.get("prompt")) != row.get("prompt") for row in rows)

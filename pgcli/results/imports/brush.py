@@ -8,7 +8,7 @@ import numpy as np
 
 from pgcli.records import Rle
 from pgcli.results.imports.shapes import Size
-from pgcli.rle import encode
+from pgcli.rle import encode_mask
 
 CHANNELS = 4
 WORD_BITS = 8  # of a value; Label Studio's own reader keeps no more
@@ -37,7 +37,7 @@ def brush_mask(data: Sequence[object], size: Size) -> Rle | None:
             alpha = values[first::CHANNELS]
             pixel = (start + first) // CHANNELS
             is_painted[pixel : pixel + len(alpha)] = alpha > 0
-    return encode(is_painted.reshape(height, width)) if is_painted.any() else None
+    return encode_mask(is_painted.reshape(height, width)) if is_painted.any() else None
 
 
 def blocks(

@@ -13,7 +13,7 @@ from pgcli.records import Box, Fault
 from pgcli.results.imports.coco_annotations import (
     Entry,
     UnreadableError,
-    has_region,
+    has_shape,
     read_box,
     read_caption,
     with_shares,
@@ -29,7 +29,7 @@ from pgcli.results.imports.json_values import (
     value_errors,
 )
 from pgcli.results.imports.locate import local_name, locate, upright_size
-from pgcli.results.imports.shapes import Size, image_size
+from pgcli.results.imports.shapes import Size, checked_size
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -64,7 +64,7 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
         raise InvalidValue("it has no 'annotations', and says nothing about its images")
     annotations = entries(document["annotations"], "annotations", "annotation")
     annotations = annotations if settings.as_given else with_shares(annotations)
-    labels = read_labels(categories)
+    labels = labels_by_category(categories)
     own: dict[str, list[tuple[int, Entry]]] = {
         key: [] for key in unique_ids(images, "image") if key is not None
     }
@@ -81,18 +81,18 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
         raise InvalidValue("no annotation has the id of an image")
     known: dict[str, tuple[int, AnnotatedImage]] = {}
     for place, entry in enumerate(images, start=1):
-        if (image := read_image(entry, f"image {place}", own, labels, settings)) is None:
+        if (image := read_coco_image(entry, f"image {place}", own, labels, settings)) is None:
             continue
         if (first := known.setdefault(image.id, (place, image))[0]) != place:
             raise InvalidValue(f"image {first} and image {place} have the same name: {image.id}")
     # of captions alone, no image says that nothing is there
-    has_regions = not annotations or any(map(has_region, annotations))
+    has_regions = not annotations or any(map(has_shape, annotations))
     value = document.get("info")
     info: Entry = value if isinstance(value, dict) else {}
     prompt = info.get("prompt")
     return Annotations(
         [image for _, image in known.values()],
-        asked_labels(categories, labels, annotations) if has_regions else [],
+        prompt_categories(categories, labels, annotations) if has_regions else [],
         prompt if isinstance(prompt, str) else None,
         swaps_sides=info.get("contributor") == SWAPS_SIDES,
     )
@@ -106,7 +106,7 @@ def entries(value: object, what: str, entry_name: str) -> list[Entry]:
     ]
 
 
-def read_labels(categories: Sequence[Entry]) -> dict[str, str | None]:
+def labels_by_category(categories: Sequence[Entry]) -> dict[str, str | None]:
     """The labels by the ids of their categories; None for one that no prompt can have.
 
     Raises InvalidValue for two categories with one id.
@@ -121,7 +121,7 @@ def read_labels(categories: Sequence[Entry]) -> dict[str, str | None]:
     return labels
 
 
-def asked_labels(
+def prompt_categories(
     categories: Sequence[Entry], labels: Mapping[str, str | None], annotations: Sequence[Entry]
 ) -> list[str]:
     """The labels of a prompt, in the order of the categories, without the root of Roboflow.
@@ -141,7 +141,7 @@ def asked_labels(
     )
 
 
-def read_image(
+def read_coco_image(
     image: Entry,
     what: str,
     own: Mapping[str, Sequence[tuple[int, Entry]]],
@@ -150,7 +150,7 @@ def read_image(
 ) -> AnnotatedImage | None:
     """An image with its annotations; None, counted, without a name, an id, a file or a size."""
     counts, key = settings.counts, id_text(image.get("id"))
-    name = image_name(image)
+    name = coco_image_name(image)
     if name is None or key is None:
         counts.missing.add(what if name is None else name, NO_NAME if name is None else NO_ID)
         return None
@@ -160,7 +160,7 @@ def read_image(
         return None
     stated = stated_size(image) or mask_size(own[key])
     if stated is not None:
-        image_size(*stated, name)
+        checked_size(*stated, name)
     size = stated
     if stated is None and not settings.as_given:
         size = upright_size(name, path, settings)
@@ -175,7 +175,7 @@ def read_image(
     for place, annotation in own[key]:
         where = f"annotation {place} of {name}"
         text = read_caption(annotation)
-        if "caption" in annotation and not has_region(annotation):
+        if "caption" in annotation and not has_shape(annotation):
             if text is None:
                 counts.leave_out("captions without a text", where)
             else:
@@ -242,7 +242,7 @@ def own_texts(image: Entry) -> list[TrueText]:
     return [text for text in texts if text is not None]
 
 
-def image_name(image: Entry) -> str | None:
+def coco_image_name(image: Entry) -> str | None:
     """The name of an image's file; None without one."""
     name = image.get("file_name")
     if isinstance(name, str) and name:

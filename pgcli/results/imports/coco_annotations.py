@@ -22,13 +22,13 @@ from pgcli.results.imports.json_values import (
 from pgcli.results.imports.shapes import (
     Size,
     bounds,
+    checked_size,
     fill,
-    image_size,
     points,
     rotated_bounds,
 )
 from pgcli.results.imports.truth import ImportCounts, TrueText
-from pgcli.rle import area, encode_counts, mask_bounds
+from pgcli.rle import encode_counts, mask_area, mask_bounds
 
 Entry = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ class UnreadableError(Exception):
     """An annotation that cannot be read: the kind of its fault, for `ImportCounts.leave_out`."""
 
 
-def has_region(annotation: Entry) -> bool:
+def has_shape(annotation: Entry) -> bool:
     """Whether an annotation has a box or a mask, however it is written."""
     return bool(annotation.get("bbox") or annotation.get("segmentation"))
 
@@ -48,7 +48,7 @@ def read_caption(annotation: Entry) -> TrueText | None:
     One that is blank says nothing of the image if the annotation has a box or a mask.
     """
     caption, prompt = annotation.get("caption"), annotation.get("prompt")
-    if not isinstance(caption, str) or (not caption.strip() and has_region(annotation)):
+    if not isinstance(caption, str) or (not caption.strip() and has_shape(annotation)):
         return None
     prompt, region = encodable(prompt) if isinstance(prompt, str) else None, None
     if (corners := four_numbers(annotation.get(REGION))) is not None:
@@ -176,7 +176,7 @@ def read_mask(
         mask = run_lengths(mapping(value, "mask"))
         if size is not None and mask.size != size[::-1]:
             raise UnreadableError("masks of another size than their image")
-        return (mask, mask_bounds(mask)) if area(mask) else (None, None)
+        return (mask, mask_bounds(mask)) if mask_area(mask) else (None, None)
     except ValueError:
         raise UnreadableError("masks that cannot be read") from None
 
@@ -185,7 +185,7 @@ def run_lengths(encoding: Entry) -> Rle:
     """A mask in one of COCO's encodings. Raises InvalidValue and ValueError."""
     counts = encoding.get("counts")
     height, width = (whole_number(side, "size") for side in array(encoding.get("size"), "size"))
-    image_size(width, height, "size")
+    checked_size(width, height, "size")
     if isinstance(counts, str):
         return Rle((height, width), counts)
     runs = [whole_number(run, "counts") for run in array(counts, "counts")]

@@ -23,11 +23,11 @@ from pgcli.results.imports.json_values import (
 from pgcli.results.imports.labelstudio_regions import (
     RegionResults,
     RegionTruth,
+    add_region,
     group_regions,
-    read_region,
 )
 from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import Size, image_size
+from pgcli.results.imports.shapes import Size, checked_size
 from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings
 
 MAX_BYTES = 512 * 2**20
@@ -95,11 +95,11 @@ def read_task(
         settings.counts.leave_out("tasks that nobody annotated", what)
         return None
     data = mapping(task.get("data"), f"{what}: data")
-    name = image_name(image_address(data, what), settings.image_prefix)
+    name = label_studio_image_name(image_address(data, what), settings.image_prefix)
     path = locate(name, settings)
     if path is None:
         return None
-    stated = stated_size(regions, what)
+    stated = region_size(regions, what)
     size = stated or upright_size(name, path, settings)
     if size is None:
         return None
@@ -107,7 +107,7 @@ def read_task(
     if data.get(HAS_BOXES) is False and not task.get("annotations"):  # of an export of pgcli
         truth.left_out.add(None)
     for region in regions:
-        read_region(region, size, unit, truth, settings.counts)
+        add_region(region, size, unit, truth, settings.counts)
     own_id = data.get("id")
     id_ = text(own_id, f"{what}: id") if isinstance(own_id, str) and own_id else name
     return AnnotatedImage(
@@ -167,7 +167,7 @@ def image_address(data: Value, what: str) -> str:
     return text(names[0], what)
 
 
-def image_name(address: str, prefix: str | None) -> str:
+def label_studio_image_name(address: str, prefix: str | None) -> str:
     """The name of an image without what Label Studio, or the export, put before it."""
     if prefix is not None and address.startswith(prefix):
         return unquote(without_query(address.removeprefix(prefix)))
@@ -183,10 +183,10 @@ def without_query(address: str) -> str:
     return address.removeprefix(LOCAL_FILES).partition("?")[0]
 
 
-def stated_size(regions: Sequence[RegionResults], what: str) -> Size | None:
+def region_size(regions: Sequence[RegionResults], what: str) -> Size | None:
     """The size that the regions state; None without regions. Raises InvalidValue, also for two."""
     sizes = {
-        image_size(result["original_width"], result.get("original_height"), what): None
+        checked_size(result["original_width"], result.get("original_height"), what): None
         for region in regions
         for result in region.results
         if result.get("original_width") is not None

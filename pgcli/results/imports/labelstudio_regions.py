@@ -130,7 +130,7 @@ def place_of(value: Value) -> str:
     return repr(known) if any(part is not None for part in known) else ""
 
 
-def read_region(
+def add_region(
     region: RegionResults, size: Size, unit: float, truth: RegionTruth, counts: ImportCounts
 ) -> None:
     """Add the boxes and texts of a region to the truth of its image; what is not read is counted.
@@ -190,13 +190,15 @@ def shape(region: RegionResults, size: Size) -> tuple[Region, Rle | None] | str:
             pixel_n2 = pixel_n2 / 100 * size
             return bounds([pixel_n2]), fill([pixel_n2], size, what)
         if "radiusX" in value:
-            x, y, across, down = pixels(value, ("x", "y", "radiusX", "radiusY"), size, what)
+            x, y, across, down = percent_to_pixels(
+                value, ("x", "y", "radiusX", "radiusY"), size, what
+            )
             cosine, sine = rotation(number(value.get("rotation") or 0, f"{what}: rotation"))
             half_width = math.hypot(across * cosine, down * sine)
             half_height = math.hypot(across * sine, down * cosine)
             return (x - half_width, y - half_height, x + half_width, y + half_height), None
         if "width" in value and "height" in value:
-            x, y, across, down = pixels(value, ("x", "y", "width", "height"), size, what)
+            x, y, across, down = percent_to_pixels(value, ("x", "y", "width", "height"), size, what)
             degrees = number(value.get("rotation") or 0, f"{what}: rotation")
             # it was turned about its first corner
             return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
@@ -204,7 +206,7 @@ def shape(region: RegionResults, size: Size) -> tuple[Region, Rle | None] | str:
     return UNREAD.get(next(names, ""), "regions of other kinds")
 
 
-def pixels(value: Value, names: Sequence[str], size: Size, what: str) -> list[float]:
+def percent_to_pixels(value: Value, names: Sequence[str], size: Size, what: str) -> list[float]:
     """Percentages of the image's width, height, width and height. Raises InvalidValue."""
     percent = [number(value.get(name), f"{what}: {name}") for name in names]
     pixel: list[float] = (np.array(percent) / 100 * (*size, *size)).tolist()

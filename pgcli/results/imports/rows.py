@@ -104,7 +104,7 @@ class TruthRows:
             prompt = self.prompt or text.prompt or CAPTION
             task = "caption" if prompt.startswith("caption") else "ask"
             kept = {REGION: text.region and list(text.region)}
-            yield truth(index, image, path, task, prompt, text.text, kept=kept)
+            yield imported_row(index, image, path, task, prompt, text.text, kept=kept)
 
 
 def relative_path(image: str, root: str) -> str:
@@ -122,10 +122,10 @@ def box_answer(
     boxes = tuple(box for box, _ in true_boxes)
     masks = tuple(mask and Mask((), mask) for _, mask in true_boxes)
     text = detection_text(boxes, width=image.width, height=image.height)
-    return truth(index, image, path, "detect", prompt, text, boxes=boxes, masks=masks)
+    return imported_row(index, image, path, "detect", prompt, text, boxes=boxes, masks=masks)
 
 
-def truth(
+def imported_row(
     index: int, image: AnnotatedImage, path: str, task: Any, prompt: str, text: str, **more: Any
 ) -> Answer:
     """A row without the numbers of a model."""

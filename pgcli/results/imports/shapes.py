@@ -12,13 +12,13 @@ from pgcli.images import ImageLimits
 from pgcli.records import Region, Rle
 from pgcli.results.imports.json_values import InvalidValue, number, whole_number
 from pgcli.results.imports.truth import ImportCounts
-from pgcli.rle import area, encode_runs, union
+from pgcli.rle import encode_runs, mask_area, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
 Size = tuple[int, int]  # width, height
 
 
-def image_size(width: object, height: object, what: str) -> Size:
+def checked_size(width: object, height: object, what: str) -> Size:
     """Both as the sides of an image that is not too large. Raises InvalidValue."""
     size = whole_number(width, f"{what}: width"), whole_number(height, f"{what}: height")
     if not 0 < size[0] * size[1] <= ImageLimits().max_pixels:
@@ -71,7 +71,7 @@ def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:
     width, height = size
     runs = (_runs(polygon, size, what) for polygon in polygons)
     mask = union([encode_runs(runs_n2, size=(height, width)) for runs_n2 in runs])
-    return mask if area(mask) else None
+    return mask if mask_area(mask) else None
 
 
 def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:

@@ -62,7 +62,7 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
             settings.counts.leave_out("rows with an error", item.id)
             continue
         example = reader.read(fields, item.id)
-        if (image := read_image(item, example, fields, file, settings)) is not None:
+        if (image := image_of_row(item, example, fields, file, settings)) is not None:
             images.append(image)
     if note := note_of_choices(reader.choices):
         settings.counts.notes.append(note)
@@ -70,7 +70,7 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
     return Annotations(images, sorted(labels))
 
 
-def read_image(
+def image_of_row(
     item: Item, example: Example, fields: Mapping[str, Any], file: Path, settings: ImportSettings
 ) -> AnnotatedImage | None:
     """The image of a row with what is true of it; None, counted, where that is not known."""

@@ -65,7 +65,9 @@ def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotation
     ]
     frames = settled_frames(drawings, swaps_sides=annotations.swaps_sides)
     counts.notes += frame_notes([image.id for image in images], frames)
-    upright = [fitted(image, frame, counts) for image, frame in zip(images, frames, strict=True)]
+    upright = [
+        in_upright(image, frame, counts) for image, frame in zip(images, frames, strict=True)
+    ]
     return replace(annotations, images=upright)
 
 
@@ -81,7 +83,7 @@ def with_header(image: AnnotatedImage) -> AnnotatedImage:
         return replace(image, fault=problem.fault)
 
 
-def fitted(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> AnnotatedImage:
+def in_upright(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> AnnotatedImage:
     """The image with its upright size, and its boxes in that; those left out are counted."""
     header = image.header
     width, height = (image.width, image.height) if header is None else header.size

@@ -121,7 +121,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
             return DataFile(settings.labels)
         raise UsageError(f"{file} has none of {', '.join(NAME_FILES)}", hint=hint)
     try:
-        content = read_text(names_file, MAX_NAMES_BYTES)
+        content = read_text_inside(names_file, MAX_NAMES_BYTES)
         if names_file.suffix in (".txt", ".names"):
             document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
         else:
@@ -138,7 +138,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
         return DataFile(names, keypoint_numbers(document.get("kpt_shape")), prompt)
 
 
-def read_text(file: Path, max_bytes: int, root: str | None = None) -> str:
+def read_text_inside(file: Path, max_bytes: int, root: str | None = None) -> str:
     """The text of a file, which has to be in the root. Raises OSError, ValueError, InvalidValue,
     and UsageError for a pointer of Git LFS.
     """
@@ -217,7 +217,7 @@ class LabelFolder:
         """The lines of a file that are not empty, by number, as words. Raises InvalidValue."""
         if not os.path.lexists(self.folder / name):
             return
-        content = read_text(self.folder / name, MAX_BYTES, os.path.realpath(self.folder))
+        content = read_text_inside(self.folder / name, MAX_BYTES, os.path.realpath(self.folder))
         for place, line in enumerate(content.splitlines(), start=1):
             if words := line.split():
                 yield place, words

@@ -73,9 +73,9 @@ class TrueAnswers:
                         item = replace(row.item, prompts=(prompt,), choices=(), region=region)
                         yield number, DecodedImage(item, *size, pixels, 0.0)
 
-        tasks = {task_of(key) for key in keys}
+        tasks = {task_of_question(key) for key in keys}
         limits = {task: self._new_tokens(task, engine) for task in tasks}
-        sampling = [SamplingParams(max_new_tokens=limits[task_of(key)]) for key in keys]
+        sampling = [SamplingParams(max_new_tokens=limits[task_of_question(key)]) for key in keys]
         task = tasks.pop() if len(tasks) == 1 else "ask"
         question = Question(task, None, max(limits.values()))
         for number, answer in engine.ask(images(), question, sampling):
@@ -102,7 +102,7 @@ class TrueAnswers:
         longest = max(
             answer_length(text, engine.tokenizer)
             for key, texts in self.texts.items()
-            if task_of(key) == task
+            if task_of_question(key) == task
             for text in (*texts, all_boxes(texts))
         )
         limit = min(MAX_NEW_TOKENS[task], LENGTH_FACTOR * longest + LENGTH_MARGIN)
@@ -114,7 +114,7 @@ def key_of(row: TrainingRow) -> Key:
     return row.image_key, row.prompt
 
 
-def task_of(key: Key) -> Task:
+def task_of_question(key: Key) -> Task:
     """The task of a question, by its prompt."""
     return task_of_prompt(key[1])
 

@@ -128,7 +128,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     if options.method == "lora":
         dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
     device = torch.device("cpu") if is_divided or is_int8 else inputs.device
-    model = weights.load(folder, plan.config, dtype=dtype, device=device)
+    model = weights.load_paligemma(folder, plan.config, dtype=dtype, device=device)
     if is_int8:
         freeze_in_int8(model)
         model.to(inputs.device)

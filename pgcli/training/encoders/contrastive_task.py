@@ -75,7 +75,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
             losses.append(loss.item() * len(batch.rows))
         image_ND, text_ND = (torch.cat(parts) for parts in zip(*vectors, strict=True))
         said = self._meanings(rows)
-        text_found_N, image_found_N = nearest(image_ND, text_ND), nearest(text_ND, image_ND)
+        text_found_N, image_found_N = nearest_key(image_ND, text_ND), nearest_key(text_ND, image_ND)
         return {
             "loss": sum(losses) / len(rows),
             "image_to_text": share_of(said.image_NS == said.text_N[text_found_N][:, None]),
@@ -144,7 +144,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         return [number[text] for text in texts], padded
 
 
-def nearest(query_ND: Tensor, key_MD: Tensor) -> Tensor:
+def nearest_key(query_ND: Tensor, key_MD: Tensor) -> Tensor:
     """The row of the key that is nearest to each query (N,)."""
     starts = range(0, len(query_ND), CHUNK_ROWS)
     parts = (query_ND[start : start + CHUNK_ROWS] for start in starts)
