@@ -14,6 +14,13 @@ PRONOUNS = {
 ALLOWED_BESIDE = {"left": "top", "other": "__eq__"}
 #: The option of `pgcli eval --by`, and a name in the output of `pgcli verify --json`.
 PUBLIC_NAMES = {("eval_.py", "by"), ("compare.py", "theirs")}
+#: Functions that mean the same in each module: a command and what it runs, programs of processes.
+SHARED_FUNCTIONS = set("asset bench explain export load main run serve train".split())
+#: Functions that need a second word; take names out of this list, and add none.
+AMBIGUOUS_FUNCTIONS = set(
+    "add_row as_number box_text byte_count check_fits compare_programs read_box read_mask "
+    "row_boxes shown".split()
+)
 
 
 def test_class_name_stands_once_in_the_package():
@@ -23,6 +30,18 @@ def test_class_name_stands_once_in_the_package():
             if isinstance(node, ast.ClassDef):
                 files[node.name].append(file.relative_to(ROOT).as_posix())
     assert {name: found for name, found in files.items() if len(found) > 1} == {}
+
+
+def test_function_name_stands_once_in_the_package():
+    """The plain functions of the GPU's kernels have the names of the kernels."""
+    files = defaultdict(set)
+    for file in (ROOT / "pgcli").rglob("*.py"):
+        if "cuda" not in file.parts:
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                    files[node.name].add(file)
+    several = {name for name, places in files.items() if len(places) > 1}
+    assert several <= SHARED_FUNCTIONS | AMBIGUOUS_FUNCTIONS
 
 
 def test_names_of_variables_and_functions_are_nouns():

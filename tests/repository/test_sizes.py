@@ -7,21 +7,21 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 8_060,
+    "pipeline": 8_065,
     "inputs": 4_530,
     "stores": 2_335,
-    "images": 2_275,
+    "images": 2_280,
     "output": 1_145,
-    "results": 7_185,
+    "results": 7_195,
     "engine device": 3_460,
     "model": 4_180,
-    "checkpoints": 3_920,
+    "checkpoints": 3_925,
     "towers": 760,
     "training": 5_335,
-    "evaluation": 2_640,
+    "evaluation": 2_650,
     "search": 595,
     "api runs.py ray.py __init__.py __main__.py": 1_305,
-    "explain doctor info verify bench": 3_337,
+    "explain doctor info verify bench": 3_345,
     "cli": 4_160,
     (
         "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_037,
-    "tests": 51_075,
+    "tests": 51_130,
 }
 
 
