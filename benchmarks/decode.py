@@ -1,9 +1,9 @@
-"""Measures how fast one core decodes files to the model's pixels, next to transformers.
+"""Measures how fast one core decodes files to the model's pixels, compared with transformers.
 
     python benchmarks/decode.py                              # 224 px, three sizes of photographs
     python benchmarks/decode.py --resolution 448 --rounds 20
-    python benchmarks/decode.py --differences                # what --fast-decode changes in pixels
-    python benchmarks/decode.py --words 1000                 # and in what the built-in model reads
+    python benchmarks/decode.py --differences                # changed pixels with --fast-decode
+    python benchmarks/decode.py --words 1000                 # and its effect on reading words
 
 The images are generated and encoded as JPEGs: noise at all scales as in photographs, shapes and
 lines of text. The variants run in turns on one core, in alternating order, and are compared by CPU
@@ -120,7 +120,7 @@ def ratio(slow: list[float], fast: list[float]) -> str:
 
 
 def differences(folder: Path) -> list[dict[str, object]]:
-    """The differences of fast from exact decoding, in levels of 255."""
+    """The differences between fast and exact decoding, in levels of 255."""
     kinds = {"photograph": photograph, "shapes": shapes, "text": text}
     rows: list[dict[str, object]] = []
     for size, (width, height) in SIZES.items():
@@ -144,10 +144,9 @@ def differences(folder: Path) -> list[dict[str, object]]:
 
 
 def words_read(count: int) -> list[dict[str, object]]:
-    """What the built-in model reads on drawings with a word each, decoded in full and fast.
+    """The words that the built-in model reads on drawings, decoded in full and fast.
 
-    Each drawing has the least size that is decoded at 1/2 or 1/4 of it, at which the pixels differ
-    most.
+    Each drawing has the smallest size that is decoded at 1/2 or 1/4, where pixels differ most.
     """
     from examples.demo_model.scenes import EVAL_SEEDS, lettered_scene, render
     from pgcli.checkpoints.find import find
@@ -179,7 +178,7 @@ def words_read(count: int) -> list[dict[str, object]]:
 
 
 def answers(engine: InferenceEngine, files: Sequence[bytes], *, fast_decode: bool) -> list[str]:
-    """What the model reads in each file."""
+    """The word that the model reads in each file."""
     spec, question = replace(engine.spec, fast_decode=fast_decode), tasks.ocr()
     prompts = question.templates or ()
     items = (Item(number, "", "", data=file, prompts=prompts) for number, file in enumerate(files))
@@ -195,7 +194,7 @@ def jpeg(image: Image.Image) -> bytes:
 
 
 def photograph(width: int, height: int, *, seed: int = 0) -> Image.Image:
-    """Noise whose power falls with its frequency, as that of photographs does, and some grain."""
+    """Noise with a power that falls with its frequency, as in photographs, and some grain."""
     random = np.random.default_rng(seed)
     light = 128 + random.normal(size=(height, width, 3)) * 3
     cells = 4

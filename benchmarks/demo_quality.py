@@ -5,10 +5,10 @@
     python benchmarks/demo_quality.py --first-seed 20000 --scenes 2500  # other drawings
     python benchmarks/demo_quality.py --dtype bfloat16
 
-Every drawing is rendered in its own size and encoded as a PNG file, which is then read as any
-other image. Prints one JSON object with the metrics of `pgcli eval`: the share of right answers
-(all questions, and by kind) and of entirely right captions, precision, recall and F1 of boxes at an
-IoU of 0.5, the mean IoU of masks, and the share of characters and of words that are read.
+Every drawing is rendered in its own size, encoded as a PNG file and read like any other image.
+Prints one JSON object with the metrics of `pgcli eval`: the share of right answers (all questions,
+and by kind) and of entirely right captions, precision, recall and F1 of boxes at an IoU of 0.5, the
+mean IoU of masks, and the share of characters and words that are read correctly.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def answered(
     scenes: Sequence[Scene],
     examples: Sequence[Sequence[Example]],
 ) -> list[JoinedRow]:
-    """The answers to all examples, in order, beside the truth."""
+    """The answers to all examples, in order, with the true ones."""
     decoded = map(ImageDecoder(engine.spec), items(scenes, examples))
     images = zip(accumulate(map(len, examples), initial=0), decoded, strict=False)
     total = sum(map(len, examples))
@@ -164,13 +164,13 @@ def items(scenes: Iterable[Scene], examples: Iterable[Sequence[Example]]) -> Ite
 
 
 def segmentation(scene: Scene) -> Example:
-    """The prompt for the masks of objects of the scene; its answer is in no text."""
+    """The prompt for the masks of objects of the scene; the masks are compared, not the answer."""
     label = Random(f"masks {scene.seed}").choice(sorted(phrase_counts(scene), key=str))
     return Example("segment", boxes_example([label], scene, "segment").prefix, "")
 
 
 def truth(scene: Scene, example: Example) -> RowTruth:
-    """The answer, and for labels the boxes in pixels and the masks."""
+    """The answer, and for labels its boxes in pixels and its masks."""
     if example.kind not in ("detect", "segment"):
         return RowTruth((example.suffix,))
     labels = example.prefix.partition(" ")[2].split(" ; ")
@@ -191,7 +191,7 @@ def in_pixels(label: str, box: RelativeBox, scene: Scene) -> Box:
 
 
 def mask(drawn: SceneObject, scene: Scene) -> Rle:
-    """The pixels that the object covers at least by half."""
+    """The pixels that the object covers by at least half."""
     size = scene.width * SUPERSAMPLING, scene.height * SUPERSAMPLING
     canvas = Image.new("L", size)
     corners = [(x * SUPERSAMPLING, y * SUPERSAMPLING) for x, y in drawn.outline]

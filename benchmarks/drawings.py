@@ -3,7 +3,7 @@
     python benchmarks/drawings.py                    # into runs/drawings
     pgcli bench demo --images runs/drawings --batch-size 64 --natural --seconds 300
 
-The second command measures from files to rows. Equal numbers of drawings give equal files.
+The second command measures from files to rows. The files depend only on the number of drawings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def draw(folder: Path, count: int) -> list[Path]:
-    """Write `count` drawings as PNG files into the folder: those of evaluation first."""
+    """Write `count` drawings as PNG files into the folder, the evaluation drawings first."""
     files = [folder / f"{number:05}.png" for number in range(count)]
     for seed, file in enumerate(files, EVAL_SEEDS.start):
         render(Scene.from_seed(seed)).save(file)

@@ -1,13 +1,13 @@
-"""Measures `pgcli embed` beside transformers: JPEG files to a file of vectors.
+"""Compares `pgcli embed` with transformers: from JPEG files to a file of vectors.
 
     python benchmarks/embed.py                             # SigLIP base with random weights
     python benchmarks/embed.py --model folder --images 500 --dtype bfloat16
 
-Each program runs as a process of its own, in turns, with the same checkpoint, files, batch size
-and dtype. The reference is a plain loop: Pillow opens, the library's processor prepares, the model
-encodes. Images/s are those after the first batch: the time of a run of that batch alone is
-subtracted. Prints one JSON object: seconds and processor seconds of every run, images/s of the
-medians, their ratios, and the largest difference of the vectors.
+Each program runs in its own process, in turns, with the same checkpoint, files, batch size and
+dtype. The reference is a plain loop: Pillow opens, the library's processor prepares, the model
+encodes. The time of a run with one batch is subtracted, so images/s exclude the first batch.
+Prints one JSON object: seconds and processor seconds of every run, images/s of the medians, their
+ratios, and the largest difference of the vectors.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _vectors(file: Path) -> np.ndarray:
 
 
 def _photos(folder: Path, count: int) -> list[str]:
-    """JPEG files with the detail of photographs."""
+    """JPEG files with as much detail as photographs."""
     folder.mkdir()
     files = [folder / f"{number:05}.jpg" for number in range(count)]
     for number, file in enumerate(files):

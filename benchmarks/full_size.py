@@ -2,9 +2,9 @@
 
     python benchmarks/full_size.py --generation 2 --folder runs/3b-second --quantize int8
 
-Writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it exists. Prints as JSON the times
-of loading and of a caption, and the peak resident memory of both; loading's also relative to the
-size of the weights once they are loaded.
+Writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it exists. Prints as JSON the time
+to load and to caption, and the peak resident memory of both; for loading also relative to the size
+of the loaded weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
         resolution=(224, 448, 896),
         rows=2,
         quantize=("none", "int8"),
-        measure=False,  # in the process that is measured
+        measure=False,  # in the measured process
     )
     if args.measure:
         json.dump(measured(args.folder, args.rows, args.quantize), sys.stdout)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def make(folder: Path, generation: int, resolution: int) -> None:
-    """A checkpoint as the Hub has it: sparse configuration, shards, padded embedding rows."""
+    """A checkpoint as on the Hub: sparse configuration, shards, padded embedding rows."""
     import torch
 
     from pgcli.checkpoints.config import parse_config
@@ -69,7 +69,7 @@ def make(folder: Path, generation: int, resolution: int) -> None:
 
 
 def add_words(vocabulary: dict[str, int], size: int) -> None:
-    """Fill a vocabulary up to the size of the Hub's, among which the model chooses its tokens."""
+    """Fill a vocabulary up to the Hub's size, for a realistic choice of tokens."""
     vocabulary |= {f"\u2581word{token}": token for token in range(len(vocabulary), size)}
 
 
@@ -83,7 +83,7 @@ def _close(folder: Path, shard: dict, shards: dict[str, str]) -> None:
 
 
 def measured(folder: Path, rows: int, quantize: str) -> dict[str, object]:
-    """Seconds and bytes of loading the checkpoint and of answering `rows` rows, in this process."""
+    """Seconds and bytes of loading the checkpoint and answering `rows` rows, in this process."""
     from time import perf_counter, process_time
 
     import numpy as np

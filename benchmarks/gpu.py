@@ -1,17 +1,18 @@
-"""Measures this program on a GPU, stage by stage, with random weights of the 3b models.
+"""Benchmarks pgcli on a GPU, stage by stage, with random weights of the 3b models.
 
     python benchmarks/gpu.py --out gpu.json                  # all stages, about ten minutes
     python benchmarks/gpu.py --only turns --seconds 120
-    python benchmarks/gpu.py --tiny                          # a few seconds on a CPU: does it run?
+    python benchmarks/gpu.py --tiny                          # a smoke test on a CPU, in seconds
 
-Each stage is a process of its own, which is ended after its share of `--seconds`, so that a stage
-that fails or hangs costs only itself. What a stage has measured is in the JSON file at once, which
-is printed at the end. Programs are compared in turns, A B B A, after a batch each to warm up.
+Each stage has its own process, which is ended after its share of `--seconds`, so that a stage that
+fails or hangs costs only itself. Measurements are in the JSON file as soon as they are made, and
+are printed at the end. Programs run in turns, A B B A, after one batch each to warm up.
 
 The stages: `versions`; `files`: whole commands from photographs to rows; `parts`: products, kernels
 and the vision tower, each alone; `waits`: synchronizations, kernels and the busy share of one
-batch; `turns` of recorded, eager and plain steps and transformers, and `turns2` of the second
-generation. `pgcli bench` compares one model with transformers; `pytest -m gpu` tests the kernels.
+batch; `turns`: recorded, eager and plain steps and transformers, in turns, and `turns2` the same
+for PaliGemma 2. `pgcli bench` compares one model with transformers; `pytest -m gpu` tests the
+kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 from benchmarks.measure import ROOT, options
 
-#: The stages in their order, with their shares of the time.
+#: The stages in order, with their shares of the time.
 SHARES = {
     "versions": 0.02,
     "files": 0.36,
@@ -41,12 +42,12 @@ SHARES = {
 def main() -> None:
     args = options(
         __doc__,
-        only=str,  # this stage, with all the time
+        only=str,  # only this stage, with all the time
         seconds=600.0,  # for all stages together
         out=Path("gpu.json"),
         device="auto",
         tiny=False,
-        stage=str,  # in the process that measures it
+        stage=str,  # set in the stage's own process
     )
     if args.stage:
         from benchmarks.gpu_stages import STAGES, Setup
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def measured(stage: str, args: argparse.Namespace, seconds: float) -> Any:
-    """The names and values that a stage prints in its process, and how it ended."""
+    """The names and values that a stage prints in its process, and how the process ended."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--stage", stage, "--device", args.device]
     command += ["--tiny"] if args.tiny else []
     start = perf_counter()
@@ -78,7 +79,7 @@ def measured(stage: str, args: argparse.Namespace, seconds: float) -> Any:
             try:
                 yield json.loads(line)
             except ValueError:
-                continue  # a library printed it
+                continue  # printed by a library
         code = process.wait()
         timer.cancel()
         spent = round(perf_counter() - start, 1)

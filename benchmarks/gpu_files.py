@@ -24,7 +24,7 @@ STAGES = ("vision", "prefill", "decode")
 
 
 class Photographs(NamedTuple):
-    """A folder of JPEG files, of which so many differ; the others are links to them."""
+    """A folder of JPEG files; so many are distinct, and the others are links to them."""
 
     megapixels: str
     distinct: int
@@ -33,7 +33,7 @@ class Photographs(NamedTuple):
 
 FOLDERS = {"half": Photographs("0.5 MP", 48, 4096), "phone": Photographs("12 MP", 12, 768)}
 TINY = {name: Photographs("224 px", 3, 40) for name in FOLDERS}
-#: A folder and options by the name of the run. The first one compiles kernels.
+#: Each run's folder and options, by its name. The first run compiles kernels.
 RUNS: dict[str, tuple[str, ...]] = {
     "0.5 MP, first run": ("half",),
     "0.5 MP": ("half",),
@@ -63,7 +63,7 @@ def files(device: torch.device, *, tiny: bool) -> Iterator[tuple[str, Any]]:
 
 
 def measured(folder: Path, images: Path, options: list[str]) -> dict[str, float]:
-    """What a command's summary says, in images per second and milliseconds of a group."""
+    """A command's summary, in images per second and milliseconds of a group."""
     command = [sys.executable, "-m", "pgcli", "caption", str(images), *options]
     command += ["--max-new-tokens", "16", "--overwrite", "--quiet"]
     command += ["-o", str(folder / "rows.jsonl"), "--log-format", "json"]
@@ -81,7 +81,7 @@ def measured(folder: Path, images: Path, options: list[str]) -> dict[str, float]
 
 
 def make_photographs(folder: Path, made: Photographs) -> None:
-    """Write the files; they are drawn in processes, as one of 12 MP takes seconds."""
+    """Write the files; several processes draw them, because one of 12 MP takes seconds."""
     folder.mkdir()
     sources = [folder / f"source-{seed}" for seed in range(made.distinct)]
     with ProcessPoolExecutor(PROCESSES) as pool:

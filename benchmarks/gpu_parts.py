@@ -1,7 +1,7 @@
 """The stage `parts` of benchmarks/gpu.py: parts of a 3b model's passes, each alone.
 
-Each value is the median microseconds of a call, with TFLOP/s or GB/s where the work is counted; the
-first ones are the machine's limits.
+Each value is the median microseconds of a call, with TFLOP/s or GB/s where operations or bytes are
+known; the first values are the machine's limits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pgcli.model.cuda.fused_siglip import FusedSiglip
 from pgcli.model.siglip import SiglipVisionModel
 
 kernels = torch.ops.pgcli
-SECONDS = 0.25  # of calls of a part
-RECORDED = 10  # calls of a small part, so that their launches are not timed
+SECONDS = 0.25  # of calls for each part
+RECORDED = 10  # calls of a small part in one graph, so that launches are not timed
 FLOAT8 = torch.float8_e4m3fn
 Values = Iterator[tuple[str, Any]]
 
@@ -45,7 +45,7 @@ def drawn(device: torch.device, *shape: int, scale: float = 1.0) -> Tensor:
 def timed(
     device: torch.device, run: Callable[[], object], flop: float = 0.0, moved: float = 0.0
 ) -> dict[str, float] | str:
-    """The time of a call, of which `flop` operations and `moved` bytes are counted."""
+    """The time of a call with `flop` operations or `moved` bytes, if known."""
     try:
         microseconds = _median(device, run)
     except (RuntimeError, NotImplementedError) as error:

@@ -1,4 +1,4 @@
-"""The stages of benchmarks/gpu.py: each yields names and values as they are measured."""
+"""The stages of benchmarks/gpu.py; each yields names and values as it measures them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Lengths:
         return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
 
     def of(self, rows: int) -> tuple[int, ...]:
-        """Each row's length, always the same."""
+        """Each row's length, the same every time."""
         rng = Random(0)
         return tuple(rng.randint(self.least, self.most) for _ in range(rows))
 
@@ -86,7 +86,7 @@ class Setup:
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def config(self, generation: int, **text: int) -> dict[str, Any]:
-        """A configuration of the Hub's layout."""
+        """A configuration in the Hub's layout."""
         if not self.tiny:
             return hub_config(generation, text=text)
         return hub_config(generation, 56, TINY_TEXT | text, TINY_VISION)
@@ -109,13 +109,13 @@ class Bench:
         (folder / "config.json").write_text(json.dumps(config))
         shutil.copy(BUILTIN / "tokenizer.json", folder)
         self.model = setup.model(config, setup.dtype)
-        # on a CPU nothing is packed, so that transformers shares the weights
+        # on a CPU weights are not packed, so that transformers shares them
         if setup.device.type == "cuda":
             optimize_for_device(self.model)
         self.engine = self._engine()
 
     def _engine(self) -> InferenceEngine:
-        """An engine with the model, and with a KV cache and recorded steps of its own."""
+        """An engine with the model, and with its own KV cache and recorded steps."""
         tokenizer = Tokenizer.from_folder(self.folder)
         return InferenceEngine(self.model, tokenizer, Preprocessing(), label="random", batch_size=1)
 
@@ -131,14 +131,14 @@ class Bench:
         return BenchInputs(images, [], question, ids, lengths.of(count), batch)
 
     def computed_gb(self, batch: int, lengths: Lengths) -> float:
-        """The memory of a batch by the estimate of `--batch-size auto`; peaks are to be below."""
+        """The memory of a batch as `--batch-size auto` estimates it; peaks should be below."""
         config, itemsize = self.model.config, self.model.projector.weight.itemsize
         device = self.model.projector.weight.device.type
         new = lengths.most
         return batch_bytes(config, itemsize, batch, device=device, new_tokens=new) / 1e9
 
     def programs(self) -> dict[str, Callable[[BenchInputs], BenchRun]]:
-        """The programs that are compared."""
+        """The compared programs."""
         recorded, step_by_step, unfused = (EngineRunner(self._engine()) for _ in range(3))
         eager = partial(mock.patch.object, model_runner, "step_recorder", lambda model: None)
         plain = partial(mock.patch.object, FusedGemma, "forward", Gemma.forward)
@@ -219,7 +219,7 @@ def versions(setup: Setup) -> Values:
 
 
 def turns(setup: Setup, generation: int = 1) -> Values:
-    """Images/s of all programs in turns, with the seconds of stages, memory and equal tokens."""
+    """All programs in turns: images/s, seconds of stages, memory and equal tokens."""
     if setup.tiny:
         settings = [(2, Lengths(3, 3))]
     else:
@@ -237,7 +237,7 @@ def turns(setup: Setup, generation: int = 1) -> Values:
             for name, runs_of_program in zip(programs, runs, strict=True):
                 measured = summary(runs_of_program, runs[0][-1])
                 yield f"batch {batch}, {lengths} tokens, {name}", measured
-        if setup.device.type == "cuda":  # last, as transformers compiles for minutes
+        if setup.device.type == "cuda":  # last, because transformers compiles for minutes
             static = bench.reference(static=True).run_arrays
             batch, lengths = settings[0]
             inputs = bench.inputs(batch, batch, lengths)
@@ -283,7 +283,7 @@ def waits(setup: Setup) -> Values:
 
 
 def counting(places: Counter[str]) -> Callable[..., None]:
-    """A `showwarning` that counts the stacks of calls, from this program's outermost inwards."""
+    """A `showwarning` that counts call stacks, from pgcli's outermost call inwards."""
 
     def show(message: Any, category: type, file: str, line: int, *_: Any) -> None:
         stack = [f for f in traceback.extract_stack() if "/pgcli/" in f.filename]

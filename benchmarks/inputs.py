@@ -2,9 +2,9 @@
 
     python benchmarks/inputs.py                      # 1,000 drawings, 4 rounds
 
-S3 is the tests' server in a process of its own on this machine; its half millisecond per image is
-taken from the run's cores. Prints one JSON object: images/s of every run from its summary, each
-kind's median relative to the folder's, and whether all answers are equal.
+S3 is the tests' server in a process on this machine; its half millisecond per image uses the run's
+cores. Prints one JSON object: images/s of every run from its summary, each kind's median relative
+to the folder's, and whether all answers are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.drawings import draw
 from benchmarks.measure import ROOT, options
 
 KINDS = ("folder", "tar", "s3")
-#: Any keys are accepted; with a fixed region the client does not look it up.
+#: Any keys are accepted; a fixed region saves the client from looking it up.
 KEYS = {
     "AWS_ACCESS_KEY_ID": "any",
     "AWS_SECRET_ACCESS_KEY": "any",
@@ -73,7 +73,7 @@ def main() -> None:
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    """The address of a server that has the folder's files as S3 would."""
+    """The address of a server with the folder's files, like S3."""
     command = [sys.executable, "-c", SERVER, str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

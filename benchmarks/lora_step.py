@@ -1,16 +1,16 @@
-"""Measures an update of LoRA beside transformers with PEFT: seconds and peak memory.
+"""Compares a LoRA update with transformers and PEFT: seconds and peak memory.
 
     python benchmarks/lora_step.py --folder runs/3b            # 3b, random bfloat16 weights
 
-The checkpoint is written unless it exists. Each side is a process of its own, in the order A B B A:
+The checkpoint is written unless it exists. Each side has its own process, in the order A B B A:
 pgcli with `answer_loss` and adapters, transformers with PEFT. Both train the same adapters (rank 8,
-float32, which the first process writes) over frozen weights, on the same rows: noise as images,
+float32, written by the first process) over frozen weights, on the same rows: noise as images,
 random prompts, answers of two lengths. An update is the vision tower, the decoder, the loss of the
-answers' tokens, the backward pass, clipping and AdamW; gradient checkpointing is on for both, or
-off with --no-checkpointing.
+answers' tokens, the backward pass, clipping and AdamW; both use gradient checkpointing, or neither
+with --no-checkpointing.
 
-Prints one JSON object: for each side the median time of an update after the first one, wall and
-processor time, the peak of resident memory, and the losses, which are equal but for rounding.
+Prints one JSON object: for each side the median time of an update after the first, wall and
+processor time, the peak resident memory, and the losses, which differ only by rounding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.measure import ROOT, options, peak
 
 SIDES = ("pgcli", "transformers", "transformers", "pgcli")
 LEARNING_RATE, MAX_NORM = 1e-4, 1.0
-PROMPT_TOKENS, ANSWER_TOKENS = 8, (16, 24)  # answers of the even and the odd rows
+PROMPT_TOKENS, ANSWER_TOKENS = 8, (16, 24)  # answers of even and odd rows
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def main() -> None:
         generation=(1, 2),
         dtype=("bfloat16", "float32"),
         targets="attention",
-        rows=1,  # of an update
+        rows=1,  # in an update
         micro_batch=1,
-        steps=2,  # after the first one, of each run
+        steps=2,  # of each run, after the first
         no_checkpointing=False,
-        side=str,  # in the process that is measured
+        side=str,  # set in the measured process
     )
     if args.side:
         json.dump(measured(args), sys.stdout)
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One side's runs: the updates of all of them, without the first of each."""
+    """One side's runs: all updates except the first of each run."""
     seconds = [update for run in runs for update in run["seconds"][1:]]
     processor = [update for run in runs for update in run["processor_seconds"][1:]]
     return {
@@ -108,7 +108,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """The times and the memory of some updates by one side, in this process."""
+    """The times and the memory of one side's updates, in this process."""
     import torch
 
     torch.manual_seed(0)
@@ -128,7 +128,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def pgcli_step(args: argparse.Namespace) -> Callable[[], float]:
-    """The update as `pgcli train --method lora` makes it; its loss."""
+    """The update of `pgcli train --method lora`; returns its loss."""
     import torch
 
     from pgcli.checkpoints import weights
@@ -173,7 +173,7 @@ def pgcli_step(args: argparse.Namespace) -> Callable[[], float]:
 
 
 def transformers_step(args: argparse.Namespace) -> Callable[[], float]:
-    """The same update by transformers' model with PEFT's adapters; its loss."""
+    """The same update with transformers' model and PEFT's adapters; returns its loss."""
     import peft
     import torch
     import transformers
@@ -183,7 +183,7 @@ def transformers_step(args: argparse.Namespace) -> Callable[[], float]:
     if not args.no_checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
     config = base.config
-    config.text_config.final_logit_softcapping = None  # as PaliGemma 2 is trained
+    config.text_config.final_logit_softcapping = None  # like PaliGemma 2 in training
     model = peft.PeftModel.from_pretrained(base, args.folder / "adapter", is_trainable=True)
     patches = config.text_config.num_image_tokens or config.vision_config.num_image_tokens
     rows = Rows.random(args.rows, config.vision_config.image_size, NEWLINE)
@@ -191,7 +191,7 @@ def transformers_step(args: argparse.Namespace) -> Callable[[], float]:
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
 
     def inputs(part: slice) -> dict[str, Any]:
-        """As the processor makes them of a prefix and a suffix, padded on the right."""
+        """The processor's output for a prefix and a suffix, padded on the right."""
         both = [*zip(rows.prompts[part], rows.answers[part], strict=True)]
         length = max(len(prompt) + len(answer) for prompt, answer in both)
         columns: dict[str, list[list[int]]] = {
@@ -212,7 +212,7 @@ def transformers_step(args: argparse.Namespace) -> Callable[[], float]:
         for start in range(0, args.rows, args.micro_batch):
             part = slice(start, start + args.micro_batch)
             out = model(**inputs(part), pixel_values=rows.pixels[part].to(dtype))
-            # the mean over a part's tokens, which is that over its rows where they are equally long
+            # mean over tokens; equal to the mean over rows of equal length
             loss = out.loss * len(rows.answers[part]) / args.rows
             loss.backward()
             total += loss.item()

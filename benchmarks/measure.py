@@ -1,4 +1,4 @@
-"""What benchmarks share: options, the 3b configurations, peaks of memory, programs in turns."""
+"""Common code of the benchmarks: options, 3b configurations, peak memory, programs in turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
-PR_SET_CHILD_SUBREAPER = 36  # of Linux: a process that loses its parent becomes our child
+PR_SET_CHILD_SUBREAPER = 36  # Linux: orphaned processes become our children
 VISION = {
     "hidden_size": 1152,
     "intermediate_size": 4304,
@@ -50,9 +50,9 @@ TEXT: dict[int, dict[str, Any]] = {
 
 
 def options(documentation: str | None, **defaults: Any) -> argparse.Namespace:
-    """The options of a program: `rounds=5` is `--rounds N`, False a flag, a tuple the choices.
+    """A program's options: `rounds=5` is `--rounds N`, False a flag, a tuple the choices.
 
-    The first choice is the default; a type is the type of an option that may be missing.
+    The first choice is the default; a type stands for an optional option of that type.
     """
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=documentation, formatter_class=form)
@@ -75,7 +75,7 @@ def hub_config(
     text: Mapping[str, Any] | None = None,
     vision: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The sparse configuration of a 3b model as the Hub has it, with some values replaced."""
+    """The sparse configuration of a 3b model as on the Hub, with some values replaced."""
     decoder = TEXT[generation] | dict(text or {})
     return {
         "architectures": ["PaliGemmaForConditionalGeneration"],
@@ -89,14 +89,14 @@ def hub_config(
 
 
 def peak() -> int:
-    """The most memory that this process has had resident, in bytes."""
+    """This process's peak resident memory, in bytes."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert match
     return int(match[1]) * 1024
 
 
 class Seconds(NamedTuple):
-    """The time of a process on the clock, and that of processors, of its children too."""
+    """A process's wall time and processor time, including its children."""
 
     clock: float
     processor: float
@@ -120,7 +120,7 @@ def timed(command: Sequence[str]) -> Seconds:
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=environment, cwd=ROOT)
     seconds = perf_counter() - began
-    with suppress(ChildProcessError):  # engines end by themselves once their command has
+    with suppress(ChildProcessError):  # engines end after their command
         while True:
             os.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,13 +1,13 @@
-"""Measures what the owner of an output does for each row that its engines send.
+"""Measures the cost of the owner of an output for each row that its engines send.
 
     python benchmarks/owner.py                    # 20,000 rows of two engines
     python benchmarks/owner.py --rows 100000 --engines 8
 
-Runs are whole commands whose engines have no model and answer at once; they are forks, so that they
-start in milliseconds. Printed is a JSON object: processor time of the owner for each row while it
-receives and saves rows, rows per second of the clock, and the owner's peak of memory; medians, with
-the lowest and the highest round. The engines share the cores with the owner, which limits rows per
-second on a small machine, and not processor time.
+Runs are whole commands with engines without a model, which answer at once; engines are forks, which
+start in milliseconds. Prints a JSON object: the owner's processor time per row while it receives
+and saves rows, rows per second of wall time, and the owner's peak memory; medians, with the lowest
+and the highest round. Engines share the cores with the owner, which limits the rows per second on a
+small machine, but not the processor time.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ OPTIONS = "--model demo --no-timing --quiet --workers 0 --overwrite -o out.jsonl
 
 
 def run(engines: int) -> tuple[float, float, int]:
-    """Seconds of the clock and of the owner's processor time from start to end of its engines, and
-    its peak of memory in bytes."""
+    """Wall and processor seconds of the owner from its engines' start to their end, and its peak
+    memory in bytes."""
     words = ["caption", "rows.jsonl", "--engines", str(engines), *OPTIONS.split()]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", PROGRAM, *words]

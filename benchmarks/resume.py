@@ -1,11 +1,11 @@
-"""Measures the start of a run over a long manifest, and of one that goes on.
+"""Measures the start of a run over a long manifest, and the resume of a run.
 
     .venv/bin/python benchmarks/resume.py                  # a million rows of JSON lines
     .venv/bin/python benchmarks/resume.py --rows 100000
 
-Runs are whole commands with a pretended model. Most of the saved rows are written by this program,
-as a run would have written them. Printed are seconds, of the clock and of processor time, from the
-start of the command to its first row, and to its end where all rows are saved.
+Runs are whole commands with a pretended model. This program writes most of the saved rows, in the
+same form as a run. Prints wall and processor seconds from the command's start to its first row,
+and to its end if all rows are saved.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make_manifest(rows: int) -> None:
 
 
 def save_rows(rows: int) -> None:
-    """Add rows to the output until it has so many."""
+    """Append rows to the output until it has so many."""
     output = Path("out.jsonl")
     lines = output.read_bytes().splitlines(keepends=True)
     with output.open("wb") as file:
@@ -61,7 +61,7 @@ def save_rows(rows: int) -> None:
 def run(*, to_row: int | None) -> tuple[float, float]:
     """Seconds and processor seconds to the first row, or of a whole command.
 
-    The command is killed when the output has `to_row` rows more than that.
+    The command is killed once the output has `to_row` more rows.
     """
     begun, output, began = Path("begun"), Path("out.jsonl"), time.monotonic()
     begun.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def run(*, to_row: int | None) -> tuple[float, float]:
 
 
 def report(what: str, seconds: tuple[float, float]) -> None:
-    sys.stdout.write(f"{what}: {seconds[0]:.1f} s, {seconds[1]:.1f} s of processor time\n")
+    sys.stdout.write(f"{what}: {seconds[0]:.1f} s, {seconds[1]:.1f} s processor time\n")
     sys.stdout.flush()
 
 

@@ -3,17 +3,17 @@
     python benchmarks/several_gpus.py                            # 4,096 rows for each GPU
     python benchmarks/several_gpus.py --rows 100000 --in-all     # shared by the GPUs
 
-Scheduling, the order of rows, the queue and the feeding of workers are the program's own code. The
-model, decoding and the owner's work only take time, that of one H200 (PaliGemma 3b at 224 pixels,
-bfloat16, JPEGs of half a megapixel, 14 decoding processes a GPU). Alone it answers 467 images/s
-here. At b0eee833, where images were not staged, it answered 446 here and 438 there; threads that
-hold Python's lock, which made that 349 on another machine, are not simulated. Each engine is a
-thread with a clock of its own; one runs at a time, until it waits for the owner. Printed is a JSON
-object: images/s of one GPU and of several, as a share of so many times one, and the pauses, in
+Scheduling, row order, the queue and the feeding of workers are pgcli's own code. The model, the
+decoding and the owner's work only take time, as measured on one H200 (PaliGemma 3b at 224 pixels,
+bfloat16, JPEGs of half a megapixel, 14 decoding processes per GPU). A single GPU answers 467
+images/s here. At b0eee833, without staged images, it answered 446 here and 438 on the H200; threads
+that hold Python's lock, which reduced that to 349 on another machine, are not simulated. Each
+engine is a thread with its own clock; one runs at a time, until it waits for the owner. Prints a
+JSON object: images/s of one GPU and of several, as a share of perfect scaling, and the pauses in
 which an engine drains because it has no rows.
 
-At 10509f5b engines took chunks of 64 rows and answered each as a batch of its own: eight GPUs had
-0.78 of eight times one with 16 tokens, and 0.59 with 4 to 64, by this clock.
+At 10509f5b engines took chunks of 64 rows and answered each as a separate batch: eight GPUs reached
+0.78 of perfect scaling with 16 tokens, and 0.59 with 4 to 64, by this clock.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ from pgcli.tasks import caption
 
 GPUS = (2, 4, 8)
 STOP, WORD = 1, 5  # token ids
-LOADED = 3.0  # seconds after which models are loaded; images are decoded before
+LOADED = 3.0  # seconds to load models; images are decoded before
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of an H200 and its host, as the readers of its figures have them, and sizes."""
+    """Seconds on an H200 and its host, as measured there, and sizes."""
 
     prefill_row: float = 0.245 / 128  # with the vision tower
     shortest_prefill: float = 0.020
-    steps: tuple[float, float, float] = (1.65e-3, 2.6e-3, 3.6e-3)  # of 1, 128 and 256 rows
+    steps: tuple[float, float, float] = (1.65e-3, 2.6e-3, 3.6e-3)  # for 1, 128 and 256 rows
     launch: float = 85e-6  # the host's part of a step
-    stage: float = 12e-6  # an image is copied to pinned memory
-    take: float = 60e-6  # an image is taken, and its sequence made
-    report: float = 75e-6  # an answer is made and written
-    submit: float = 20e-6  # an item is passed to a decoding process
+    stage: float = 12e-6  # copies an image to pinned memory
+    take: float = 60e-6  # takes an image and makes its sequence
+    report: float = 75e-6  # makes and writes an answer
+    submit: float = 20e-6  # passes an item to a decoding process
     decode: float = 5e-3
     decoders: int = 14
     message: float = 0.2e-3  # from one process to another
     save: float = 40e-6  # the owner receives and saves a row
-    pipe_rows: int = 150  # in a pipe, before the engine waits
+    pipe_rows: int = 150  # in a full pipe, where the engine waits
     batch_rows: int = 256
     device: str = "cuda:0"
 
@@ -87,7 +87,7 @@ H200 = Times()
 
 
 class Workload(NamedTuple):
-    """What is asked, by the number of a row: tokens of answers and of prompts."""
+    """The workload, by row number: tokens of answers and of prompts."""
 
     tokens: Callable[[int], int]
     prompt_tokens: Callable[[int], int] = lambda row: 8
@@ -111,13 +111,13 @@ WORKLOADS = {
 
 
 class Tokens:
-    """The tokens of a pass, which are known when they are read: words, then a stop token."""
+    """A pass's tokens, which are known when they are read: words, then a stop token."""
 
     def __init__(self, rows: list[Sequence], workload: Workload):
         self._rows, self._tokens = rows, workload.tokens
 
     def __iter__(self) -> Iterator[Any]:
-        """Tokens, log-probabilities, and none of locations."""
+        """Tokens and log-probabilities, without locations."""
         return iter((self, self, None))
 
     def copy_to_host(self, rows: int) -> Tokens:
@@ -131,7 +131,7 @@ class Tokens:
 
 
 class Runner(ModelRunner):
-    """A runner whose passes take time on a device that runs ahead of the clock of its engine."""
+    """A runner with simulated passes on a device that runs ahead of its engine's clock."""
 
     def __init__(self, engine: Engine, rows: int):
         self.rows, self._grammar, self._grammar_rows = [], None, None
@@ -171,10 +171,10 @@ class Runner(ModelRunner):
 
 
 class Engine(InferenceEngine):
-    """An engine with a clock, `now`; what it sends and receives has times of this clock.
+    """An engine with a clock, `now`, which times the messages that it sends and receives.
 
-    It is also the stopwatch and the images of its runner, the input of its scheduler, and the
-    images of a worker's rows.
+    It also serves as the runner's stopwatch and images, the scheduler's input, and the images of a
+    worker's rows.
     """
 
     def __init__(self, clock: Clock, workload: Workload, times: Times):
@@ -189,13 +189,13 @@ class Engine(InferenceEngine):
         self.batch_limits, self.image_stats = BatchLimits(), ImageCacheStats()
         self._batch_size, self._budget, self._mask_decoder = times.batch_rows, None, None
         self.starts_small = times.device != "cpu"
-        self.inbox: deque[tuple[float, Work | None]] = deque()  # with the times of arrival
-        self.received: deque[tuple[float, int]] = deque()  # when so many rows left the pipe
+        self.inbox: deque[tuple[float, Work | None]] = deque()  # with arrival times
+        self.received: deque[tuple[float, int]] = deque()  # when so many rows leave the pipe
         self.wakes_at = 0.0
         self.pauses = 0
         self._given: deque[Work] = deque()
         self._in_pipe = 0
-        self._taken: deque[float] = deque()  # when the newest images were
+        self._taken: deque[float] = deque()  # when the newest images are taken
         self._submitted, self._decoders = 0.0, [0.0] * times.decoders
 
     def mark(self) -> float:
@@ -252,7 +252,7 @@ class Engine(InferenceEngine):
                 yield row, image
 
     def _receives_until(self, deadline: float) -> bool:
-        """Whether work arrives until then."""
+        """Whether work arrives by then."""
         if not self.inbox:
             self.clock.at(deadline, self)
             self.wakes_at = deadline
@@ -262,7 +262,7 @@ class Engine(InferenceEngine):
         return bool(self.inbox) and self.inbox[0][0] <= deadline
 
     def _decode(self, arrival: float) -> float:
-        """When the next image is decoded, whose work has arrived then."""
+        """When the next image is decoded, if its work has arrived by then."""
         self._submitted = max(arrival, self._submitted + self.times.submit)
         if len(self._taken) == MAX_IMAGES_AHEAD:
             self._submitted = max(self._submitted, self._taken.popleft())
@@ -271,7 +271,7 @@ class Engine(InferenceEngine):
         return decoded
 
     def answer(self, send: Callable[[Message | None], object]) -> None:
-        """Answer the rows that are sent, as a worker does."""
+        """Answer the received rows, like a worker."""
         question = caption(max_new_tokens=self.workload.limit)
         answering = SimpleNamespace(temperature=0.0, top_p=1.0, top_k=0, seed=0)
         request: Any = SimpleNamespace(question=question, answering=answering)
@@ -296,12 +296,12 @@ class Engine(InferenceEngine):
 
 
 def rows_of(message: object) -> int:
-    """The rows that a message has."""
+    """The rows in a message."""
     return len(message.rows) if isinstance(message, RowsAnswered) else 0
 
 
 class Clock:
-    """Runs engines until all of them wait, then goes on to the next event; `now` is the owner's."""
+    """Runs engines until all wait, then moves to the next event; `now` is the owner's clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -328,12 +328,12 @@ class Clock:
         self._due.append(engine)
 
     def at(self, time: float, engine: Engine, message: tuple[Any] | None = None) -> None:
-        """Note that a message arrives, or that an engine has waited long enough."""
+        """Schedule the arrival of a message, or the end of an engine's wait."""
         self._count += 1
         heappush(self._events, (time, self._count, engine, message))
 
     def pause(self, engine: Engine) -> None:
-        """Let others run; called in the thread of an engine that waits."""
+        """Let other engines run; called in the thread of an engine that waits."""
         turn = self._turns[engine]
         self._owner.release()
         turn.acquire()
@@ -343,7 +343,7 @@ class Clock:
             self._due.append(engine)
 
     def next(self) -> tuple[Engine, Message | None]:
-        """The message that arrives next, and the engine that sent it."""
+        """The next message to arrive, and the engine that sent it."""
         while True:
             while self._due:
                 if turn := self._turns.get(self._due.pop(0)):
@@ -360,7 +360,7 @@ class Clock:
 
 
 class SimulatedWorker:
-    """An engine as its owner has it."""
+    """The owner's view of an engine."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -384,7 +384,7 @@ class SimulatedWorker:
 
 
 class SimulatedWorkers(Workers):
-    """The owner's loop over engines of a clock."""
+    """The owner's loop over simulated engines."""
 
     def __init__(self, queue: WorkQueue, engines: list[Engine], clock: Clock):
         super().__init__(queue, lambda: False)
@@ -404,7 +404,7 @@ class SimulatedWorkers(Workers):
 
 
 class Result(NamedTuple):
-    """Images per second, the share of time in which GPUs compute, and how often one had no work."""
+    """Images per second, the busy share of the GPUs, and how often one had no work."""
 
     rate: float
     busy: float
@@ -412,7 +412,7 @@ class Result(NamedTuple):
 
 
 def alone(rows: int, workload: Workload, times: Times = H200) -> Result:
-    """A GPU whose rows are saved by its own process."""
+    """A GPU with a process that saves its own rows."""
     engine = Engine(Clock(), workload, times)
     engine.inbox += [(0.0, Work(range(rows))), (0.0, None)]
 
@@ -425,7 +425,7 @@ def alone(rows: int, workload: Workload, times: Times = H200) -> Result:
 
 
 def several(gpus: int, rows: int, workload: Workload, times: Times = H200) -> Result:
-    """GPUs that share rows."""
+    """GPUs that share all rows."""
     clock = Clock()
     engines = [Engine(clock, workload, times) for _ in range(gpus)]
     queue = WorkQueue([Work(range(rows))], workers=gpus, size=range_rows(rows))

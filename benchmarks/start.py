@@ -1,14 +1,14 @@
-"""Measures the time from process start to captions in a file, next to transformers.
+"""Measures the time from process start to captions in a file, compared with transformers.
 
     python benchmarks/start.py                       # 8 drawings, 5 rounds
     python benchmarks/start.py --model runs/3b --images 1
     python benchmarks/start.py --images 4000 --engines 2 --rounds 3
 
-All programs get the same files, of more than 1,000 some repeatedly, and run in turns in fresh
-processes. transformers' program follows its documentation, with the dtype of this code and token
-types that make prompts bidirectional. With `--engines`, a third program has so many engines, and
-the first has one, on all cores. Prints one JSON object: seconds of every run on the clock and of
-processors, the ratios of medians, and how many captions agree.
+All programs get the same files, repeated beyond 1,000, and run in turns in fresh processes.
+transformers' program follows its documentation, with pgcli's dtype and with token types that make
+prompts bidirectional. With `--engines`, a third program has so many engines, and the first has one,
+on all cores. Prints one JSON object: wall and processor seconds of every run, the ratios of
+medians, and how many captions agree.
 """
 
 from __future__ import annotations

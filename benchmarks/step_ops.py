@@ -1,14 +1,14 @@
 """Counts the kernel launches of a 3b model's passes on a GPU, without one: on meta tensors.
 
-    python benchmarks/step_ops.py --rows 64        # and which operations those of a step are
+    python benchmarks/step_ops.py --rows 64        # and lists a step's operations
 
-A launch is an operation of PyTorch that computes or moves values. Not counted are views, which only
-change shapes and strides and are counted on their own, and allocations. A fused kernel, an operator
-of `pgcli`, is one launch, decode attention two, as its slots may be split; scaled dot product
-attention is one, as it runs on a GPU. A step is what every new token of a batch takes: the cache's
-next slots, all layers, the logits and the choice of the token with its log-probability. Conversions
-to the dtype that a tensor has are no operations. Softcapped attention of a prefill is counted as it
-is computed without FlexAttention.
+A launch is a PyTorch operation that computes or moves values. Views, which only change shapes and
+strides, are counted separately, and allocations are not counted. A fused kernel, an operator of
+`pgcli`, is one launch; decode attention is two, as its slots may be split; scaled dot product
+attention is one, as on a GPU. A step is all the work for one new token of a batch: the cache's next
+slots, all layers, the logits and the choice of the token with its log-probability. Conversions to a
+tensor's own dtype do not count. A prefill's softcapped attention is counted as without
+FlexAttention.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 
 PROMPT_TOKENS = 16
-#: Operators that are more than one kernel: attention over few rows is split and merged.
+#: Operators with more than one kernel: attention over few rows is split and merged.
 KERNELS = {"pgcli::attend": 2}
 ALLOCATIONS = {
     *("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"),
@@ -41,7 +41,7 @@ ALLOCATIONS = {
 
 
 class LaunchCounter(TorchDispatchMode):
-    """Counts the operations that run while it is entered, by name: launches and views."""
+    """Counts the operations that run within it, by name: launches and views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class LaunchCounter(TorchDispatchMode):
         name = function.overloadpacket._qualified_op_name
         result = function(*args, **(kwargs or {}))
         if not any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves(result)):
-            return result  # a number, or a tensor of the host
+            return result  # a number, or a tensor on the host
         if function.is_view:
             self.views[name] += 1
         elif name not in ALLOCATIONS:
@@ -73,7 +73,7 @@ class LaunchCounter(TorchDispatchMode):
 
 
 class _AttentionAsOne(TorchFunctionMode):
-    """Counts attention as one launch: on meta tensors it would be a dozen operations."""
+    """Counts attention as one launch; on meta tensors it would be a dozen operations."""
 
     def __init__(self, launches: Counter[str]):
         super().__init__()
@@ -91,7 +91,7 @@ class _AttentionAsOne(TorchFunctionMode):
 
 
 def meta_model(generation: int, resolution: int = 224, quantize: str = "none") -> PaliGemma:
-    """The 3b model of a generation in bfloat16, without weights, as it is on a GPU."""
+    """The 3b model of a generation in bfloat16 without weights, optimized as on a GPU."""
     model = empty_model(parse_config(hub_config(generation, resolution))).to(torch.bfloat16)
     if quantize != "none":
         quantize_mlps(model)
@@ -101,7 +101,7 @@ def meta_model(generation: int, resolution: int = 224, quantize: str = "none") -
 
 @torch.no_grad()  # in inference mode, conversions would look like views
 def count_prefill(model: PaliGemma, rows: int) -> LaunchCounter:
-    """The operations of a prefill of `rows` rows with prompts equally long."""
+    """The operations of a prefill of `rows` rows with prompts of equal length."""
     config, cache = model.config, model.kv_cache(rows, fixed_shape=True)
     patch_BPD = torch.zeros(
         rows, config.image_tokens, config.decoder.width, dtype=torch.bfloat16, device="meta"
@@ -114,7 +114,7 @@ def count_prefill(model: PaliGemma, rows: int) -> LaunchCounter:
 
 @torch.no_grad()
 def count_step(model: PaliGemma, rows: int, sampling: SamplingParams = GREEDY) -> LaunchCounter:
-    """The operations of a decode step of `rows` rows, after the prefill of their prompts."""
+    """The operations of a decode step of `rows` rows, after their prefill."""
     config, device = model.config, torch.device("meta")
     vocabulary = OutputVocabulary(config.decoder.vocab_size, config.image_token_id, (1,))
     sampler = Sampler(sampling, vocabulary, max_rows=rows, device=device)

@@ -1,7 +1,7 @@
-"""Quality of the built-in towers on 1,000 drawings that they were not trained on.
+"""Quality of the built-in towers on 1,000 drawings outside their training data.
 
-Retrieval among 100 distinct drawings, labels without training, and changed copies of drawings found
-by a threshold: `python benchmarks/towers_quality.py`, or with `--model` other towers.
+Retrieval among 100 distinct drawings, zero-shot labels, and changed copies of drawings found by a
+threshold: `python benchmarks/towers_quality.py`, or with `--model` for other towers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pgcli.records import Item
 from pgcli.towers.engine import EmbeddingEngine
 from pgcli.towers.loader import open_towers
 
-GROUP = 100  # drawings among which one is found
+GROUP = 100  # candidates in a retrieval
 PRECISION = 0.95
 SHAPE_TEMPLATE, COLOUR_TEMPLATE = "a photo of a {label}", "a {label} shape"
 CHANGES = ("turned", "scaled", "recompressed", "all three")
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def encode(engine: EmbeddingEngine, images: Iterable[Image.Image]) -> np.ndarray:
-    """The vectors of images (N, D), decoded from PNG files as the commands decode them."""
+    """The vectors of images (N, D), from PNG files and decoded as by the commands."""
     decoder = ImageDecoder(engine.spec)
 
     def stream() -> Iterator[tuple[int, Any]]:
@@ -60,7 +60,7 @@ def encode(engine: EmbeddingEngine, images: Iterable[Image.Image]) -> np.ndarray
 def retrieval(
     engine: EmbeddingEngine, scenes: Sequence[Scene], image_ND: np.ndarray
 ) -> dict[str, Any]:
-    """Recall at 1 in both directions, within groups of drawings of which no two are alike."""
+    """Recall at 1 in both directions, within groups of drawings that all differ."""
     to_image, to_text = [], []
     for group in distinct_groups(scenes):
         text_ND = engine.encode_texts([caption(scenes[index]) for index in group])
@@ -92,7 +92,7 @@ def distinct_groups(scenes: Sequence[Scene]) -> Iterator[list[int]]:
 def labels(
     engine: EmbeddingEngine, scenes: Sequence[Scene], image_ND: np.ndarray
 ) -> dict[str, Any]:
-    """Accuracy of the shape and of the colour, of drawings whose objects share it."""
+    """Accuracy of the shape and of the colour, on drawings where all objects share it."""
     shapes = [{drawn.shape for drawn in scene.objects} for scene in scenes]
     colours = [{drawn.colour for drawn in scene.objects} for scene in scenes]
     return {
@@ -117,7 +117,7 @@ def accuracy(
 
 
 def changed(image: Image.Image, scene: Scene, kinds: Sequence[str]) -> Image.Image:
-    """A copy of the drawing with the change of its turn."""
+    """A copy of the drawing with one of the CHANGES, by its index."""
     rng = Random(f"copy {scene.seed}")
     kind = kinds[scene.seed % len(kinds)]
     if kind in ("turned", "all three"):
@@ -138,7 +138,7 @@ def changed(image: Image.Image, scene: Scene, kinds: Sequence[str]) -> Image.Ima
 def duplicates(
     image_ND: np.ndarray, copy_ND: np.ndarray, scenes: Sequence[Scene]
 ) -> dict[str, Any]:
-    """Precision and recall of pairs above a threshold that is chosen on the first half."""
+    """Precision and recall of pairs above a threshold that the first half determines."""
     half = len(scenes) // 2
     threshold = choose_threshold(*pair_scores(image_ND[:half], copy_ND[:half]))
     cosines, is_copy = pair_scores(image_ND[half:], copy_ND[half:])
@@ -157,14 +157,14 @@ def duplicates(
 
 
 def pair_scores(image_ND: np.ndarray, copy_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cosines of all pairs of drawings and copies, and which pairs are a drawing's copy."""
+    """The cosines of all pairs of drawings and copies, and which pairs match."""
     every = np.concatenate([image_ND, copy_ND])
     first, second = np.triu_indices(len(every), k=1)
     return (every @ every.T)[first, second], second - first == len(image_ND)
 
 
 def choose_threshold(cosines: np.ndarray, is_copy: np.ndarray) -> float:
-    """The lowest threshold above which the share of copies is at least PRECISION."""
+    """The lowest threshold above which the share of true copies is at least PRECISION."""
     order = np.argsort(-cosines)
     precision = np.cumsum(is_copy[order]) / np.arange(1, len(order) + 1)
     last = np.flatnonzero(precision >= PRECISION)

@@ -1,10 +1,10 @@
-"""Draws hearts, which the built-in model has never seen, with labels to train and to measure.
+"""Draws hearts, which the built-in model has never seen, with labels for training and evaluation.
 
     python -m examples.new_shape runs/hearts [DRAWINGS]
 
 writes 60 drawings with hearts, and four times as many of known shapes, with prompts and answers
 (`train.jsonl`); 60 others with questions (`questions.jsonl`) and boxes (`boxes.jsonl`); and 60
-drawings of known shapes (`known.jsonl`), which show what was forgotten.
+drawings of known shapes (`known.jsonl`), to measure forgetting.
 docs/how-to/train-a-lora.md trains with them.
 """
 
@@ -26,11 +26,11 @@ from examples.demo_model.scenes import EXAMPLE_SEEDS, OUTLINES, SHAPES, Scene, r
 
 HEART = "heart"
 DRAWINGS = 60
-#: Drawings by their use: none is in two of them, or in the training data of the built-in model.
+#: Drawings by their use, without overlap with each other or with the model's training data.
 TRAIN, NEW, KNOWN = (EXAMPLE_SEEDS[start : start + DRAWINGS] for start in (100, 200, 300))
 REHEARSED = EXAMPLE_SEEDS[400 : 400 + 4 * DRAWINGS]
-REHEARSED_ROWS = 4  # of each of these drawings
-HEART_RATE = 0.35  # of objects behind the first
+REHEARSED_ROWS = 4  # of rehearsal for each of these drawings
+HEART_RATE = 0.35  # of objects after the first
 
 OUTLINES[HEART] = []  # x = 16 sin³ t, y = 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t
 for t in (math.tau * step / 72 for step in range(72)):
@@ -39,7 +39,7 @@ for t in (math.tau * step / 72 for step in range(72)):
 
 
 def with_hearts(seed: int) -> Scene:
-    """The drawing of a seed, with hearts in place of some of its objects; of some drawings none."""
+    """The drawing of a seed, with hearts in place of some objects; some drawings have none."""
     scene, rng = Scene.from_seed(seed), Random(f"hearts {seed}")
     has_hearts, objects = rng.random() < 0.8, [*scene.objects]
     for number, drawn in enumerate(objects):
@@ -54,7 +54,7 @@ def caption(scene: Scene, prompt: str = "caption en") -> Example:
 
 
 def training_rows(image: str, scene: Scene) -> list[dict[str, Any]]:
-    """Rows about a drawing: captions, questions and detections; of nothing, they have no boxes."""
+    """Rows about a drawing: captions, questions and detections; absent labels have no boxes."""
     rng = Random(scene.seed)
     first, second = questions.draw_examples(scene, rng), questions.draw_examples(scene, rng)
     examples = [
@@ -71,7 +71,7 @@ def training_rows(image: str, scene: Scene) -> list[dict[str, Any]]:
 
 
 def question_rows(image: str, scene: Scene, about: str = "") -> list[dict[str, Any]]:
-    """The caption and questions with their true answers, of those that name a shape."""
+    """The caption, and the questions that name a shape, with their true answers."""
     asked = [x for x in questions.eval_examples(scene) if x.kind in QUESTIONS]
     if about:
         exists = any(drawn.shape == about for drawn in scene.objects)
@@ -95,7 +95,7 @@ def box_row(image: str, scene: Scene) -> dict[str, Any]:
 
 
 def drawn(folder: Path, scenes: Iterable[Scene]) -> Iterator[tuple[str, Scene]]:
-    """Each scene, drawn into the folder, after the path from the folder above."""
+    """Draw each scene into the folder; yields it with its path from the parent folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, scene in enumerate(scenes):
         name = f"{folder.name}/{number:02}.png"

@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "epochs and steps both say",
     ),
     "load": (lambda: pgcli.load("no-such-model"), "name a folder with config.json"),
-    "quantize": (lambda: pgcli.load("demo", quantize="fp8", device="cpu"), 'quantize="fp8" is'),
+    "quantize": (lambda: pgcli.load("demo", quantize="fp8", device="cpu"), 'quantize="fp8" needs'),
 }
 
 

@@ -4,12 +4,12 @@
     torchrun --nproc-per-node 2 -m examples.demo_model runs
     python -m examples.demo_model runs --phase vision --steps 100 --batch-size 4
 
-Each phase of phases.toml has a folder in `runs`; that of the model is `runs/demo`. The last command
-tries one phase, after those that it begins with.
+Each phase of phases.toml has a folder in `runs`; the model's is `runs/demo`. The last command tries
+one phase, after the phases that it starts from.
 
-The shipped weights were made in these phases, by two processes, with the code of commit 7d19615f.
-That code also learned the tokenizer and the codes of masks, which are taken from the shipped model
-here, and it added up the rows of an update in another order.
+Two processes made the shipped weights in these phases, with the code of commit 7d19615f. That code
+also learned the tokenizer and the mask codes, which now come from the shipped model, and it summed
+the rows of an update in another order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PHASES = {name: Phase(**values) for name, values in tomllib.loads(FILE.read_text
 
 
 def make(runs: Path, name: str, phase: Phase, processes: Processes) -> None:
-    """Train a phase, whose folder is in `runs` as are those of the phases that it begins with."""
+    """Train a phase; its folder and the folders of earlier phases are in `runs`."""
     folder, state = runs / name, runs / name / "state"
     state.mkdir(parents=True, exist_ok=True)
     earlier = [runs / weights for weights in phase.weights]
@@ -59,12 +59,12 @@ def make(runs: Path, name: str, phase: Phase, processes: Processes) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m examples.demo_model")
-    parser.add_argument("runs", type=Path, help="folder of the phases' folders")
-    parser.add_argument("--phase", choices=PHASES, help="the only one")
-    parser.add_argument("--steps", type=int, help="in place of each phase's own number")
-    parser.add_argument("--batch-size", type=int, help="in place of each phase's own")
+    parser.add_argument("runs", type=Path, help="folder for the phases' folders")
+    parser.add_argument("--phase", choices=PHASES, help="train only this phase")
+    parser.add_argument("--steps", type=int, help="overrides the steps of each phase")
+    parser.add_argument("--batch-size", type=int, help="overrides the batch size of each phase")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the other processor draws
+    torch.set_num_threads(1)  # the other core draws
     with joined_processes("cpu") as joined:
         for name in [arguments.phase] if arguments.phase else PHASES:
             phase = PHASES[name]

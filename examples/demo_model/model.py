@@ -1,7 +1,7 @@
-"""The built-in model as its training begins, and the head that trains its vision tower directly.
+"""The built-in model at the start of training, and a head that trains its vision tower directly.
 
-The tower learns shapes, colours and positions from patches in minutes, and from answers in hours.
-The head is discarded after training.
+The tower learns shapes, colours and positions from patches in minutes, from answers in hours. The
+head is discarded after training.
 
 B images · P patches of an image · N patches of all · D width · X values or targets of a patch
 """
@@ -28,12 +28,12 @@ from pgcli.model.paligemma import PaliGemma
 
 PATCH_HEAD = "patch_head.safetensors"
 SIDES = 4
-THIRDS = 3  # of a patch's width, each with a letter
+THIRDS = 3  # of a patch's width, one letter each
 #: The columns of targets: shape and colour from 1, 0 for none; the background; the object's sides,
 #: distances from the patch's centre in fractions of the image: up, left, down and right; the
 #: letters, from 1, in the middle of each third of the patch; their places in the word, from 1.
 COLUMNS = [1, 1, 1, SIDES, THIRDS, THIRDS]
-EMPTY_WEIGHT = 0.2  # of patches without an object, which are the majority
+EMPTY_WEIGHT = 0.2  # for patches without an object, the majority
 
 
 class DemoLearner(nn.Module):
@@ -46,11 +46,10 @@ class DemoLearner(nn.Module):
 
     @classmethod
     def load(cls, *folders: Path) -> DemoLearner:
-        """The model and the head of an earlier run, or the mean of those of several runs.
+        """The model and the head of an earlier run, or the mean of several runs.
 
-        What a run learned last from a few rows is noise, of which the mean has less, while its loss
-        is no higher, as long as the runs are near each other (Izmailov et al., 2018,
-        arXiv:1803.05407).
+        The last updates from a few rows are noise, which averaging reduces; the loss does not rise
+        as long as the runs are near each other (Izmailov et al., 2018, arXiv:1803.05407).
         """
         learners = []
         for folder in folders:
@@ -73,9 +72,9 @@ class DemoLearner(nn.Module):
 def new_model(config: PaliGemmaConfig, pixels_BCRR: Tensor, seed: int = 0) -> PaliGemma:
     """A model with random weights that keep the variance of activations.
 
-    The embedding of patches whitens those of the images; the query weights of the vision tower are
-    its key weights too, so that a patch first attends to similar patches (Trockman and Kolter,
-    "Mimetic Initialization of Self-Attention Layers", 2023).
+    The patch embedding whitens the patches of images; the vision tower's query weights are also its
+    key weights, so that a patch first attends to similar patches (Trockman and Kolter, "Mimetic
+    Initialization of Self-Attention Layers", 2023).
     """
     model, generator = PaliGemma(config), torch.Generator().manual_seed(seed)
     depths = {"vision": config.vision.depth, "decoder": config.decoder.depth}
@@ -100,7 +99,7 @@ def new_model(config: PaliGemmaConfig, pixels_BCRR: Tensor, seed: int = 0) -> Pa
 def whiten_patches(embedding: nn.Conv2d, pixels_BCRR: Tensor) -> None:
     """Make the embedding the principal components of the images' patches, with equal variances.
 
-    The thin strokes of letters, which are a small part of the variance, are then as large as areas.
+    The thin strokes of letters, a small part of the variance, then weigh as much as areas.
     """
     size = embedding.kernel_size[0]
     columns = nn.functional.unfold(pixels_BCRR.double(), size, stride=size)
@@ -143,7 +142,7 @@ def patch_targets(scene: Scene, patches_per_side: int) -> Tensor:
         target_PX[inside, 3 : 3 + SIDES] = side_P4[inside]
     cells = numpy.zeros((2, patches_per_side, patches_per_side * THIRDS))
     centre_x = (numpy.arange(patches_per_side * THIRDS) + 0.5) / (patches_per_side * THIRDS)
-    for word in scene.words:  # in the rows of patches that have its middle or lie within it
+    for word in scene.words:  # in rows of patches that contain its middle or lie within it
         top, bottom = word.top / scene.height, word.y / scene.height
         is_word = (centre > top) & (centre < bottom)
         is_word[int((top + bottom) / 2 * patches_per_side)] = True
@@ -164,7 +163,7 @@ class PatchHead(nn.Module):
         letters, places = THIRDS * (len(LETTERS) + 1), THIRDS * (MAX_LETTERS + 1)
         self.sizes = [len(SHAPES) + 1, len(COLOURS) + 1, len(BACKGROUNDS), SIDES, letters, places]
         self.read = nn.Linear(width, sum(self.sizes))
-        nn.init.zeros_(self.read.weight)  # not random, so that a run follows from its seed
+        nn.init.zeros_(self.read.weight)  # not random, so that the seed determines a run
         nn.init.zeros_(self.read.bias)
 
     def loss(self, patch_BPD: Tensor, target_BPX: Tensor) -> Tensor:
@@ -184,7 +183,7 @@ class PatchHead(nn.Module):
 
 
 def _class_loss(logits: Tensor, true: Tensor, first_weight: float = EMPTY_WEIGHT) -> Tensor:
-    """Cross-entropy of all columns of a kind; class 0 has a weight of its own."""
+    """Cross-entropy of all columns of a kind; class 0 has its own weight."""
     classes = logits.shape[-1] // true.shape[-1]
     weight = torch.ones(classes)
     weight[0] = first_weight

@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 MOMENTUM = 0.95
-UPDATE_RMS = 0.2  # of the values of AdamW's updates, in units of the learning rate
+UPDATE_RMS = 0.2  # RMS of AdamW's updates, in units of the learning rate
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, in which the momentum of matrices with weight decay is orthogonalized.
+    """AdamW with orthogonalized momentum for matrices with weight decay.
 
-    Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the updates are
-    as large as AdamW's, by Liu et al., "Muon is scalable for LLM training", 2025.
+    Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; scaled to the
+    size of AdamW's updates as in Liu et al., "Muon is scalable for LLM training", 2025.
     """
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update the parameters that have a gradient; those of matrices are then dropped."""
+        """Update the parameters that have a gradient; gradients of matrices are then dropped."""
         for group in self.param_groups:
             for weight in group["params"] if group["name"] == "decayed" else ():
                 if weight.ndim != 2 or weight.grad is None:

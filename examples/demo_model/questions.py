@@ -1,4 +1,4 @@
-"""What is asked about a drawing, and the answers: captions, boxes, masks, questions and words."""
+"""Prompts about a drawing and their answers: captions, boxes, masks, questions and words."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from pgcli.parsing import detection_text
 #: A shape, a colour, or both; (None, None) describes every object.
 Phrase = tuple[str | None, str | None]
 QuestionAnswer = tuple[str, str]
-#: The codes of each shape in each multiple of 4 degrees, by the encoder beside the shipped decoder.
+#: The codes of each shape at each multiple of 4 degrees, from the shipped decoder's encoder.
 MASK_CODES = json.loads(Path(__file__).with_name("mask_codes.json").read_text())
 
 NUMBERS = ("no", "one", "two", "three", "four")
 CAPTION_PREFIXES = ("caption en",) * 8 + ("cap en", "describe en")
 
-#: How often each kind of example is drawn; kinds without a rate are always.
+#: How often each kind of example is drawn; kinds without a rate are always drawn.
 KIND_RATES = {"background": 0.4, "ocr": 0.08}
-#: Of 100 detections or masks, those with one, two and three labels, and the rate of absent labels.
+#: Of 100 detections or masks, how many have one, two and three labels; the rate of absent labels.
 LABELS = ((50, 34, 16), 0.28)
 TRAINING_LABELS = ((20, 40, 40), 0.4)
 MASK_LABELS = ((70, 25, 5), 0.2)
-ANY_SHAPES_RATE = 0.4  # of the detections that are added for training: labels `star ; circle`
+ANY_SHAPES_RATE = 0.4  # of the extra detections for training: labels `star ; circle`
 # large counts are rare in the scenes, so they are sampled more often
 COUNT_WEIGHTS = (3, 2, 5, 12, 30)
-MIN_SIDE_RATIO = 1.35  # of the distances along both axes, for the side to be unambiguous
+MIN_SIDE_RATIO = 1.35  # of the distances along both axes, so that the side is unambiguous
 
 COLOUR_WORDS = ("colour", "color")
 SHAPE_WORDS = ("shape", "object", "thing")
@@ -61,12 +61,12 @@ class Example:
 
 
 def eval_examples(scene: Scene) -> list[Example]:
-    """The examples that a model is evaluated on, always the same for a scene.
+    """The evaluation examples of a scene, always the same.
 
-    One caption, each kind of question that has an answer, a detection of an object of the scene,
-    one of an object that may be absent, and one of several labels.
+    One caption, each kind of question that has an answer, and three detections: of an object in
+    the scene, of one that may be absent, and of several labels.
     """
-    rng = Random(f"exam {scene.seed}")  # another text would draw other examples
+    rng = Random(f"exam {scene.seed}")  # another text would draw different examples
     present = sorted(phrase_counts(scene), key=str)
     maybe = absent_phrase(scene, rng) if rng.random() < 0.5 else rng.choice(present)
     questions = question_examples(list(QUESTIONS), scene, rng)
@@ -89,10 +89,10 @@ def draw_examples(scene: Scene, rng: Random) -> list[Example]:
 
 
 def training_examples(scene: Scene, rng: Random) -> list[Example]:
-    """Examples of a drawing in random order; the ones that must not be left out come first.
+    """Examples of a drawing in random order; the essential ones come first.
 
-    Those are the word, if the drawing has one, or else a caption, a detection with several labels,
-    and in half of the drawings masks.
+    Essential are the word, if the drawing has one, or else a caption, a detection with several
+    labels, and for half of the drawings masks.
     """
     if not scene.objects:
         return [ocr_example(scene), Example("background", *which_background(scene, rng))]
@@ -146,7 +146,7 @@ def boxes_example(labels: Sequence[Phrase], scene: Scene, kind: str = "detect") 
 
 
 def mask_codes(drawn: SceneObject) -> list[int]:
-    """The codes of the object's mask, of the nearest tilt that has some."""
+    """The codes of the object's mask, for the nearest tilt with codes."""
     codes: list[int] = MASK_CODES[drawn.shape][str(4 * round(drawn.tilt / 4))]
     return codes
 
@@ -166,9 +166,9 @@ def matching(
 def random_phrases(
     scene: Scene, rng: Random, counts: Sequence[int] = LABELS[0], absent: float = LABELS[1]
 ) -> list[Phrase]:
-    """One to three labels, how often is in `counts`, each absent at the rate `absent`.
+    """One to three labels with the frequencies `counts`, each absent at the rate `absent`.
 
-    Labels that describe the same object are not combined, since the answers would only be longer.
+    Labels of the same object are not combined, because that would only lengthen the answers.
     """
     labels: list[Phrase] = []
     for _ in range(rng.choices((1, 2, 3), counts)[0]):
@@ -180,7 +180,7 @@ def random_phrases(
 
 
 def phrase_counts(scene: Scene) -> dict[Phrase, int]:
-    """The number of objects that each phrase describes, for phrases that describe at least one."""
+    """The number of objects that match each phrase, for phrases that match at least one."""
     numbers: dict[Phrase, int] = {}
     for drawn in scene.objects:
         for shape in (drawn.shape, None):
@@ -216,7 +216,7 @@ def matches(phrase: Phrase, drawn: SceneObject) -> bool:
 
 
 def article(words: str) -> str:
-    """The words with `a` or `an` before them."""
+    """The words with `a` or `an`."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
@@ -244,7 +244,7 @@ def how_many(scene: Scene, rng: Random) -> QuestionAnswer:
 
 
 def which_colour(scene: Scene, rng: Random) -> QuestionAnswer | None:
-    """The colour of the objects of a shape, if all of them have the same."""
+    """The colour of the objects of a shape, if they share it."""
     of_shape: dict[str, list[str]] = {}
     for drawn in scene.objects:
         of_shape.setdefault(drawn.shape, []).append(drawn.colour)
@@ -273,7 +273,7 @@ def which_shape(scene: Scene, rng: Random) -> QuestionAnswer | None:
 
 
 def where(scene: Scene, rng: Random) -> QuestionAnswer | None:
-    """The side of one object on which another is."""
+    """On which side of an object another object is."""
     pair = _pair(scene, rng)
     if pair is None:
         return None
@@ -284,7 +284,7 @@ def where(scene: Scene, rng: Random) -> QuestionAnswer | None:
 def is_on_side(scene: Scene, rng: Random) -> QuestionAnswer | None:
     """Whether an object is on a side of another; half of the answers are yes.
 
-    A question whose answer is no asks for the opposite side.
+    Questions with the answer no ask for the opposite side.
     """
     pair = _pair(scene, rng)
     if pair is None:
@@ -333,7 +333,7 @@ QUESTIONS: dict[str, Callable[[Scene, Random], QuestionAnswer | None]] = {
 
 
 def question_examples(kinds: Sequence[str], scene: Scene, rng: Random) -> list[Example]:
-    """Questions of the kinds that have an answer, in random styles."""
+    """Questions of the kinds that have an answer here, in random styles."""
     pairs = ((kind, QUESTIONS[kind](scene, rng)) for kind in kinds)
     return [Example(kind, vary_style(pair[0], rng), pair[1]) for kind, pair in pairs if pair]
 
@@ -348,9 +348,9 @@ def vary_style(question: str, rng: Random) -> str:
 
 
 def _pair(scene: Scene, rng: Random) -> tuple[str, str, str] | None:
-    """Unique phrases of two objects, and the side of the second on which the first is."""
+    """Unique phrases for two objects, and the side of the second on which the first is."""
     numbers = phrase_counts(scene)
-    called = {}  # by the number of an object: a phrase that describes no other one
+    called = {}  # by an object's number, a phrase that describes only it
     for number, drawn in enumerate(scene.objects):
         phrases: list[Phrase] = [(drawn.shape, drawn.colour)] * 2
         phrases += [(drawn.shape, None), (None, drawn.colour)]
@@ -369,7 +369,7 @@ def _pair(scene: Scene, rng: Random) -> tuple[str, str, str] | None:
 def _side(scene: Scene, a: RelativeBox, b: RelativeBox) -> str | None:
     """The side of `b` on which `a` is, or None if it is ambiguous.
 
-    The answer must hold at the drawing's own aspect ratio and at the square one of the model.
+    The answer must hold at the drawing's own aspect ratio and at the model's square one.
     """
     right = (a.xmin + a.xmax - b.xmin - b.xmax) / 2
     down = (a.ymin + a.ymax - b.ymin - b.ymax) / 2

@@ -1,4 +1,4 @@
-"""Random drawings of coloured shapes and of words, each of which follows from its seed alone."""
+"""Random drawings of coloured shapes and words; each depends only on its seed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Point = tuple[float, float]
 EVAL_SEEDS = range(0, 1_000)
 #: Drawings for validation; never used in training.
 VALIDATION_SEEDS = range(10_000, 12_000)
-#: Drawings of `examples/images` and `examples/words`, and of `examples/new_shape.py`.
+#: Drawings for `examples/images`, `examples/words` and `examples/new_shape.py`.
 EXAMPLE_SEEDS = range(20_000, 21_000)
-#: Drawings whose texts the tokenizers were trained on.
+#: Drawings with the training texts of the tokenizers.
 TOKENIZER_SEEDS = range(30_000, 34_000)
-#: Drawings for training: more than any run needs.
+#: Drawings for training, more than any run needs.
 TRAINING_SEEDS = range(1_000_000, 1_000_000_000)
 
 SHAPES = ("circle", "square", "triangle", "star", "cross")
@@ -39,7 +39,7 @@ COLOURS: Mapping[str, Rgb] = {
 }
 BACKGROUNDS: Mapping[str, Rgb] = {"white": (247,) * 3, "grey": (135,) * 3, "black": (10,) * 3}
 
-JITTER = 8  # levels of 255 by which a channel may differ from the named colour
+JITTER = 8  # levels of 255: how much a channel may differ from the named colour
 LONGER_SIDE = (360, 720)  # pixels
 MIN_ASPECT = 0.6  # the shorter side over the longer
 RADIUS = (0.14, 0.24)  # of the shorter side
@@ -55,10 +55,10 @@ MIN_LETTER = 8 / 112  # of the drawing: width and height of the smallest letters
 MEAN_ADVANCE = 0.7  # of a capital letter, in sizes of the font
 MAX_WORD_WIDTH = 0.94
 MAX_LETTER_HEIGHT = 0.3
-MIN_SHARE = 0.6  # of the largest size in which a word fits
-MAX_LINE_SCALE = 2.5  # of the letters of a page, over the smallest ones
+MIN_SHARE = 0.6  # of the largest size that fits
+MAX_LINE_SCALE = 2.5  # letters of a page, relative to the smallest
 MIN_CONTRAST = 70  # levels of 255 between the word's brightness and the background's
-OBJECTS_BESIDE = ((0, 1, 2, 3), (3, 4, 3, 1))  # a word: how many there are, and how often
+OBJECTS_BESIDE = ((0, 1, 2, 3), (3, 4, 3, 1))  # beside a word: object counts and weights
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Word:
-    """A word on one line: `x` is its left end and `y` its baseline, in pixels as is `size`."""
+    """A word on one line: `x` is its left end and `y` its baseline; all numbers are in pixels."""
 
     text: str
     font: str
@@ -133,7 +133,7 @@ class Scene:
 
     @classmethod
     def from_seed(cls, seed: int) -> Scene:
-        """The drawing of a seed; equal seeds give equal drawings."""
+        """The drawing of a seed."""
         rng = Random(seed)
         width, height = random_size(rng)
         background, rgb = _random_background(rng)
@@ -172,7 +172,7 @@ def lettered_scene(seed: int) -> Scene:
 def page_of_words(seed: int) -> Scene:
     """The drawing of a seed with lines of words and nothing else.
 
-    A vision tower learns letters from it much faster than from drawings with one word.
+    A vision tower learns letters much faster from it than from drawings with one word.
     """
     rng = Random(f"page {seed}")
     background, ground = _random_background(rng)
@@ -222,7 +222,7 @@ def random_size(rng: Random) -> tuple[int, int]:
 
 
 def random_kinds(rng: Random) -> list[tuple[str, str]]:
-    """Shape and colour of one to four objects; repeats are far more frequent than by chance."""
+    """Shapes and colours of one to four objects, with more repeats than by chance."""
     count = rng.choices((1, 2, 3, 4), (3, 5, 5, 6))[0]
     shape, colour = rng.choice(SHAPES), rng.choice(tuple(COLOURS))
     shared = rng.choices(("kind", "shape", "colour", "nothing"), (30, 25, 15, 30))[0]
@@ -252,9 +252,9 @@ def _random_background(rng: Random) -> tuple[str, Rgb]:
 def _place(
     kinds: Sequence[tuple[str, str]], width: int, height: int, rng: Random, word: Word | None = None
 ) -> tuple[SceneObject, ...] | None:
-    """Objects of these kinds that touch neither each other nor the word; None if one has no room.
+    """Objects of these kinds that touch neither each other nor the word; None without room for one.
 
-    An object is tried in twelve places.
+    Each object is tried in twelve places.
     """
     shorter = min(width, height)
     objects: list[SceneObject] = []
@@ -307,7 +307,7 @@ def _line(font: str, size: float, y: float, width: int, rgb: Rgb, rng: Random) -
         text = "".join(rng.choices(LETTERS, k=rng.randint(1, MAX_LETTERS)))
         edges = letter_edges(text, font)
         fitting = [count for count, edge in enumerate(edges) if x + edge * size < 0.99 * width]
-        if len(fitting) < 2:  # not one letter
+        if len(fitting) < 2:  # not even one letter fits
             return words
         words.append(Word(text[: fitting[-1]], font, size, rgb, x, y))
         x += size * (edges[fitting[-1]] + rng.uniform(0.3, 1.2))
@@ -326,13 +326,13 @@ def _brightness(rgb: Rgb) -> float:
 
 
 def _smallest_size(font: str, width: int, height: int) -> float:
-    """The size of the font in which letters are as small as they may be in a drawing."""
+    """The font size of the smallest letters that a drawing may have."""
     return max(MIN_LETTER * width / MEAN_ADVANCE, MIN_LETTER * height / cap_height(font))
 
 
 @lru_cache(maxsize=64)
 def font_of(name: str, size: float) -> ImageFont.FreeTypeFont:
-    """The font in a size in pixels. Its layout does not depend on the libraries of the machine."""
+    """The font at a size in pixels, with a layout that does not depend on installed libraries."""
     basic = ImageFont.Layout.BASIC
     if name != "Aileron":
         file = Path(__file__).with_name("fonts") / f"{name}.ttf"
@@ -344,12 +344,12 @@ def font_of(name: str, size: float) -> ImageFont.FreeTypeFont:
 
 @cache
 def cap_height(font: str) -> float:
-    """The height of a capital letter, in sizes of the font."""
+    """The height of a capital letter, relative to the font size."""
     return -font_of(font, NOMINAL).getbbox("H", anchor="ls")[1] / NOMINAL
 
 
 def letter_edges(text: str, font: str) -> tuple[float, ...]:
-    """Where each letter begins and the last one ends, in sizes of the font."""
+    """Where each letter begins and the last one ends, relative to the font size."""
     kerned = (_length(a + b, font) - _length(a, font) for a, b in pairwise(text))
     widths = (_length(text[:1], font), *kerned)
     return tuple(edge / NOMINAL for edge in accumulate(widths, initial=0.0))

@@ -1,4 +1,4 @@
-"""What the built-in model learns: examples about drawings, several packed into a row of tokens.
+"""Training data of the built-in model: examples about drawings, several packed into a row.
 
 B rows, each of one image · P patches · T text tokens · S all slots · M answer tokens ·
 V vocabulary · O offsets · R resolution · C channels
@@ -40,33 +40,33 @@ from pgcli.training.processes import ALONE, Processes
 from pgcli.training.task import Loss, TrainingTask
 
 EOS = 1
-LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
+LONGER_SIDE = (120, 200)  # pixels; smaller than the scenes' own sizes, and faster to draw
 SHORT_ANSWER_WEIGHT = 4  # loss weight of an answer's first token, except in captions
 SLOTS = 128  # the most text tokens of a row
-SMOOTHING_STD = 1.5  # in location tokens: neighbours of the true location get part of its weight
+SMOOTHING_STD = 1.5  # in location tokens; neighbours of the true location share its weight
 SMOOTHING_RADIUS = 4
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a phase is trained on, and how long.
+    """The training data and the duration of a phase.
 
-    It begins with the mean of the `weights` of earlier ones. Up to `max_examples` about a drawing
-    are packed into a row; without any, only the vision tower learns, from patch targets.
+    A phase starts with the mean of the `weights` of earlier ones. Up to `max_examples` about a
+    drawing are packed into a row; with 0, only the vision tower learns, from patch targets.
     """
 
     steps: int
     rate: float = 0.0
     weights: Sequence[str] = ()
     max_examples: int = 0
-    batch_size: int = 16  # drawings of a step and process
+    batch_size: int = 16  # drawings per step and process
     eval_every: int = 100
     scene_rates: Sequence[int] = (50, 50, 0)  # without a word, with one, with many
-    scene_choices: int = 1  # of these, the drawing with the most objects and letters
-    #: With one example in a row: how often one is of each kind, relative to kinds without a rate.
+    scene_choices: int = 1  # take the drawing with the most objects and letters of so many
+    #: With one example in a row: how often it is of each kind, relative to kinds without a rate.
     example_rates: Mapping[str, float] = field(default_factory=dict)
-    patch_weight: float = 0.3  # of the loss of patch targets, beside the answers' of 1
-    first_drawing: int = 0  # so that no two phases have the same
+    patch_weight: float = 0.3  # of the patch targets' loss; the answers' is 1
+    first_drawing: int = 0  # no two phases share drawings
 
 
 #: The ids of a prompt (`bos` to newline) and of its answer (with the stop token), and the loss
@@ -78,7 +78,7 @@ class PackedRow(NamedTuple):
     """Examples one after another, each `[bos prompt newline answer]`; padding is 0 everywhere.
 
     `example` numbers them from 1; `position` counts the tokens of each from 1. `target` is the next
-    token and `weight` its loss weight, which is 0 of tokens that belong to no answer.
+    token and `weight` its loss weight, which is 0 for tokens outside of answers.
     """
 
     token_BT: Tensor
@@ -95,7 +95,7 @@ class PackedRow(NamedTuple):
 
 
 def pack(examples: Sequence[TokenizedExample], max_examples: int) -> Tensor:
-    """The columns of a PackedRow (T, 6) of the first `max_examples` that fit into the slots."""
+    """The columns of a PackedRow (T, 6) with the first `max_examples` that fit into the slots."""
     rows: list[Tensor] = []
     for prefix, suffix, weight in examples:
         length = len(prefix) + len(suffix) - 1
@@ -124,7 +124,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawings(Dataset[Batch]):
-    """Batches of drawings with consecutive seeds; a batch follows from its index."""
+    """Batches of drawings with consecutive seeds; the index determines a batch."""
 
     phase: Phase
     vocabulary: Tokenizer
@@ -142,7 +142,7 @@ class Drawings(Dataset[Batch]):
     def _sample(self, number: int) -> tuple[numpy.ndarray, Tensor, Tensor]:
         phase, first = self.phase, number * self.phase.scene_choices
         seeds = self.seeds[phase.first_drawing :][first : first + phase.scene_choices]
-        rng = Random(f"lessons {seeds[0]}")  # another text would draw other examples
+        rng = Random(f"lessons {seeds[0]}")  # another text would draw different examples
         draw = rng.choices((Scene.from_seed, lettered_scene, page_of_words), phase.scene_rates)[0]
         scene = max(map(draw, seeds), key=_objects_and_letters)
         pixels = square_pixels(scene, self.resolution, rng)
@@ -167,7 +167,7 @@ def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
 
 
 def first_learner() -> DemoLearner:
-    """The model and the head as their training begins, from patches of pages of words."""
+    """The model and the head at the start of training, from patches of pages of words."""
     config, seeds = read_config(BUILTIN), TOKENIZER_SEEDS[:256]
     side = config.vision.resolution
     pages = [square_pixels(page_of_words(seed), side, Random(seed)) for seed in seeds]
@@ -179,17 +179,17 @@ def _objects_and_letters(scene: Scene) -> int:
 
 
 def model_pixels(pixels_BRRC: Tensor) -> Tensor:
-    """The images (B, C, R, R) as the vision tower takes them."""
+    """The images (B, C, R, R) as inputs of the vision tower."""
     half = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
     return normalize_pixels(pixels_BRRC, half, half, torch.float32)
 
 
 @dataclass
 class DrawingsTask(TrainingTask):
-    """Learns to answer about drawings, in one phase; without examples, the vision tower alone.
+    """Learns to answer about drawings, in one phase; without examples, only the vision tower.
 
     With one example in a row the mask is PaliGemma's own; with more, they share an image. An update
-    has one of the batches of `training` from each of the `processes`; `workers` draw.
+    has one batch of `training` from each of the `processes`; `workers` draw.
     """
 
     model: DemoLearner
@@ -212,7 +212,7 @@ class DrawingsTask(TrainingTask):
         return Loss(self._mean_loss(batch) * rows, rows)
 
     def evaluate(self) -> Mapping[str, float]:
-        """The mean loss of eight batches of drawings that are not trained on."""
+        """The mean loss of eight batches of drawings outside the training data."""
         phase = replace(self.training.phase, first_drawing=0)
         validation = replace(self.training, phase=phase, seeds=VALIDATION_SEEDS)
         losses = [self._mean_loss(validation[index]).item() for index in range(8)]
@@ -220,7 +220,7 @@ class DrawingsTask(TrainingTask):
 
     def save(self, folder: Path) -> None:
         phase = self.training.phase
-        is_exact = phase.steps and phase.max_examples != 1  # shipped weights are half as large
+        is_exact = phase.steps and phase.max_examples != 1  # shipped weights take half the space
         self.model.save(folder, torch.float32 if is_exact else torch.bfloat16)
 
     def _mean_loss(self, batch: Batch) -> Tensor:
@@ -247,10 +247,10 @@ class DrawingsTask(TrainingTask):
 def packed_mask(row: PackedRow, *, patches: int, image_attends_to_prompt: bool) -> Tensor:
     """The attention mask (B, 1, S, S) that keeps the examples of a row apart.
 
-    Every slot attends to the image; a token attends to its own example's whole prompt and to the
-    earlier tokens of its answer. In PaliGemma the image attends to the prompt as well, which is
-    only possible with one example a row; with more, the image attends to itself alone, so that its
-    slots are computed once a row and not once an example.
+    Every slot attends to the image; a token attends to the whole prompt of its own example and to
+    the earlier tokens of its answer. In PaliGemma the image attends to the prompt too, which is
+    possible only with one example per row; with more, the image attends only to itself, so that its
+    slots are computed once per row and not once per example.
     """
     example_BT, is_prefix_BT = row.example_BT, row.is_prefix_BT.bool()
     slots = example_BT.shape[1]

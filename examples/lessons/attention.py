@@ -1,4 +1,4 @@
-"""Attention in three ways that are equal, the shapes on the way, and two usual mistakes.
+"""Attention in three equivalent ways, the shapes on the way, and two common mistakes.
 
     python examples/lessons/attention.py
 
@@ -21,11 +21,11 @@ WIDTH, HEADS, PATCHES = 96, 6, 20  # SigLIP So400m: 1152, 16 and 256
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The weighted means (..., P, H) of the values, a row for each query.
 
-    A sum of H products of variance 1 has variance H; over the root of H it is 1 again, and the
-    softmax keeps its gradient. H is the size of one head.
+    A sum of H products of variance 1 has variance H; divided by the root of H it is 1 again, and
+    the softmax keeps its gradient. H is the size of one head.
     """
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
-    return scores.softmax(dim=-1) @ value  # the weights of a query sum to one
+    return scores.softmax(dim=-1) @ value  # each query's weights sum to one
 
 
 # First: a head is attention on three projections of the patches from D to H numbers.
@@ -42,13 +42,13 @@ class OneHeadAtATime(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = nn.ModuleList(Head(width, width // heads) for _ in range(heads))
-        self.out = nn.Linear(width, width)  # mixes the heads, which are independent up to here
+        self.out = nn.Linear(width, width)  # mixes the heads, independent until here
 
     def forward(self, x_BPD: Tensor) -> Tensor:
         return self.out(torch.cat([head(x_BPD) for head in self.heads], dim=-1))
 
 
-# Second: the heads' matrices stacked into one of D by D; heads become a dimension, as images are.
+# Second: the heads' matrices stacked into one D by D; heads become a dimension, like images.
 class AllHeadsAtOnce(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -64,9 +64,9 @@ class AllHeadsAtOnce(nn.Module):
         return self.out(attend(*self.split(x_BPD)).transpose(1, 2).flatten(2))
 
 
-# Third: pgcli/model/siglip.py makes one product of three, and never stores the P by P scores.
+# Third: pgcli/model/siglip.py computes all three in one product and never stores the P by P scores.
 def three_ways() -> dict[str, nn.Module]:
-    """The modules with one set of weights, stacked: rows of a Linear's matrix are its outputs."""
+    """The modules with the same weights, stacked: rows of a Linear's matrix are its outputs."""
     first, second = OneHeadAtATime(WIDTH, HEADS), AllHeadsAtOnce(WIDTH, HEADS)
     third = SiglipAttention(VisionConfig(WIDTH, 1, 4 * WIDTH, HEADS, patch_size=14, resolution=56))
     with torch.no_grad():
@@ -81,7 +81,7 @@ def three_ways() -> dict[str, nn.Module]:
 
 
 def layer_of_transformers(ours: AllHeadsAtOnce) -> nn.Module:
-    """The attention of layer 0 of transformers' vision model, with our weights: eight tensors."""
+    """The attention of layer 0 of transformers' vision model, with our weights (eight tensors)."""
     sizes = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": HEADS}
     reference = SiglipVisionModel(SiglipVisionConfig(**sizes)).encoder.layers[0].self_attn
     for name in ("q", "k", "v", "out"):

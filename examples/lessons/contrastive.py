@@ -1,9 +1,9 @@
-"""The losses that teach two towers: CLIP's softmax and SigLIP's sigmoid, from their formulas.
+"""The losses that train two towers: CLIP's softmax and SigLIP's sigmoid, from their formulas.
 
     python examples/lessons/contrastive.py [picture.png]
 
-The products of N image vectors and their N text vectors form a matrix whose diagonal should be high
-and whose other values low. CLIP compares a value with its row and its column, SigLIP with nothing.
+The products of N image vectors and their N text vectors form a matrix; its diagonal should be high
+and the rest low. CLIP compares a value with its row and its column, SigLIP with nothing.
 
 N images, and as many texts · D width
 """
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from pgcli.training.encoders.contrastive import sigmoid_contrastive, softmax_contrastive
 
-LOGITS = torch.tensor([2, 1, 0.5, -1, -2])  # of one image with five texts; the first is its own
+LOGITS = torch.tensor([2, 1, 0.5, -1, -2])  # of one image with five texts; the first matches
 PAIRS, WIDTH, STEPS = 8, 16, 200
 
 

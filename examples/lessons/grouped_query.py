@@ -2,8 +2,8 @@
 
     python examples/lessons/grouped_query.py
 
-A decode step reads the whole KV cache and multiplies little, so its time is that of reading. With
-one key head for eight query heads, as in PaliGemma 3b, there is an eighth to read.
+A decode step reads the whole KV cache and multiplies little, so reading determines its time. With
+one key head for eight query heads, as in PaliGemma 3b, it reads an eighth.
 
 B rows · S slots · N query heads · K key heads · G = N / K · H head size
 """
@@ -27,13 +27,13 @@ def attend(query_BNSH: Tensor, key_BNSH: Tensor, value_BNSH: Tensor) -> Tensor:
 
 
 def attend_grouped(query_BNSH: Tensor, key_BKSH: Tensor, value_BKSH: Tensor) -> Tensor:
-    """Query heads n of one group, n // G, stand side by side and meet one key head: no copy."""
+    """The query heads of one group are adjacent and share a key head, without a copy."""
     query_BKGSH = query_BNSH.unflatten(1, (key_BKSH.shape[1], -1))
     return attend(query_BKGSH, key_BKSH[:, :, None], value_BKSH[:, :, None]).flatten(1, 2)
 
 
 def bytes_a_slot(depth: int, key_heads: int, size: int, itemsize: int = 2) -> int:
-    """Keys and values of one slot in all layers."""
+    """The bytes of keys and values of one slot in all layers."""
     return 2 * depth * key_heads * size * itemsize
 
 

@@ -2,8 +2,8 @@
 
     python examples/lessons/kv_cache.py
 
-Image and prompt (the prefix) attend to each other fully, generated tokens to what is before them.
-Keys and values of earlier slots therefore never change, and can be kept.
+Image and prompt (the prefix) attend to each other fully, generated tokens to everything before.
+So keys and values of earlier slots never change and can be kept.
 
 B rows · T new slots · S slots so far · D width · V vocabulary
 """
@@ -23,7 +23,7 @@ Cache = list[tuple[Tensor, Tensor]]  # keys and values (B, S, D) of each layer
 
 
 class Decoder(nn.Module):
-    """A small decoder of one head, with a learned embedding for each position."""
+    """A small one-head decoder with a learned embedding for each position."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Decoder(nn.Module):
         self.out = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
         self.head = nn.Linear(WIDTH, VOCABULARY)
         for layer in (*self.qkv, *self.out, self.head):
-            nn.init.normal_(layer.weight, std=2 * WIDTH**-0.5)  # random, but not indifferent
+            nn.init.normal_(layer.weight, std=2 * WIDTH**-0.5)  # large enough for varied outputs
 
     def forward(
         self, token_BT: Tensor, position_BT: Tensor, mask_BTS: Tensor, cache: Cache | None = None
@@ -55,18 +55,18 @@ class Decoder(nn.Module):
 
 
 def prefix_mask(is_real_BS: Tensor, prefix: int) -> Tensor:
-    """Who sees whom (B, S, S): all real slots of the prefix, and what was generated before."""
+    """Which slots attend to which (B, S, S): to the real prefix, and to earlier generated ones."""
     slot = torch.arange(is_real_BS.shape[1])
     sees = (slot < prefix) | (slot <= slot[:, None])
     return sees & is_real_BS[:, None]
 
 
 def generate(model: Decoder, token_BT: Tensor, is_real_BT: Tensor, *, cached: bool) -> Tensor:
-    """The greedy continuation (B, NEW). Padding has no position: real slots are counted."""
+    """The greedy continuation (B, NEW). Positions count only real slots, not padding."""
     prefix, cache = token_BT.shape[1], [] if cached else None
     for step in range(NEW):
         position_BT = is_real_BT.cumsum(1)
-        new = slice(-1 if cached and step else 0, None)  # one slot, or all of them again
+        new = slice(-1 if cached and step else 0, None)  # the new slot, or all slots again
         mask_BTS = prefix_mask(is_real_BT, prefix)[:, new]
         logits_BV = model(token_BT[:, new], position_BT[:, new], mask_BTS, cache)
         token_BT = torch.cat([token_BT, logits_BV.argmax(-1, keepdim=True)], dim=1)
@@ -92,7 +92,7 @@ def main() -> None:
     for row in mask_BSS[1, 2:]:
         print("  " + " ".join(".#"[visible] for visible in row.int()))
 
-    cache: Cache = []  # a prefix that is read token by token cannot see what follows
+    cache: Cache = []  # a prefix that is read token by token cannot attend to later tokens
     for slot in range(PREFIX):
         seen = is_real_BT[:1, : slot + 1]
         position = seen.cumsum(1)[:, -1:]

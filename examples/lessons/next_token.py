@@ -1,4 +1,4 @@
-"""Next-token prediction: one pass trains all positions, as the causal mask hides the answers.
+"""Next-token prediction: one pass trains all positions, because the causal mask hides the answers.
 
     python examples/lessons/next_token.py
 
@@ -20,7 +20,7 @@ WIDTH, LENGTH, STEPS, BATCH = 32, 24, 150, 32
 
 
 class Decoder(nn.Module):
-    """A small causal decoder. The head is tied: it is the embedding's matrix, not a copy of it."""
+    """A small causal decoder with a tied head, which uses the embedding's matrix itself."""
 
     def __init__(self, *, causal: bool = True):
         super().__init__()
@@ -34,7 +34,7 @@ class Decoder(nn.Module):
     def forward(self, token_BT: Tensor) -> Tensor:
         """Logits (B, T, V): at each position, of the token that follows it."""
         position_T = torch.arange(token_BT.shape[1])
-        # as in Gemma, embeddings are scaled: a matrix that serves as a head has small rows
+        # as in Gemma, embeddings are scaled, because a head's matrix has small rows
         x_BTD = self.token(token_BT) * WIDTH**0.5 + self.position(position_T)
         query, key, value = self.qkv(F.layer_norm(x_BTD, (WIDTH,))).chunk(3, dim=-1)
         attention = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
@@ -44,7 +44,7 @@ class Decoder(nn.Module):
 
 
 def loss(model: Decoder, token_BT: Tensor) -> Tensor:
-    """The mean of -log p(token | those before it). Targets are the inputs, one place further."""
+    """The mean of -log p(token | earlier tokens). Targets are the inputs, shifted by one."""
     logits_BTV = model(token_BT[:, :-1])
     return F.cross_entropy(logits_BTV.flatten(0, 1), token_BT[:, 1:].flatten())
 
@@ -57,7 +57,7 @@ def windows(count: int) -> Tensor:
 
 
 def train(model: Decoder) -> list[float]:
-    """Train on windows of the text; the losses."""
+    """Train on windows of the text; return the losses."""
     optimizer, losses = torch.optim.AdamW(model.parameters(), 1e-2), []
     for _ in range(STEPS):
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Norms, dropout and activations: which of them let the other images of a batch show through.
+"""Norms, dropout and activations: which of them make an output depend on the rest of its batch.
 
     python examples/lessons/normalisation.py
 
@@ -18,27 +18,27 @@ from torch.nn import functional as F
 from pgcli.model.gemma import RMSNorm
 
 ROWS = torch.tensor([[0.0, 4.0], [-1.0, 7.0], [3.0, 5.0]])  # three vectors of two features
-EPS = 1e-6  # keeps the division finite where all values are equal
+EPS = 1e-6  # keeps the division finite if all values are equal
 
 
 def layer_norm(x_BD: Tensor) -> Tensor:
-    """Each vector minus its mean, over its standard deviation: a mean of 0 and a variance of 1."""
+    """Each vector minus its mean, divided by its standard deviation: mean 0 and variance 1."""
     centred = x_BD - x_BD.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
 
 
 def rms_norm(x_BD: Tensor) -> Tensor:
-    """Each vector over the root of its mean square. One statistic less; the mean is not removed."""
+    """Each vector divided by the root of its mean square; the mean is not subtracted."""
     return x_BD / (x_BD.square().mean(-1, keepdim=True) + EPS).sqrt()
 
 
 def batch_norm(x_BD: Tensor) -> Tensor:
-    """Each feature minus its mean over the batch, over its standard deviation over the batch."""
+    """Each feature minus its mean over the batch, divided by its standard deviation there."""
     centred = x_BD - x_BD.mean(0)
     return centred / (centred.square().mean(0) + EPS).sqrt()
 
 
-#: The formulas and torch's or pgcli's modules of the same name, as new: scale 1, shift 0.
+#: The formulas and the modules of the same name from torch or pgcli, newly initialised.
 NORMS = {
     "LayerNorm": (layer_norm, lambda width: nn.LayerNorm(width, eps=EPS)),
     "RMSNorm": (rms_norm, lambda width: RMSNorm(width, EPS)),
@@ -69,7 +69,7 @@ def show_layer_norm() -> None:
 def show_neighbours(width: int = 64) -> None:
     print("the first of eight vectors, whose neighbours change")
     x_BD = torch.randn(8, width)
-    louder = torch.cat([x_BD[:1], 3 * x_BD[1:] + 1])  # other images, the same first one
+    louder = torch.cat([x_BD[:1], 3 * x_BD[1:] + 1])  # other images after the same first
     for name, (formula, module) in NORMS.items():
         torch.testing.assert_close(formula(x_BD), module(width)(x_BD))
         change = (formula(x_BD)[0] - formula(louder)[0]).abs().max()

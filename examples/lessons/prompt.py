@@ -1,8 +1,8 @@
-"""What PaliGemma reads and writes: image slots, prompt tokens, location tokens.
+"""PaliGemma's input and output: image slots, prompt tokens, location tokens.
 
     python examples/lessons/prompt.py
 
-The built-in model answers a prompt that is put together here by hand.
+The built-in model answers a prompt that is assembled here by hand.
 
 B rows · C channels · R resolution · P patches · T prompt tokens · S slots · D width
 """
@@ -38,7 +38,7 @@ def pixels(image: Image.Image, resolution: int) -> Tensor:
 
 
 def prompt_ids(tokenizer: tokenizers.Tokenizer, prompt: str) -> list[int]:
-    """bos, the prompt, and a newline that is a token of its own: it separates prompt and answer."""
+    """bos, the prompt, and a separate newline token between prompt and answer."""
     bos, newline = tokenizer.token_to_id("<bos>"), tokenizer.token_to_id("\n")
     return [bos, *tokenizer.encode(prompt.strip(), add_special_tokens=False).ids, newline]
 
@@ -46,7 +46,7 @@ def prompt_ids(tokenizer: tokenizers.Tokenizer, prompt: str) -> list[int]:
 def slots(model: PaliGemma, patch_1PD: Tensor, ids: list[int], *, scale_image: bool) -> Tensor:
     """Image slots and text slots (1, S, D). Gemma scales its embeddings by the root of D.
 
-    The projector has learned to write what the decoder reads, so features are not scaled.
+    The projector's outputs already have the decoder's scale, so features are not scaled.
     """
     root = patch_1PD.shape[-1] ** 0.5
     text_1TD = model.decoder.embed_tokens(torch.tensor([ids])) * root

@@ -1,9 +1,9 @@
-"""Rotary positions: a score depends on the distance of two tokens, not on their places.
+"""Rotary positions: a score depends on the distance of two tokens, not on their positions.
 
     python examples/lessons/rope.py [picture.png]
 
-Each pair of a head's values is turned by an angle of position times frequency. The product of two
-turned vectors depends on the difference of their angles, so nothing is learned or added.
+Each pair of a head's values is rotated by position times frequency. The product of two rotated
+vectors depends on the difference of their angles, so nothing is learned or added.
 
 S slots · H head size · h pairs, H / 2
 """
@@ -29,21 +29,21 @@ def angles(position_S: Tensor) -> Tensor:
 
 
 def rotate_halves(x_SH: Tensor, position_S: Tensor) -> Tensor:
-    """Pair i is the values i and i + H/2, as in Gemma's weights."""
+    """Pair i has the values i and i + H/2, as in Gemma's weights."""
     first, second = x_SH.chunk(2, dim=-1)
     cos, sin = angles(position_S).cos(), angles(position_S).sin()
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def rotate_neighbours(x_SH: Tensor, position_S: Tensor) -> Tensor:
-    """Pair i is the values 2i and 2i + 1, as the paper writes it."""
+    """Pair i has the values 2i and 2i + 1, as in the paper."""
     first, second = x_SH[:, 0::2], x_SH[:, 1::2]
     cos, sin = angles(position_S).cos(), angles(position_S).sin()
     return torch.stack([first * cos - second * sin, second * cos + first * sin], -1).flatten(1)
 
 
 def scores(rotate, query_SH: Tensor, key_SH: Tensor, start: int = 0) -> Tensor:
-    """The products (S, S) of turned queries and keys whose positions begin at `start`."""
+    """The products (S, S) of rotated queries and keys with positions from `start`."""
     position_S = start + torch.arange(len(query_SH))
     return rotate(query_SH, position_S) @ rotate(key_SH, position_S).T
 

@@ -19,18 +19,18 @@ DRAWS = 100_000
 def distribution(
     logit_V: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Tensor:
-    """The probabilities that a token is drawn with; the logits are in falling order.
+    """The probabilities of drawing each token; the logits are in descending order.
 
-    Temperature divides the logits, top-k keeps that many tokens, and top-p the first ones whose
-    mass before them is below p. What is kept is divided by its sum; a second softmax would flatten
-    it. Of equal sums float32 makes unequal ones, so the comparison leaves room.
+    Temperature divides the logits, top-k keeps that many tokens, and top-p the first tokens with
+    less than p of the mass before them. The kept probabilities are divided by their sum; a second
+    softmax would flatten them. Rounding makes equal sums unequal in float32, hence the tolerance.
     """
     probability_V = (logit_V / temperature).softmax(-1)
     if top_k:
         probability_V[top_k:] = 0
     before_V = probability_V.cumsum(-1) - probability_V
     kept_V = before_V < top_p * probability_V.sum() - 1e-6
-    kept_V[0] = True  # top_p = 0 keeps the most likely one
+    kept_V[0] = True  # top_p = 0 keeps the most likely token
     probability_V = probability_V * kept_V
     return probability_V / probability_V.sum()
 

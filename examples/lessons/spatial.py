@@ -1,9 +1,9 @@
-"""Attention among the pixels of a feature map, as image generators have it.
+"""Attention among the pixels of a feature map, as in image generators.
 
     python examples/lessons/spatial.py
 
-A feature map is read as patches are, a pixel for a patch. The block computes a change of its input:
-GroupNorm, attention, sum. It is equal to diffusers' where that is installed.
+The pixels of a feature map are treated like patches. The block computes a change of its input:
+GroupNorm, attention, sum. It equals diffusers' block, if that is installed.
 
 B images · D channels · Y rows · X columns · P pixels · N heads
 """
@@ -54,7 +54,7 @@ def block_of_diffusers(ours: SpatialAttention) -> nn.Module:
 
 
 def show_layout() -> None:
-    """The order of a tensor's numbers in memory: what `view`, `transpose` and `reshape` do."""
+    """How `view`, `transpose` and `reshape` treat the order of a tensor's numbers in memory."""
     map_BDYX = torch.arange(12.0).view(1, 2, 2, 3)
     pixel_BPD = map_BDYX.flatten(2).transpose(1, 2)
     print("a map [1, 2, 2, 3]: strides", map_BDYX.stride(), "contiguous", map_BDYX.is_contiguous())

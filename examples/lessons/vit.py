@@ -2,8 +2,9 @@
 
     python examples/lessons/vit.py
 
-It answers one question about drawings of two squares: what colour has the left one? A patch has the
-colour but not the place, so a model without position embeddings sees a bag of patches and guesses.
+It answers one question about drawings of two squares: what colour is the left one? A patch shows
+the colour but not the place, so without position embeddings the model sees a bag of patches and
+guesses.
 
 B images · C channels · R resolution · P patches (and the class token) · D width · N heads
 """
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 RESOLUTION, PATCH, WIDTH, DEPTH, HEADS, COLOURS = 32, 8, 32, 2, 4, 4
 STEPS, BATCH = 100, 64
 PALETTE = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]])
-#: Name of a variant: whether it has a class token, and whether it has position embeddings.
+#: For each variant: whether it has a class token, and whether it has position embeddings.
 VARIANTS = {
     "class token, positions": (True, True),
     "mean, positions": (False, True),
@@ -27,7 +28,7 @@ VARIANTS = {
 
 
 class Block(nn.Module):
-    """Attention between patches, then an MLP for each patch alone.
+    """Attention between patches, then an MLP for each patch.
 
     Norms come first (pre-norm) and both parts add to their input, so that gradients reach the
     embeddings undiminished.
@@ -51,12 +52,12 @@ class VisionTransformer(nn.Module):
 
     def __init__(self, *, class_token: bool = True, positions: bool = True):
         super().__init__()
-        # a convolution whose stride is its size: one matrix product for each patch, no overlap
+        # stride equals kernel size: one matrix product per patch, without overlap
         self.patches = nn.Conv2d(3, WIDTH, kernel_size=PATCH, stride=PATCH)
-        # a learned vector, put before the patches, that collects what the classifier reads
+        # a learned vector before the patches, which the classifier reads
         self.class_token = nn.Parameter(torch.zeros(WIDTH)) if class_token else None
         length = (RESOLUTION // PATCH) ** 2 + class_token
-        # learned, and added: attention itself does not depend on positions
+        # learned and added, because attention ignores positions
         self.positions = nn.Parameter(0.02 * torch.randn(length, WIDTH)) if positions else None
         self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
         self.norm, self.head = nn.LayerNorm(WIDTH, 1e-6), nn.Linear(WIDTH, COLOURS)

@@ -1,1 +1,1 @@
-"""Benchmarks this code and transformers in turns, and compares both with the machine's limit."""
+"""Benchmarks pgcli and transformers in turns, and compares both with the machine's limit."""

@@ -1,4 +1,4 @@
-"""Decodes the images of a benchmark once, as many as are needed."""
+"""Decodes the images of a benchmark once, and only as many as it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgcli.records import DecodedImage, Item
 class BenchImages:
     """Decoded images and their files; an image without a file is written to `folder`.
 
-    They are decoded as for a model on the `device`: photographs take a tenth of a second each.
+    They are decoded as for a model on the `device`: a photograph takes a tenth of a second.
     """
 
     def __init__(self, items: Iterator[Item], spec: ImageSpec, folder: Path, device: str = "cpu"):
@@ -27,7 +27,7 @@ class BenchImages:
         self._images: list[DecodedImage] = []
 
     def first(self, count: int) -> tuple[list[DecodedImage], list[Path]]:
-        """The first `count` readable images and their files, or all if there are fewer.
+        """The first `count` readable images and their files, or fewer if there are no more.
 
         Raises NoInputError if no image can be read.
         """
@@ -45,7 +45,7 @@ class BenchImages:
         if not self._images:
             raise NoInputError(
                 "no image to measure with",
-                hint="leave out --images to measure with generated images",
+                hint="drop --images to measure with generated images",
             )
         images = self._images[:count]
         return images, [Path(image.item.path or "") for image in images]

@@ -32,14 +32,14 @@ from pgcli.verify import Waiting, reference
 from pgcli.wording import byte_count
 
 ROUNDS = 5  # runs of each program, in turns
-MAX_IMAGES = 8192  # of a run, whatever its time
-#: Different images of a run. More rows repeat them, so that photographs are decoded in seconds.
+MAX_IMAGES = 8192  # for a run of any duration
+#: Distinct images of a run. Further rows repeat them, so that photographs are decoded in seconds.
 MAX_DIFFERENT = 1024
-#: Batches of a run on a GPU, at least, and runs of each program: there a batch takes less than a
-#: second, and the first and the last one of a run are slower than those between them.
+#: The least number of batches of a run on a GPU, and of runs of each program: a batch takes less
+#: than a second there, and the first and last batches of a run are slower than the others.
 GPU_BATCHES, GPU_ROUNDS = 8, 2
 PROMPT = "caption en"
-#: Tokens of each answer; the most where answers end by themselves.
+#: Tokens of each answer; the limit for natural answers.
 TOKENS, MAX_TOKENS = 16, tasks.MAX_NEW_TOKENS["caption"]
 
 
@@ -56,13 +56,14 @@ def bench(
     dtype: str,
     waiting: Waiting,
 ) -> BenchReport:
-    """Run both programs in turns on the same images, from which both read the same pixels.
+    """Run both programs in turns on the same images and the same decoded pixels.
 
-    Without a `batch_size` it is the one that a run uses. Answers have TOKENS tokens each, or end by
-    themselves if they are `natural`. `seconds` is the time for all runs except warm-up, from which
-    the number of images follows; runs on a GPU may take longer. A quantized model is also measured
-    unquantized. With `fast_decode` this code decodes files at a reduced size. Raises NoInputError
-    if no image can be read, NoUsableDevice for too little memory, UsageError without transformers.
+    Without a `batch_size` it is the automatic one of runs. Answers have TOKENS tokens each, or end
+    with a stop token if they are `natural`. `seconds` is the time for all runs except warm-up, and
+    determines the number of images; runs on a GPU may take longer. A quantized model is also
+    measured unquantized. With `fast_decode` pgcli decodes files at a reduced size. Raises
+    NoInputError if no image can be read, NoUsableDevice for too little memory, UsageError without
+    transformers.
     """
     reference.import_transformers()
     with reference.quiet_transformers(), TemporaryDirectory() as scratch:
@@ -86,14 +87,14 @@ def bench(
         with waiting(f"answers of {bench.answers}, batches of {engine.batch_size}"):
             model = bench.runs(seconds / 2, in_files=False)
             files = bench.runs(seconds / 2, in_files=True)
-        with waiting("measuring this machine again"):  # it may have been under load before
+        with waiting("measuring this machine again"):  # it may have been busy before
             return bench.report(files, model, peak_rates.highest_rates(before, bench.machine()))
 
 
 def check_memory(engine: InferenceEngine) -> None:
     """Raise NoUsableDevice if there is no room for transformers' copy of the weights and a batch.
 
-    The engine's are loaded.
+    The engine's weights are already loaded.
     """
     weight, config = engine.model.projector.weight, engine.model.config
     batch = batch_bytes(config, weight.itemsize, engine.batch_size, device=weight.device.type)
@@ -107,9 +108,9 @@ def check_memory(engine: InferenceEngine) -> None:
 
 
 def run_length(batch_seconds: float, batch: int, seconds: float, device: str) -> tuple[int, int]:
-    """The batches of a run, and the runs of each program, for about so many seconds in all.
+    """The batches of a run, and the runs of each program, for about so many seconds in total.
 
-    `batch_seconds` are those of a batch in each program.
+    `batch_seconds` has the time of one batch in each program.
     """
     is_gpu = device.startswith("cuda")
     least = GPU_BATCHES if is_gpu else 1
@@ -121,7 +122,7 @@ def run_length(batch_seconds: float, batch: int, seconds: float, device: str) ->
 
 
 class Bench:
-    """Both programs, loaded."""
+    """Both programs, with their models loaded."""
 
     def __init__(
         self,
@@ -147,11 +148,11 @@ class Bench:
         )
         self._reference = make_reference()
         self._runners: list[Runner] = [EngineRunner(engine), self._reference]
-        if weight.device.type == "cuda":  # transformers compiles the steps of a static cache
+        if weight.device.type == "cuda":  # transformers compiles decoding with a static cache
             self._runners.append(make_reference(static=True))
 
     def add_exact(self, exact: InferenceEngine, quantize: str) -> None:
-        """Also measure the model with weights that are not quantized."""
+        """Also measure the model with unquantized weights."""
         self._runners[:1] = [
             EngineRunner(self._engine, name=f"pgcli, {quantize}"),
             EngineRunner(exact, name=f"pgcli, {exact.dtype}"),
@@ -170,9 +171,9 @@ class Bench:
         )
 
     def runs(self, seconds: float, *, in_files: bool) -> list[list[BenchRun]]:
-        """Every program's runs, after a warm-up batch from which the number of images follows.
+        """Every program's runs, after a warm-up batch that determines the number of images.
 
-        On a GPU the programs compile and record kernels in a warm-up batch of its own.
+        On a GPU an extra warm-up batch before it compiles and records kernels.
         """
         batch, device = self._engine.batch_size, self._engine.device
         warm_up = self._inputs(batch)
@@ -188,7 +189,7 @@ class Bench:
         model: Sequence[Sequence[BenchRun]],
         machine: MachineRates,
     ) -> BenchReport:
-        """The report of the runs of all programs."""
+        """The report on the runs of all programs."""
         engine, names = self._engine, [runner.name for runner in self._runners]
         least = self._limit(model[0][-1], machine)
         return BenchReport(
@@ -210,7 +211,7 @@ class Bench:
         )
 
     def _limit(self, run: BenchRun, machine: MachineRates) -> Stages:
-        """The least seconds for the rows of a run."""
+        """The lower bound of the seconds for a run's rows."""
         prompt = len(self._engine.tokenizer.encode_prompt(PROMPT))
         lengths = [len(tokens) for tokens in run.tokens]
         itemsize = self._engine.model.projector.weight.itemsize
@@ -227,7 +228,7 @@ class Bench:
         ]
 
     def _inputs(self, count: int) -> BenchInputs:
-        """Inputs of `count` rows; on a processor of fewer, if there are fewer images."""
+        """Inputs of `count` rows; if images are too few, a CPU measures fewer rows."""
         engine, is_gpu = self._engine, self._engine.device.startswith("cuda")
         images, files = self._images.first(min(count, MAX_DIFFERENT))
         if is_gpu or len(images) == MAX_DIFFERENT:

@@ -1,4 +1,4 @@
-"""This code as a program under measurement: the engine that runs use."""
+"""pgcli as a program under measurement, with the engine of its runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from pgcli.tasks import Question
 
 
 class TokenRecorder:
-    """Asks an engine for exact numbers of tokens, a row's by its index, and records the tokens.
+    """Makes an engine answer with exact numbers of tokens, by row index, and records the tokens.
 
-    Without `lengths` answers end by themselves. Batches never shrink, so that what is measured is
-    the batch size that was asked for. `first_image` is when the first image came.
+    Without `lengths` answers end with a stop token. Batches never shrink, so the measured batch
+    size is the requested one. `first_image` is the time at which the first image arrived.
     """
 
     def __init__(self, lengths: Sequence[int] = ()):
@@ -47,7 +47,7 @@ class TokenRecorder:
         stream: Iterable[tuple[int, DecodedImage]],
         question: Question,
     ) -> Iterator[tuple[int, Answer]]:
-        """The engine's answers, while their tokens are recorded."""
+        """The engine's answers; records their tokens."""
         engine.batch_limits.is_fixed = True
         return engine.ask(self._noted(stream), question, self._sampling, on_finish=self._record)
 
@@ -84,8 +84,8 @@ class EngineRunner:
     def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
         """From the images' files to rows of JSON in a file, as a command writes them.
 
-        The decoding processes of a command start while the model loads; here their start counts
-        apart, until the first image is decoded.
+        The decoding processes of a command start while the model loads; here their start is
+        measured separately, up to the first decoded image.
         """
         self._engine.batch_size = inputs.batch
         recorder = TokenRecorder(inputs.lengths)
@@ -125,8 +125,8 @@ def _run(
     for answer in answers:
         if answer.error is not None:
             raise UsageError(
-                f"{answer.id} cannot be measured with: {answer.error_message}",
-                hint="name a folder of readable images with --images, or leave it out",
+                f"cannot measure with {answer.id}: {answer.error_message}",
+                hint="name a folder of readable images with --images, or drop it",
             )
         vision += (answer.vision_ms or 0.0) / 1000
         prefill += (answer.prefill_ms or 0.0) / 1000

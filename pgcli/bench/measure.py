@@ -1,6 +1,6 @@
 """Runs several programs in turns, A B B A, so that load on the machine affects all alike.
 
-Compares their speeds, and their tokens.
+Compares their speeds and their tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tokens = Sequence[Sequence[int]]  # of each row
 
 
 def in_turns(acts: Sequence[Act], rounds: int) -> list[list[BenchRun]]:
-    """The runs of each program: each runs once a round, in reverse order in every second round."""
+    """The runs of each program, one per round; every second round runs in reverse order."""
     runs: list[list[BenchRun]] = [[] for _ in acts]
     for number in range(rounds):
         order = range(len(acts))
@@ -28,7 +28,7 @@ def in_turns(acts: Sequence[Act], rounds: int) -> list[list[BenchRun]]:
 
 
 def with_peak_memory(act: Act) -> BenchRun:
-    """The run with its peak GPU memory: beyond that before the run, and what the program kept."""
+    """The run with its peak GPU memory on top of the current, and the program's cached memory."""
     if not torch.cuda.is_available():
         return act()
     before = torch.cuda.memory_allocated()
@@ -42,8 +42,8 @@ def with_peak_memory(act: Act) -> BenchRun:
 class Speed:
     """A program's rows per second: the median of its runs, the slowest and the fastest.
 
-    `seconds` are those of the runs; `start_seconds`, a median too, passed before. `busy` is the
-    share of the seconds in which the model computed.
+    `seconds` has the time of each run; `start_seconds`, also a median, passed before it. `busy` is
+    the share of the time in which the model computed.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The speed relative to `against`: the ratio of medians, and the extremes over all rounds."""
+    """The speed relative to `against`: the ratio of medians, and its extremes over all rounds."""
 
     against: str
     times: float
@@ -72,14 +72,14 @@ def speed(name: str, rows: int, seconds: Sequence[float]) -> Speed:
 
 
 def speedup(against: str, ours: Sequence[float], reference: Sequence[float]) -> Ratio:
-    """The ratio from seconds of runs of the same rows, in the order of their rounds."""
+    """The ratio of the times of runs over the same rows, paired by round."""
     rounds = [reference_run / run for run, reference_run in zip(ours, reference, strict=True)]
     return Ratio(against, median(reference) / median(ours), min(rounds), max(rounds))
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Equal rows, and tokens before the first difference of their row, of all rows and tokens.
+    """Equal rows, and tokens before the first difference of their row, out of all rows and tokens.
 
     Only equal answers make speeds comparable.
     """

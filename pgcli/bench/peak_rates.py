@@ -17,9 +17,9 @@ from pgcli.device.stopwatch import Stopwatch
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
 
-MAX_ROWS = 4096  # of a product; more rows are not faster
+MAX_ROWS = 4096  # of a product; larger products are not faster
 LARGE = (2048, 16384)
-LARGE_ROWS = {"cpu": 512}  # where 2048 take four times as long and reach no more
+LARGE_ROWS = {"cpu": 512}  # 2048 rows take four times as long at the same rate
 PRODUCT_SECONDS = 0.15  # per shape; a slower product is measured once
 BUFFER_BYTES = 2**30  # larger than any cache except a server's last-level cache
 SHARE_OF_FREE = 0.1
@@ -37,7 +37,7 @@ class MachineRates:
 def measure_rates(
     config: PaliGemmaConfig, rows: int, device: torch.device, dtype: torch.dtype
 ) -> MachineRates:
-    """The highest rates, of the products of the model with `rows` images and of a large one."""
+    """The highest rates, over the products of the model with `rows` images and a large one."""
     large = (LARGE_ROWS.get(device.type, 2048), *LARGE)
     measured = [large, *shapes(config, rows)]
     flops = max(_product(*shape, device, dtype) for shape in measured)
@@ -45,14 +45,14 @@ def measure_rates(
 
 
 def highest_rates(first: MachineRates, second: MachineRates) -> MachineRates:
-    """The higher ones of two measurements."""
+    """The higher rates of two measurements."""
     flops = max(first.peak.flops_per_second, second.peak.flops_per_second)
     bytes_per_second = max(first.peak.bytes_per_second, second.peak.bytes_per_second)
     return replace(first, peak=PeakRates(flops, bytes_per_second))
 
 
 def shapes(config: PaliGemmaConfig, rows: int) -> Iterator[tuple[int, int, int]]:
-    """The rows and widths of the products that take nearly all time, for `rows` images."""
+    """The rows and widths of the products that take nearly all the time, for `rows` images."""
     patches = min(MAX_ROWS, rows * config.image_tokens)
     tower, decoder = config.vision, config.decoder
     heads = decoder.num_heads * decoder.head_dim
@@ -68,7 +68,7 @@ def shapes(config: PaliGemmaConfig, rows: int) -> Iterator[tuple[int, int, int]]
 
 def _product(rows: int, inner: int, outer: int, device: torch.device, dtype: torch.dtype) -> float:
     """The highest rate, with plain weights or, if supported, packed ones."""
-    x = torch.randn(rows, inner, device=device).to(dtype)  # numbers, as zeros take less power
+    x = torch.randn(rows, inner, device=device).to(dtype)  # random, since zeros take less power
     weight = torch.randn(outer, inner, device=device).to(dtype)
     seconds = _min_seconds(lambda: F.linear(x, weight), device)
     if device.type == "cpu" and can_pack(dtype):
@@ -78,7 +78,7 @@ def _product(rows: int, inner: int, outer: int, device: torch.device, dtype: tor
 
 
 def _memory(device: torch.device) -> float:
-    """Bytes per second of a copy, or of a sum if it is faster, over more than the caches hold.
+    """Bytes per second of a copy, or of a sum if that is faster, of more data than caches hold.
 
     Copied bytes count as read and as written.
     """

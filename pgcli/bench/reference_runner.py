@@ -27,7 +27,7 @@ from pgcli.model.siglip import normalize_pixels
 from pgcli.verify.reference import SAFE_OPTIONS, generate_greedily, import_transformers
 
 Tokens = dict[int, tuple[int, ...]]  # by row
-#: Of images that are held until they are resized: a batch of photographs would take gigabytes.
+#: Pixels of images in memory before they are resized: a batch of photographs takes gigabytes.
 MAX_PIXELS = 2**26
 
 
@@ -68,7 +68,7 @@ class ReferenceRunner:
         library = import_transformers()
         try:
             return library.AutoTokenizer.from_pretrained(self._folder, **SAFE_OPTIONS)
-        except (OSError, ValueError):  # without a tokenizer_config.json, its class is unknown
+        except (OSError, ValueError):  # no tokenizer_config.json names its class
             file = str(self._folder / "tokenizer.json")
             return library.PreTrainedTokenizerFast(tokenizer_file=file)
 
@@ -110,8 +110,8 @@ class ReferenceRunner:
     def _generate(
         self, inputs: BenchInputs, rows: Sequence[int], pixels_BCRR: Tensor, timer: StageTimer
     ) -> Tokens:
-        """The tokens of a batch's rows, each truncated at its end."""
-        # a static cache of another size would be compiled again
+        """The tokens of a batch's rows, each truncated after its stop token."""
+        # a static cache of another size would be recompiled
         lengths = inputs.lengths
         if lengths and not self._static:
             lengths = [lengths[row] for row in rows]
@@ -141,7 +141,7 @@ class ReferenceRunner:
         return stops[0] + 1 if stops else len(ids)
 
     def _decoded_pixels(self, inputs: BenchInputs, rows: Sequence[int]) -> Tensor:
-        """The normalized images of a batch, from the same pixels as this code's."""
+        """The normalized images of a batch, from the same pixels that pgcli's engine gets."""
         images = [inputs.images[inputs.image(row)].pixels for row in rows]
         pixels_BRRC = torch.from_numpy(np.stack([image for image in images if image is not None]))
         return normalize_pixels(pixels_BRRC.to(self._device), self._mean, self._std, self._dtype)
@@ -152,7 +152,7 @@ class ReferenceRunner:
         pixels: list[Tensor] = []
         for row in rows:
             with Image.open(inputs.files[inputs.image(row)]) as image:
-                images.append(exif_transpose(image).convert("RGB"))  # as transformers' load_image
+                images.append(exif_transpose(image).convert("RGB"))  # like transformers' load_image
             if row == rows[-1] or sum(i.width * i.height for i in images) > MAX_PIXELS:
                 pixels.append(self._processor(images, return_tensors="pt")["pixel_values"])
                 images.clear()

@@ -14,7 +14,7 @@ from pgcli.bench.runner import BenchRun
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """All programs on the same rows, this code first, to which the others are compared."""
+    """All programs on the same rows; pgcli comes first, and the others are compared with it."""
 
     rows: int
     speeds: tuple[Speed, ...]
@@ -24,7 +24,7 @@ class ProgramComparison:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """A program's seconds by stage, medians of its runs, and the limit's share of them.
+    """A program's seconds by stage, medians over its runs, and the limit's share of them.
 
     `peak_bytes` is the peak GPU memory on top of the weights; None without a GPU.
     """
@@ -40,8 +40,8 @@ class StageTimes:
 class BenchReport:
     """The whole report: from files to rows, the model alone with its stages, and their limit.
 
-    `clock` and `model` are of the same runs, from pixels in memory to tokens: `clock` by the wall
-    clock, `model` by the sum of the stages. `limit` is the least seconds for their rows.
+    `clock` and `model` describe the same runs, from pixels in memory to tokens: `clock` by the wall
+    clock, `model` by the sum of the stages. `limit` is the lower bound of the seconds for the rows.
     """
 
     device: str
@@ -64,7 +64,7 @@ def compare_programs(
 ) -> ProgramComparison:
     """The speeds, ratios and agreements from the runs of all programs.
 
-    By the wall clock after the start or, `of_model`, by the sum of the model's stages.
+    By the wall clock after the start or, with `of_model`, by the sum of the model's stages.
     """
     own, rows = runs[0], len(runs[0][0].tokens)
     seconds = [
@@ -100,7 +100,7 @@ def stage_times(name: str, runs: Sequence[BenchRun], limit: Stages) -> StageTime
     shares = Stages(
         limit.vision / seconds.vision,
         limit.prefill / seconds.prefill,
-        limit.decode / seconds.decode if seconds.decode else 0.0,  # of answers of one token
+        limit.decode / seconds.decode if seconds.decode else 0.0,  # zero for answers of one token
     )
     total = median(stage.total for stage in stages)
     peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]

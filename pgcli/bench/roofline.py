@@ -1,4 +1,4 @@
-"""The roofline model: FLOP and bytes of every stage, and the least time that they take.
+"""The roofline model: FLOP and bytes of every stage, and the least time for them.
 
 A multiply-add is 2 FLOP. Bytes are the weights, read once a pass, and the KV cache; activations are
 omitted, as if they stayed in the processor's caches. All times are lower bounds: computing and
@@ -49,7 +49,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Rows of an image and a prompt each, with the lengths of prompts and answers.
+    """Rows of one image and one prompt each, with the lengths of prompts and answers.
 
     Unless `trimmed`, the last layer is computed for every slot of the prompt, as in transformers,
     although only the last slot's output is used.
@@ -63,7 +63,7 @@ class Workload:
 
 
 def limit(config: PaliGemmaConfig, work: Workload, rates: PeakRates) -> Stages:
-    """The least seconds that the workload takes if every batch is full."""
+    """The least seconds for the workload with full batches."""
     rows, itemsize = min(work.batch, len(work.lengths)), work.itemsize
     passes = len(work.lengths) / rows
     slots = config.image_tokens + work.prompt_tokens
@@ -101,24 +101,24 @@ def prefill(
 
 
 def step(config: PaliGemmaConfig, rows: int, slots: int, itemsize: int) -> PassCost:
-    """The cost of one more token for every row, with `slots` slots each, its own included.
+    """The cost of one more token for every row, with `slots` slots each, including its own.
 
     Sliding windows are ignored: at every resolution they exclude less than a hundredth of a row.
     """
     decoder = config.decoder
     flops = 2 * _decoder_params(decoder) + _attention(decoder, decoder.depth * slots)
-    # the cache is read and the new slot written; the logits are written and read
+    # reads the cache, writes the new slot, writes and reads the logits
     moved = rows * (cache_bytes(config, itemsize) * (slots + 1) + 2 * itemsize * decoder.vocab_size)
     return PassCost(rows * flops, _decoder_params(decoder) * itemsize + moved)
 
 
 def _key_value_weights(decoder: DecoderConfig) -> int:
-    """The weights of a layer's key and value projections."""
+    """The number of weights of a layer's key and value projections."""
     return 2 * decoder.width * decoder.num_kv_heads * decoder.head_dim
 
 
 def _other_weights(decoder: DecoderConfig) -> int:
-    """The other weights of a layer: query and output projections, and the MLP."""
+    """The number of a layer's other weights: query and output projections, and the MLP."""
     heads = decoder.num_heads * decoder.head_dim
     return 2 * decoder.width * heads + 3 * decoder.width * decoder.mlp_dim
 

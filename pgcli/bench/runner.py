@@ -1,4 +1,4 @@
-"""The interface of a program under measurement: its inputs, and the outcome of a run."""
+"""The interface of a program under measurement: its inputs, and the results of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BenchInputs:
 
     `ids` are the prompts' tokens from the first to the newline; `files` are the images' files.
     `lengths` are the rows' exact numbers of tokens; empty if answers end with their stop token.
-    With `fast_decode` this code decodes files at a reduced size.
+    With `fast_decode` pgcli decodes files at a reduced size.
     """
 
     images: Sequence[DecodedImage]
@@ -47,7 +47,7 @@ class BenchRun:
 
     `start_seconds` passed before the first image was decoded, while decoding processes started.
     `peak_bytes` is the peak GPU memory on top of the weights, None without a GPU; `kept_bytes` is
-    what the program had kept from its last run.
+    what the program's allocator had cached before.
     """
 
     seconds: float

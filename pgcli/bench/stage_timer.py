@@ -15,11 +15,11 @@ from pgcli.device.stopwatch import Stopwatch
 
 
 class StageTimer:
-    """Records the time of each stage, and excludes tokens that this code never generates.
+    """Records the time of each stage, and masks tokens that pgcli never generates.
 
     It is a logits processor, which transformers calls after every pass; the first call ends the
-    prefill. Masking them in the logits takes a thousandth of a pass. The input of the LM head is
-    made contiguous, so that transformers is measured at its best.
+    prefill. Masking the logits takes a thousandth of a pass. The input of the LM head is made
+    contiguous, so that transformers runs as fast as it can.
     """
 
     def __init__(self, model: Any, device: torch.device, vocabulary: int, image_token: int):
@@ -28,8 +28,8 @@ class StageTimer:
         self._batches: list[list[Any]] = []
         towers = model.model
         self._hooks = [
-            # for non-contiguous rows PyTorch multiplies each with its own copy of the head's
-            # weights, which on a CPU takes five times as long as everything else
+            # for non-contiguous rows PyTorch copies the head's weights for each row, which on a CPU
+            # takes five times as long as everything else
             model.lm_head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(),)),
             towers.vision_tower.register_forward_pre_hook(lambda *_: self._mark()),
             towers.multi_modal_projector.register_forward_hook(lambda *_: self._mark()),

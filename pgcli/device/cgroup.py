@@ -1,4 +1,4 @@
-"""Memory and CPU limits of the control groups that this process is in."""
+"""Memory and CPU limits of this process's control groups."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the groups that this process is in, from its own to the root."""
+    """The folders of this process's control groups, from its own up to the root."""
     for line in _text(MEMBERSHIP).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):

@@ -11,11 +11,11 @@ MOST_ON_GPU = 32  # each takes about 60 MB
 
 
 def decoding_processes(device: str, engines: int | None = None) -> int | None:
-    """The processes that decode unless `--workers` is given; None for the default of a CPU.
+    """The default number of decoding processes; None for the default on CPUs.
 
-    A GPU computes faster than a few cores decode: all cores but one decode, divided among the
-    `engines` that compute on GPUs. If their number is not known, each GPU of the machine has one;
-    where a scheduler gave only some cores to this process, each GPU that it sees.
+    A GPU computes faster than a few cores decode, so all cores but one decode, divided among the
+    `engines` on GPUs. If their number is unknown, it is one for each GPU of the machine; where a
+    scheduler restricts the cores of this process, one for each visible GPU.
     """
     if not device.startswith("cuda"):
         return None

@@ -19,7 +19,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # The oldest NVIDIA driver (Linux) for each major version of CUDA, by NVIDIA's table of minor
 # version compatibility, and PyTorch's index of wheels that support this driver.
 CUDA = {13: (580, "cu130"), 12: (525, "cu126"), 11: (450, "cu118")}
-BFLOAT16_CAPABILITY = (8, 0)  # of the first GPUs that multiply bfloat16; PyTorch emulates it
+BFLOAT16_CAPABILITY = (8, 0)  # the first with bfloat16 in hardware; PyTorch emulates it
 INDEX = "https://download.pytorch.org/whl/"
 
 
@@ -109,7 +109,7 @@ def _device_files() -> list[Path]:
 
 @cache
 def cuda_of_pytorch() -> int | None:
-    """The major version of CUDA that PyTorch is built for, which a file of it says."""
+    """The major version of CUDA that PyTorch is built for, read from one of PyTorch's files."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None

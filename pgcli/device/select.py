@@ -1,4 +1,4 @@
-"""Select the device and the dtype of a model, and measure the memory that is free on a device."""
+"""Select a model's device and dtype, and measure the free memory of a device."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SMALL_CHECKPOINT_BYTES = 10**9  # below this float32 costs little and is exact
 def choose_device(name: str) -> torch.device:
     """The named device; `auto` takes CUDA, then Apple's GPU, then the CPU.
 
-    Raises NoUsableDevice where the machine lacks it, UsageError for an unknown name.
+    Raises NoUsableDevice if the machine lacks it, UsageError for an unknown name.
     """
     if not DEVICE_NAME.fullmatch(name):
-        raise UsageError(f"no device is called {name!r}", hint="auto, cpu, cuda, cuda:N or mps")
+        raise UsageError(f"unknown device {name!r}", hint="auto, cpu, cuda, cuda:N or mps")
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -59,19 +59,17 @@ def choose_dtype(
     name: str,
     device: torch.device,
     checkpoint_bytes: int,
-    float16_problem: str = "float16 is only for answers of PaliGemma 1",
+    float16_problem: str = "only PaliGemma 1 runs in float16",
 ) -> torch.dtype:
     """The named dtype; `auto` takes bfloat16 where it is fast and the checkpoint is large.
 
     float16 is for GPUs without bfloat16, and for models without a `float16_problem`.
     """
     if name == "float16" and (problem := float16_problem or _without_float16(device)):
-        raise UsageError(problem, hint="<--dtype bfloat16>, which is as small, or auto")
+        raise UsageError(problem, hint="use <--dtype bfloat16>, which is as small, or auto")
     if name != "auto":
         if name not in DTYPES:
-            raise UsageError(
-                f"no dtype is called {name!r}", hint="auto, bfloat16, float16 or float32"
-            )
+            raise UsageError(f"unknown dtype {name!r}", hint="auto, bfloat16, float16 or float32")
         return DTYPES[name]
     if device.type == "cuda":
         return torch.bfloat16 if _gpu_has_bfloat16(device) else torch.float32
@@ -84,9 +82,9 @@ def choose_dtype(
 def _without_float16(device: torch.device) -> str:
     """Why models do not run in float16 on a device; empty if they do."""
     if device.type != "cuda":
-        return f"float16 is for NVIDIA GPUs, and the model would run on {device}"
+        return f"float16 needs an NVIDIA GPU, but the model runs on {device}"
     if _gpu_has_bfloat16(device):
-        return f"float16 is for GPUs without bfloat16, and {device} has it"
+        return f"{device} supports bfloat16, which is as fast as float16"
     return ""
 
 
@@ -102,7 +100,7 @@ def cpu_has_bfloat16() -> bool:
 def free_bytes(device: torch.device) -> int:
     """Free memory of the device in bytes, within a container's limit."""
     if device.type == "cuda":
-        # PyTorch holds memory that was freed, for its own use
+        # PyTorch keeps freed memory in a cache, which counts as free here
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + held
     if device.type == "mps":

@@ -14,8 +14,8 @@ Mark = float | torch.cuda.Event
 class Stopwatch:
     """Milliseconds between marks: device time on CUDA, wall time elsewhere.
 
-    A mark on CUDA is an event in the stream and does not wait; reading the time between two waits
-    until the second has passed.
+    On CUDA a mark is an event in the stream, and setting one does not wait. Reading the time
+    between two marks waits for the second.
     """
 
     def __init__(self, device: torch.device):
@@ -27,7 +27,7 @@ class Stopwatch:
             if self._device.type == "mps":
                 torch.mps.synchronize()
             return perf_counter()
-        # waiting for a blocking event sleeps, so that decoding processes can use the core
+        # a wait for a blocking event sleeps, which leaves the core to decoding processes
         event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -42,7 +42,7 @@ class Stopwatch:
 
 
 class TimedPass(NamedTuple):
-    """A pass over `rows` rows, between two marks."""
+    """A forward pass over `rows` rows, between two marks."""
 
     watch: Stopwatch
     start: Mark
@@ -50,5 +50,5 @@ class TimedPass(NamedTuple):
     rows: int
 
     def ms_of_row(self) -> float:
-        """Each row's share of its time in milliseconds, for which the host waits."""
+        """Each row's share of the time in milliseconds; waits for the device."""
         return self.watch.between(self.start, self.end) / self.rows

@@ -50,7 +50,7 @@ def imported() -> ModuleType | Finding:
         import torch
 
         if torch.ones(2, 2).mm(torch.ones(2, 2)).sum().item() != 8:
-            return bad(TORCH, "it computes wrong results", reinstall)
+            return bad(TORCH, "computes wrong results", reinstall)
     except ImportError as missing:
         if getattr(missing, "name", None) == "torch":
             return bad(TORCH, "not installed", f"{sys.executable} -m pip install torch")
@@ -62,7 +62,7 @@ def imported() -> ModuleType | Finding:
 
 
 def gpu(torch: Any, index: int) -> Finding:
-    """A GPU, and what a run would do there: its dtype, and the rows at once of a 3b model."""
+    """A GPU, the dtype that runs choose on it, and the batch size of a 3b model."""
     properties = torch.cuda.get_device_properties(index)
     total = properties.total_memory
     name = f"cuda:{index}, {properties.name}, {byte_count(total)}"
@@ -81,7 +81,7 @@ def gpu(torch: Any, index: int) -> Finding:
     if free < total / 2:
         return warn(GPU, f"{description}; other programs use the rest", "nvidia-smi shows which")
     if not has_bfloat16:
-        return warn(GPU, description, "--dtype float16 halves it again, for PaliGemma 1")
+        return warn(GPU, description, "--dtype float16 halves the memory of PaliGemma 1")
     return ok(GPU, description)
 
 
@@ -100,7 +100,7 @@ def rows_of_3b(itemsize: int, free: int) -> int:
 
 
 def no_gpu(torch: Any, driver: str | None) -> Finding:
-    """Why there is no NVIDIA GPU to run on."""
+    """Why no NVIDIA GPU is usable."""
     if driver is not None:
         trouble = diagnose_gpu(torch, driver)
         return (warn if trouble.is_intentional else bad)(GPU, trouble.reason, trouble.remedy)

@@ -11,7 +11,7 @@ from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import GB, LARGE_MODEL_BYTES
 from pgcli.printable import first_line
 
-MOVE = "export HF_HOME=DIR with a folder of your own on a large disk"
+MOVE = "export HF_HOME=DIR, a writable folder on a large disk"
 
 
 def hub_findings() -> Iterator[Finding]:
@@ -28,21 +28,19 @@ def hub_findings() -> Iterator[Finding]:
 
 
 def cache(folder: Path) -> Finding:
-    """The cache's folder: whether it can be written, and the space on its disk."""
+    """Whether the cache folder is writable, and the free space on its disk."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
     if not os.access(existing, os.W_OK | os.X_OK):
-        return bad("cache", f"{folder} cannot be written", MOVE)
+        return bad("cache", f"{folder} is not writable", MOVE)
     free = shutil.disk_usage(existing).free
     description = f"{folder}, {free / GB:.1f} GB free"
     if free < LARGE_MODEL_BYTES:
-        return warn(
-            "cache", f"{description}, and a 3b model takes 6 GB", f"hf cache prune, or {MOVE}"
-        )
+        return warn("cache", f"{description}; a 3b model needs 6 GB", f"hf cache prune, or {MOVE}")
     return ok("cache", description)
 
 
 def login() -> Finding:
-    """Whether there is a token. The token itself is never shown."""
+    """Whether a token is set. The token itself is never shown."""
     from huggingface_hub import get_token
 
     from pgcli.checkpoints.hub import token_source
@@ -51,5 +49,5 @@ def login() -> Finding:
     if token is None:
         return warn("login", "no token: gated models cannot be downloaded", "hf auth login")
     if not token.startswith("hf_"):
-        return warn("login", "the token is not one of the Hub", "hf auth login --force")
-    return ok("login", f"a token, from {token_source()}")
+        return warn("login", "the token is not a Hugging Face token", "hf auth login --force")
+    return ok("login", f"token from {token_source()}")

@@ -38,7 +38,7 @@ def processor() -> Finding:
 
 
 def affinity() -> int:
-    """The processors that this process may use, which PyTorch respects, not a container's limit."""
+    """The processors that this process may use; like PyTorch, ignores a container's limit."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # on macOS
@@ -46,7 +46,7 @@ def affinity() -> int:
 
 
 def memory() -> Finding:
-    """The free memory, by the system or by the container's limit."""
+    """The free memory of the system or within the container's limit."""
     total, available = meminfo("MemTotal"), meminfo("MemAvailable")
     group_free = cgroup.memory_left()
     free = min((n for n in (available, group_free) if n is not None), default=None)
@@ -54,19 +54,19 @@ def memory() -> Finding:
         return ok("memory", "unknown on this system")
     description = f"{free / GB:.1f} GB free" + (f" of {total / GB:.1f} GB" if total else "")
     if group_free is not None and group_free == free:
-        description += ", by the container's limit"
+        description += " (container limit)"
     if free < LARGE_MODEL_BYTES:
         return warn(
             "memory",
             f"{description}; a 3b model takes {LARGE_MODEL_BYTES / GB:.0f} GB in bfloat16, "
             f"{INT8_MODEL_BYTES / GB:.1f} GB with --quantize int8 on a CPU",
-            "pgcli info MODEL says what a model needs; close other programs, or raise the limit",
+            "pgcli info MODEL shows what a model needs; close other programs, or raise the limit",
         )
     return ok("memory", description)
 
 
 def meminfo(key: str) -> int | None:
-    """The bytes that the system states; None where it has no such file."""
+    """A value of /proc/meminfo in bytes; None on systems without this file."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
@@ -91,6 +91,6 @@ def model_findings(folders: Mapping[str, Path] | None = None) -> Iterator[Findin
             except SafetensorError as problem:
                 raise ValueError(f"{weights}: {problem}") from problem
         except (ImportError, OSError, ValueError) as problem:
-            yield bad(f"model {name}", f"not intact: {problem}", reinstall)
+            yield bad(f"model {name}", f"damaged: {problem}", reinstall)
         else:
             yield ok(f"model {name}", f"intact, {count} tensors")

@@ -17,7 +17,7 @@ PIP = f"{sys.executable} -m pip"
 
 
 def python() -> Finding:
-    """The version of Python, and where it is."""
+    """The version and the location of Python."""
     return ok("python", f"{sys.version.split()[0]} in {sys.prefix}")
 
 
@@ -44,7 +44,7 @@ def requirements() -> Iterator[Finding]:
             yield bad(requirement.name, what, f"{PIP} install '{requirement}'")
     if not problems:
         own = f"pgcli {metadata.version(DISTRIBUTION)} in {Path(__file__).parents[1]}"
-        yield ok("packages", f"{own}, and all {len(required)} that it needs")
+        yield ok("packages", f"{own} and its {len(required)} dependencies")
 
 
 def namesake() -> Finding:

@@ -1,9 +1,9 @@
 """Answers one prompt about one image, and explains the answer.
 
-The engine answers as always. Then one pass over image, prompt and answer, without a cache, computes
-what each token attended to: the same as the engine's prefill and decode steps computed.
+The engine answers as always. Then one pass over image, prompt and answer, without a cache,
+recomputes what each token attended to, with the same result as the engine's cached steps.
 
-B rows, of which there is one · P patches · T text tokens · L tokens of the answer · S slots ·
+B rows (always one) · P patches · T text tokens · L tokens of the answer · S slots ·
 D width · N heads · V vocabulary
 """
 
@@ -27,14 +27,14 @@ from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
 from pgcli.training.answers.loss import AnswerTokens, TokenizedExample
 
-MAX_LAYERS = 8  # that are explained by default, so that the page stays small
+MAX_LAYERS = 8  # explained by default, to keep the page small
 CANDIDATES = 5
 VISION, DECODER = "vision tower and projector", "decoder"
 PATCH, SLOT = "row, patch, value", "row, slot, value"  # the axes of most tensors
 
 
 class TensorShape(NamedTuple):
-    """A tensor on the way from pixels to tokens, and what its axes count."""
+    """A tensor between pixels and tokens, and the meaning of its axes."""
 
     name: str
     axes: str
@@ -47,10 +47,10 @@ Shapes = dict[str, Counter[TensorShape]]
 
 @dataclass(frozen=True, slots=True)
 class TokenExplanation:
-    """A generated token: its probability, what else was probable, and what it attended to.
+    """A generated token: its probability, the other likely tokens, and its attention.
 
-    `attention` has for each of the explained layers and each head the weights (layers, N, S) over
-    image, prompt and earlier tokens, which sum to 1.
+    `attention` has the weights (layers, N, S) of each explained layer and each head over image,
+    prompt and earlier tokens; they sum to 1.
     """
 
     text: str
@@ -63,10 +63,10 @@ class TokenExplanation:
 class Explanation:
     """An answer, its tokens, the explained layers (from 0) and the tensors of both parts.
 
-    `vision_attention` has for each of `vision_layers` and each head of the vision tower how much
-    all patches attended to each (layers, N, P), as shares that sum to 1. `shapes` has of each
-    tensor how often it occurs. `difference` is the largest one between the tokens' probabilities in
-    the engine and in the pass that explains them.
+    `vision_attention` says for `vision_layers` and each head of the vision tower how much all
+    patches together attend to each patch (layers, N, P), in shares that sum to 1. `shapes` counts
+    the occurrences of each tensor. `difference` is the largest difference between the tokens'
+    probabilities in the engine and in the explaining pass.
     """
 
     answer: Answer
@@ -89,12 +89,12 @@ def explain(
 ) -> Explanation:
     """The explanation of the engine's answer to the image's one prompt.
 
-    `layers` of the decoder are explained, or some that are evenly spread and end with the last one.
-    Raises UsageError for an image that cannot be read, a prompt that is too long, and a layer that
-    the model does not have.
+    Explains the given `layers` of the decoder, by default an even sample that includes the last.
+    Raises UsageError for an unreadable image, a prompt that is too long, and a layer that the
+    model does not have.
     """
     if image.fault is not None:
-        raise UsageError(f"{image.item.image}: {image.fault.message}", hint="name an image")
+        raise UsageError(f"{image.item.image}: {image.fault.message}", hint="name a readable image")
     config, tokenizer = engine.model.config, engine.tokenizer
     chosen = choose_layers(layers, config.decoder.depth)
     finished: list[Generated] = []
@@ -102,7 +102,7 @@ def explain(
     if answer.error == "oom":
         raise NoUsableDevice(f"{answer.error_message}", hint="try --device cpu")
     if answer.error is not None:
-        raise UsageError(f"{answer.error_message}", hint="shorten it")
+        raise UsageError(f"{answer.error_message}", hint="shorten the prompt")
     (sequence,) = finished
     shapes: Shapes = {VISION: Counter(), DECODER: Counter()}
     vision_layers = choose_layers(None, config.vision.depth)
@@ -147,8 +147,8 @@ def image_attention(
     layers: Sequence[int],
     shapes: Counter[TensorShape],
 ) -> tuple[Tensor, Tensor]:
-    """The image features (B, P, D) for the decoder, and of these layers and each head how much the
-    patches attend to each on average (layers, N, P), in float32 on the CPU.
+    """The image features (B, P, D) for the decoder, and for these layers and each head the average
+    attention of all patches to each patch (layers, N, P), in float32 on the CPU.
     """
     model, preprocessing = engine.model, engine.preprocessing
     vision, weight = model.vision, model.projector.weight
@@ -184,9 +184,8 @@ def answer_attention(
     layers: Sequence[int],
     shapes: Counter[TensorShape],
 ) -> tuple[Tensor, Tensor]:
-    """Of these layers and each head the attention of the slots whose outputs are the answer's
-    tokens (layers, N, L, S), and the probabilities of all tokens there (L, V), in float32 on the
-    CPU.
+    """For these layers and each head the attention of the slots that predict the answer's tokens
+    (layers, N, L, S), and their probabilities of all tokens (L, V), in float32 on the CPU.
     """
     decoder, length = engine.model.decoder, len(sequence.tokens)
     tokens = AnswerTokens.of(
@@ -223,15 +222,15 @@ def answer_attention(
 
 
 def see(shapes: Counter[TensorShape], name: str, axes: str, tensor: Tensor) -> None:
-    """Count a tensor."""
+    """Count the tensor by its name and shape."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     shapes[TensorShape(name, axes, tuple(tensor.shape), dtype)] += 1
 
 
 def choose_layers(layers: Sequence[int] | None, depth: int) -> tuple[int, ...]:
-    """The layers to explain, in ascending order; none stands for all.
+    """The layers to explain, in ascending order; by default an even sample.
 
-    Raises UsageError for one that does not exist.
+    Raises UsageError for a layer that does not exist.
     """
     if layers is None:
         count = min(depth, MAX_LAYERS)

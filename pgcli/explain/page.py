@@ -15,13 +15,13 @@ from pgcli.printable import encodable, printable
 from pgcli.records import DecodedImage
 from pgcli.results.gallery.page import inert, policy
 
-ONE = 2**16 - 1  # the script reads weights as whole parts of this, in two bytes each
+ONE = 2**16 - 1  # the script divides the two-byte weights by this
 
 
 def render_explanation(explanation: Explanation, image: DecodedImage, thumbnail: bytes) -> str:
     """The page, with a small copy of the image as a WebP file.
 
-    No foreign value is markup: all are JSON in which no tag can begin. The content security policy
+    No foreign value is markup: all are JSON that cannot contain a tag. The content security policy
     allows this script alone, by its digest, and no requests.
     """
     style, script = asset("page.css"), asset("page.js")
@@ -76,7 +76,7 @@ def token_data(token: TokenExplanation) -> dict[str, Any]:
 
 
 def packed(weights: Tensor) -> str:
-    """Weights from 0 to 1 as little-endian integers of two bytes, in base64."""
+    """Weights from 0 to 1 as little-endian two-byte integers, in base64."""
     return b64encode((weights * ONE).round().numpy().astype("<u2").tobytes()).decode("ascii")
 
 
@@ -86,10 +86,10 @@ def tensor_data(entry: tuple[TensorShape, int]) -> list[Any]:
 
 
 def page_text(value: str) -> str:
-    """A foreign text, without control characters, that can be written as UTF-8."""
+    """A foreign text without control characters, in valid UTF-8."""
     return printable(encodable(value))
 
 
 def asset(name: str) -> str:
-    """A file of the page's folder in the package."""
+    """A file from the page's folder in the package."""
     return files("pgcli.explain").joinpath("page", name).read_text(encoding="utf-8")

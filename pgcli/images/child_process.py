@@ -26,7 +26,7 @@ from pgcli.images.limits import die_with_parent, limit_memory
 START_LIMIT_SECONDS = 120
 MAX_REASON_BYTES = 4096
 MAX_HEADER_BYTES = 2**24
-#: Of a connection, as far as the system allows: the pixels of 448 x 448 pass in one call.
+#: The socket buffers, as far as the system allows: 448 x 448 pixels are sent in one call.
 BUFFER_BYTES = 2**20
 SIZES = struct.Struct("!II")  # of the header and of the data that follow
 
@@ -47,7 +47,7 @@ MALLOC_SETTINGS = {
 
 
 class ProcessFailed(Exception):
-    """The other process ended, took too long, or sent what it cannot have meant."""
+    """The other process ended, took too long, or sent an invalid message."""
 
     @property
     def is_late(self) -> bool:
@@ -86,7 +86,7 @@ class Connection:
             return header, self._read(sizes[1], deadline)
 
     def _read(self, size: int, deadline: float | None) -> bytearray:
-        """So many bytes, read in place. Raises OSError and EOFError."""
+        """Exactly so many bytes, read into one buffer. Raises OSError and EOFError."""
         data, done = bytearray(size), 0
         while done < size:
             remaining = None if deadline is None else deadline - monotonic()
@@ -103,7 +103,7 @@ class Connection:
 class ChildProcess(Connection):
     """The connection to a new process that runs the function `serve` of a module.
 
-    The function gets the other end and the `settings`. Starting does not wait for the process.
+    The function gets the child's end and the `settings`. Starting does not wait for the process.
     The process ends with the thread that started it. Raises ProcessFailed.
     """
 
@@ -134,7 +134,7 @@ class ChildProcess(Connection):
 
     @property
     def pid(self) -> int:
-        """The number by which the system knows the process."""
+        """The process id."""
         return self._process.pid
 
     def wait_until_ready(self) -> None:
@@ -147,20 +147,20 @@ class ChildProcess(Connection):
             self._is_ready = True
 
     def kill(self) -> None:
-        """End the process. What waits for it in another thread fails."""
+        """End the process. Another thread that waits for its reply gets an error."""
         self._process.kill()
 
     def close(self) -> int | None:
-        """End the process for good; its exit code, or None where it does not end at once."""
+        """End the process for good; its exit code, or None if it does not end at once."""
         self.kill()
         self._socket.close()
         self._errors.close()
-        with suppress(subprocess.TimeoutExpired):  # it may hang on a dead disk, beyond signals
+        with suppress(subprocess.TimeoutExpired):  # a hang on a dead disk ignores signals
             return self._process.wait(timeout=5)
         return None
 
     def _why_it_ended(self) -> str:
-        """Why the process ended before it was ready: a signal, or the last line that it wrote."""
+        """Why the process ended before it was ready: a signal, or the last line of its stderr."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -168,7 +168,7 @@ class ChildProcess(Connection):
         if code < 0:
             is_memory = code == -signal.SIGKILL
             name = signal.Signals(-code).name
-            return f"it was killed by {name}" + (", as where memory runs out" if is_memory else "")
+            return f"it was killed by {name}" + ", probably for lack of memory" * is_memory
         self._errors.seek(max(0, self._errors.seek(0, 2) - MAX_REASON_BYTES))
         lines = self._errors.read().decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -187,13 +187,13 @@ def process_errors() -> Iterator[None]:
 def serve(module: str, settings: str, descriptor: str) -> None:
     """The main function of the process: run the module's `serve` until the connection ends."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a supervisor's too: the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also from a supervisor: the parent decides
     with suppress(ProcessFailed), socket.socket(fileno=int(descriptor)) as end:
         import_module(module).serve(Connection(end), json.loads(settings))
 
 
 def start_serving(connection: Connection) -> None:
-    """Limit the memory of this process, which has imported what it needs, and say so."""
+    """Limit the memory of this process, after its imports, and report that it is ready."""
     limit_memory()
     connection.send({})
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # until now, it said why it cannot start
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # until here, stderr explained failed starts

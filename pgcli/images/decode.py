@@ -36,7 +36,7 @@ _NULL_HANDLER = logging.NullHandler()
 
 @dataclass(frozen=True)
 class ImageDecoder:
-    """Decodes items to the model's pixels: `decode` with its settings."""
+    """Decodes items to the model's pixels: `decode` and its settings."""
 
     spec: ImageSpec
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -89,10 +89,10 @@ def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
 
 
 def _upright_pixels(image: ImageFile.ImageFile) -> Image.Image:
-    """The pixels of an opened image, upright and in 8 bits; all else that it held is released."""
+    """The upright 8-bit pixels of an opened image; everything else that it held is released."""
     image.load()
     image.fp = None
-    vars(image).pop("_decoder", None)  # of WebP and AVIF: two or three times the pixels
+    vars(image).pop("_decoder", None)  # for WebP and AVIF, two or three times the pixels
     orientation = exif_orientation(image)
     pixels = to_8bit(image)
     if pixels is not image:
@@ -116,7 +116,7 @@ def load_thumbnail(
 ) -> tuple[Size, Image.Image]:
     """The upright size, and `load_image` scaled down to at most `side` pixels on either side.
 
-    JPEGs are decoded at a reduced size. A file has to be in the `root`. Raises ImageError, and
+    JPEGs are decoded at a reduced size. The file must be in the `root`. Raises ImageError, and
     nothing else.
     """
     image, size, data = open_image(source, limits, root)
@@ -140,7 +140,7 @@ def stored_and_upright(
         if not is_rotated(identify_image(data), data):
             return None
         image = open_image(data, limits).image
-        image.load()  # which applies the orientation of TIFF
+        image.load()  # this applies a TIFF's orientation
         if isinstance(image, TiffFile):
             pixels = to_8bit(image)
             is_lossy = image.greys or image.mode == "La" or has_unused_alpha(image)
@@ -151,12 +151,12 @@ def stored_and_upright(
 def silence_decoders() -> None:
     """Silence, for the rest of this process, what Pillow and libtiff print about damaged files.
 
-    Only what goes to stderr by default: warnings raised in Pillow's own lines, its log if the
-    program has configured none, and libtiff's messages. The item's fault has the reason.
+    This covers only what goes to stderr by default: warnings from Pillow's own modules, its log if
+    the program has configured none, and libtiff's messages. The item's fault has the reason.
     """
     # Permanently: `warnings.catch_warnings` and a redirected stderr would affect other threads,
     # such as the one that draws the progress bar.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     logging.getLogger("PIL").addHandler(_NULL_HANDLER)
-    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with a hidden one
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff's symbols
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)

@@ -1,4 +1,4 @@
-"""Faults of images: a code of the contract and one sentence each, raised as ImageError."""
+"""Faults of images: an error code and one sentence each, raised as ImageError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "The file does not exist.")
-#: At the start of a path, or where it was joined to that of a folder.
+#: At the start of a path, or after the folder that the path was joined to.
 DRIVE_OR_SHARE = re.compile(r"(?:^|/)(?:[A-Za-z]:[\\/]|\\\\)")
 EMPTY = Fault("not_an_image", "The file is empty.")
 UNKNOWN = Fault("not_an_image", "The file is not an image of a known format.")
@@ -34,12 +34,12 @@ class ImageError(Exception):
 
 @contextmanager
 def wrap_image_errors(size: Size | None = None, data: bytes = b"") -> Iterator[None]:
-    """Raise every exception of the block as ImageError. `data`, the file, helps to find why."""
+    """Raise every exception of the block as ImageError; `data`, the file, narrows the cause."""
     try:
         yield
     except ImageError:
         raise
-    except Exception as problem:  # broken files make Pillow raise anything: the one boundary
+    except Exception as problem:  # Pillow raises any exception for broken files
         raise ImageError(_fault(problem, data), size) from problem
 
 
@@ -48,9 +48,9 @@ def too_many_pixels(size: Size, limits: ImageLimits) -> ImageError:
     is_long = max(size) > MAX_SIDE
     limit = f"the limit is {limits.max_pixels} (--max-pixels)"
     if is_long and size.width * size.height <= limits.max_pixels:
-        limit = f"the limit of a side is {MAX_SIDE}"
+        limit = f"a side may have at most {MAX_SIDE}"
     message = f"The image has {size.width} x {size.height} pixels; {limit}."
-    # columns hold no such width
+    # columns cannot hold such a width
     return ImageError(Fault("too_many_pixels", message), None if is_long else size)
 
 
@@ -61,12 +61,12 @@ def too_many_bytes(limits: ImageLimits) -> Fault:
 
 def _fault(problem: Exception, data: bytes) -> Fault:
     if isinstance(problem, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return Fault("too_many_pixels", "A part of the image has more pixels than Pillow decodes.")
+        return Fault("too_many_pixels", "A tile of the image has more pixels than Pillow decodes.")
     if isinstance(problem, MemoryError):
         return Fault("decode_failed", "There is not enough memory to decode the image.")
     ran_out = isinstance(problem.__cause__ or problem, EOFError | IndexError | struct.error)
     text = str(problem).lower()
-    is_whole = data.endswith(PNG_END)  # then pixels are missing, but not the end of the file
+    is_whole = data.endswith(PNG_END)  # the file has its end, so pixels inside are missing
     if not is_whole and (ran_out or "truncated" in text or "reached eof" in text):
         return TRUNCATED
     reason = type(problem).__name__
@@ -74,10 +74,10 @@ def _fault(problem: Exception, data: bytes) -> Fault:
 
 
 def no_such_file(path: str) -> Fault:
-    """The fault of a path that no file is at, which may be written as on Windows."""
+    """The fault of a path without a file; the message points out Windows paths."""
     message = MISSING.message
     if DRIVE_OR_SHARE.search(path):
-        message += " The path has a drive or a share of Windows, which this system does not have."
+        message += " The path has a Windows drive or share, which this system does not have."
     elif "\\" in path:
-        message += " The path has backslashes, which do not separate folders here; / does."
+        message += " The path has backslashes; use / to separate folders."
     return Fault(MISSING.code, message)

@@ -1,4 +1,4 @@
-"""Reads the bytes of images: of regular files only, or of a range of one, with retries."""
+"""Reads the bytes of images, from regular files or from a range of one, with retries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgcli.images.limits import claim_memory
 from pgcli.records import OUTSIDE_FOLDER, Fault, Item
 from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
 
-#: Errors that may pass: a network disk that lost its server, a loose cable, a full queue.
+#: Transient errors: a network disk that lost its server, a loose cable, a full queue.
 TRANSIENT = {
     errno.EIO,
     errno.ESTALE,
@@ -35,14 +35,14 @@ RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
 def item_bytes(item: Item, limits: ImageLimits) -> bytes:
-    """The bytes of an item's image: its data, or those of its file. Raises ImageError."""
+    """The bytes of an item's image, from its data or its file. Raises ImageError."""
     if item.data is not None or item.path is None:
         return checked_bytes(item.data, limits)
     return read_file(item.path, limits, root=item.root, span=item.span)
 
 
 def file_time(path: str) -> int | None:
-    """The time of a file before it is read: one that changes meanwhile has another afterwards."""
+    """The modification time of a file before it is read, which shows changes during the read."""
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - Path is slow
     except (OSError, ValueError):
@@ -50,7 +50,7 @@ def file_time(path: str) -> int | None:
 
 
 def short_digest(digest: bytes) -> int:
-    """The first 63 bits of a digest, as a number that JSON and NumPy have."""
+    """The first 63 bits of a digest, as an integer that fits JSON and NumPy."""
     return int.from_bytes(digest[:8]) >> 1
 
 
@@ -64,9 +64,9 @@ def read_file(
 ) -> bytes:
     """The bytes of a regular file, or the first `max_bytes` of them.
 
-    With a `root` (a real path), only of a file that is in it; with a `span`, offset and size of a
-    range, only these bytes of it. Errors that may pass are retried. Raises ImageError for an
-    unreadable or empty file, and for one above the limit.
+    With a `root` (a real path), the file must be in it; with a `span` (offset and size), only these
+    bytes are read. Transient errors are retried. Raises ImageError for an unreadable or empty file,
+    and for one above the limit.
     """
     for wait_seconds in RETRY_SECONDS:
         try:
@@ -75,7 +75,7 @@ def read_file(
             cause = problem.__cause__
             if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
                 raise
-        time.sleep(wait_seconds * random.uniform(0.5, 1))  # not all workers at the same moment
+        time.sleep(wait_seconds * random.uniform(0.5, 1))  # spreads the workers' retries
     return _read(path, limits, max_bytes, root, span)
 
 
@@ -97,7 +97,7 @@ def _read(
             data = file.read(wanted)
             if span and len(data) < wanted:
                 raise ImageError(TRUNCATED)
-            if not span and max_bytes is None and (more := file.read(1)):  # it has grown
+            if not span and max_bytes is None and (more := file.read(1)):  # the file has grown
                 claim_memory(2 * limits.max_bytes)
                 data = b"".join((data, more, file.read(limits.max_bytes - size)))
             return checked_bytes(data, limits)
@@ -108,19 +108,19 @@ def _read(
     except (FileNotFoundError, NotADirectoryError) as problem:
         raise ImageError(no_such_file(path)) from problem
     except PermissionError as problem:
-        raise ImageError(Fault("permission_denied", "The file may not be read.")) from problem
+        raise ImageError(Fault("permission_denied", "No permission to read the file.")) from problem
     except OSError as problem:
         reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
         raise ImageError(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
     except (
         ValueError,
         OverflowError,
-    ) as problem:  # a NUL in the path, or characters that file names cannot have
+    ) as problem:  # a NUL or another invalid character in the path
         raise ImageError(no_such_file(path)) from problem
 
 
 def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:
-    """The data unless it is empty or above the limit. Raises ImageError."""
+    """The data, unless they are empty or above the limit. Raises ImageError."""
     if not data:
         raise ImageError(EMPTY)
     if len(data) > limits.max_bytes:

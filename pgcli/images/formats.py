@@ -1,4 +1,4 @@
-"""Opens an image: its format is identified by its signature, its size read and checked."""
+"""Opens an image: identifies its format by the signature, reads and checks its size."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ READERS: dict[str, type[ImageFile.ImageFile]] = {
 }
 FORMATS = tuple(READERS)
 
-#: Signatures of two letters match many other files, so the header has to be valid as well.
+#: Two-letter signatures match many foreign files, so the header has to be valid as well.
 SHORT_SIGNATURES = ("BMP", "PPM")
 
-#: How Pillow begins to say that it cannot read the pixels of a BMP, whose header is sound.
+#: The beginnings of Pillow's messages for BMPs with a valid header and unsupported pixels.
 BMP_LAYOUTS = ("Unsupported BMP bitfields", "Unsupported BMP comp", "Unsupported BMP pixel")
 
-#: Signatures of image formats that are not supported, to name them in the error.
+#: Signatures of unsupported image formats, to name them in the error.
 OTHER_FORMATS = {
     "EPS": (b"%!PS", b"\xc5\xd0\xd3\xc6"),
     "PDF": (b"%PDF",),
@@ -72,11 +72,11 @@ OTHER_FORMATS = {
     "XCF": (b"gimp xcf",),
     "SVG": (b"<svg",),
     "PNG for iOS (CgBI)": (b"\x89PNG\r\n\x1a\n\0\0\0\x04CgBI",),
-    "a big-endian BigTIFF": (b"MM\0\x2b",),  # whose tags Pillow misreads
+    "a big-endian BigTIFF": (b"MM\0\x2b",),  # Pillow misreads its tags
     "PAM": (b"P7\n",),
-    "a PFM of colours": (b"PF\n",),
+    "a PFM with colours": (b"PF\n",),
 }
-#: The most that decoding an image takes, in bytes a pixel, as measured; JPEGs mostly take less.
+#: The most memory that decoding takes, in bytes a pixel, as measured; JPEGs mostly take less.
 PIXEL_BYTES = {
     "GIF": 9,
     "BMP": 9,
@@ -87,23 +87,23 @@ PIXEL_BYTES = {
     "AVIF": 12,
     "WEBP": 16,
 }
-#: Read first of a file; most headers are shorter.
+#: Bytes of a file that are read first; most headers are shorter.
 HEADER_BYTES = 64 * 2**10
 #: Formats whose header is complete at the start of the file; others point anywhere into it.
 HEADER_FIRST = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
-#: Markers of metadata in a JPEG: APP0 to APP15 and comments; and those that it can do without:
-#: all but EXIF and XMP (APP1), and how Adobe stored the colours (APP14).
+#: Metadata markers of a JPEG: APP0 to APP15 and comments; and the unnecessary ones among them:
+#: all but EXIF and XMP (APP1), and Adobe's colour transform (APP14).
 JPEG_METADATA = (*range(0xE0, 0xF0), 0xFE)
 UNNECESSARY = frozenset(JPEG_METADATA) - {0xE1, 0xEE}
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
 
-#: What is changed in the bytes of a file before Pillow reads them.
+#: Changes to the bytes of a file before Pillow reads them.
 PREPARED = {"PNG": necessary_chunks, "PPM": plain_pnm}
 
 
 class OpenedImage(NamedTuple):
-    """An image whose header is within the limits, not decoded yet, and its bytes."""
+    """An image with a header within the limits, not decoded yet, and its bytes."""
 
     image: ImageFile.ImageFile
     size: Size
@@ -111,9 +111,9 @@ class OpenedImage(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """An image's format, its upright size, and the EXIF orientation that its stored pixels have.
+    """An image's format, its upright size, and the EXIF orientation of its stored pixels.
 
-    A PNG may have its orientation after the pixels; then the size is the stored one.
+    A PNG may have its orientation after the pixels; then the size is as stored.
     """
 
     format: str
@@ -130,7 +130,7 @@ class ImageHeader(NamedTuple):
 def open_image(
     source: str | bytes | None, limits: ImageLimits, root: str | None = None
 ) -> OpenedImage:
-    """The image of a file (its path, which has to be in the `root`) or of bytes.
+    """The image in a file (a path, which must be in the `root`) or in bytes.
 
     Raises ImageError.
     """
@@ -148,26 +148,26 @@ def open_image(
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """What the header of an image states. Raises ImageError."""
+    """The image's format, size and orientation, from its header. Raises ImageError."""
     with wrap_image_errors():
         image = identify_image(data)
         return ImageHeader(str(image.format), header_size(image), stored_orientation(image))
 
 
 def read_whole_header(data: bytes, limits: ImageLimits) -> ImageHeader:
-    """`read_header`, also of a PNG that has its EXIF orientation after its pixels, which are
+    """`read_header`, also for a PNG with its EXIF orientation after its pixels, which have to be
     decoded to find it. Raises ImageError.
     """
     image = open_image(data, limits).image
     with wrap_image_errors():
         orientation = stored_orientation(image, data)
-        is_turned = orientation in SIDEWAYS and image.format != "TIFF"  # which Pillow has turned
+        is_turned = orientation in SIDEWAYS and image.format != "TIFF"  # Pillow has turned it
         size = Size(*(reversed(image.size) if is_turned else image.size))
         return ImageHeader(str(image.format), size, orientation)
 
 
 def read_file_header(path: str, limits: ImageLimits, root: str | None = None) -> ImageHeader:
-    """`read_header` of a file, of which as little as possible is read. Raises ImageError."""
+    """`read_header` of a file, reading as little of it as possible. Raises ImageError."""
     try:
         header = read_header(read_file(path, limits, HEADER_BYTES, root=root))
         if header.format in HEADER_FIRST:
@@ -178,7 +178,7 @@ def read_file_header(path: str, limits: ImageLimits, root: str | None = None) ->
 
 
 def identify_image(data: bytes) -> ImageFile.ImageFile:
-    """The image with its header read, by the reader whose signature the bytes have."""
+    """The image with its header read, by the reader that recognises its signature."""
     if name := _other_format(data):
         message = f"This is {name}, which is not supported; convert it to PNG or JPEG."
         raise ImageError(Fault("unsupported_format", message))
@@ -186,8 +186,8 @@ def identify_image(data: bytes) -> ImageFile.ImageFile:
         accepts = Image.OPEN[format_][1]
         assert accepts is not None
         accepted = accepts(data[:16])
-        if isinstance(accepted, str):  # how Pillow reports a format it was built without
-            message = f"This is {format_}, which the installed Pillow was built without."
+        if isinstance(accepted, str):  # Pillow's message for a format that it was built without
+            message = f"This is {format_}, but the installed Pillow was built without it."
             raise ImageError(Fault("unsupported_format", message))
         if accepted:
             return _open(reader, data, format_)
@@ -217,7 +217,7 @@ def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> Image
 
 
 def _without_metadata(data: bytes) -> bytes:
-    """A JPEG without the segments of its head that neither pixels nor orientation need."""
+    """A JPEG without the header segments that neither pixels nor orientation need."""
     pieces, position = [data[:2]], 2
     while data[position : position + 1] == b"\xff" and data[position + 1] in JPEG_METADATA:
         end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
@@ -235,7 +235,7 @@ def _pixel_bytes(image: ImageFile.ImageFile) -> int:
 
 
 def _other_format(data: bytes) -> str | None:
-    """The name of the unsupported image format that the bytes are in."""
+    """The name of the unsupported image format of the bytes."""
     for name, signatures in OTHER_FORMATS.items():
         if data.startswith(signatures):
             return name
@@ -249,7 +249,7 @@ def _other_format(data: bytes) -> str | None:
 
 
 def _stated_length(data: bytes, format_: str) -> int:
-    """The file length that the container states; 0 for other formats."""
+    """The file length stated by the container; 0 for other formats."""
     if format_ == "WEBP":
         return int.from_bytes(data[4:8], "little") + 8
     end = 0

@@ -1,4 +1,4 @@
-"""Images that a program holds in memory, as the bytes of a file with the same pixels."""
+"""Images in a program's memory, as the bytes of a file with the same pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANNELS = (1, 3, 4)
 
 
 class ArrayLike(Protocol):
-    """An array of numpy, or a tensor of PyTorch on any device."""
+    """A NumPy array, or a PyTorch tensor on any device."""
 
     @property
     def shape(self) -> Any: ...
@@ -26,7 +26,7 @@ class ArrayLike(Protocol):
 
 
 def is_array(source: object) -> bool:
-    """Whether the value is an array or a tensor."""
+    """Whether the value is a NumPy array or a PyTorch tensor."""
     return hasattr(source, "shape") and hasattr(source, "dtype")
 
 
@@ -41,19 +41,19 @@ def check_array(array: ArrayLike) -> None:
     if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in CHANNELS)):
         raise UsageError(
             f"an array of shape {shape} is not an image",
-            hint="its shape is (height, width, 3): permute(1, 2, 0) puts the channels last",
+            hint="the shape must be (height, width, 3); permute(1, 2, 0) puts the channels last",
         )
 
 
 def image_of(array: ArrayLike) -> Image.Image:
-    """The image of an array that `check_array` accepts: grey, RGB or RGBA."""
+    """The image of an array that passes `check_array`: grey, RGB or RGBA."""
     on_cpu = array.detach().cpu() if hasattr(array, "detach") else array
     pixels = np.asarray(on_cpu)
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
 
 
 def encode_image(image: Image.Image) -> bytes:
-    """The image, upright and in 8 bits, as a file without compression. Raises ImageError."""
+    """The image, upright and in 8 bits, as an uncompressed file. Raises ImageError."""
     with wrap_image_errors():
         image.load()
         file = BytesIO()

@@ -1,4 +1,4 @@
-"""Limits of processes that read foreign bytes: memory, processor time, and their parent's end."""
+"""Limits for processes that read untrusted bytes: memory, processor time, and the parent's end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 #: For one image: the largest that is decoded by default, 89 million pixels, takes one gigabyte.
 MEMORY_LIMIT_BYTES = 4 * 2**30
-#: What an image takes without asking: four of them hold less than one that asks may.
+#: Memory that an image takes without a claim; four such images take less than a claim may.
 UNCLAIMED_BYTES = 64 * 2**20
 PR_SET_PDEATHSIG = 1
 
@@ -20,14 +20,14 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent() -> None:
     """Have Linux kill this process when the parent's thread that started it has ended.
 
-    On other systems the process ends at the end of its input, after what it is working on.
+    On other systems the process ends at the end of its input, after its current item.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_memory(size: int | None = None) -> None:
-    """Make allocations fail beyond `size` bytes (MEMORY_LIMIT_BYTES) on top of those of now."""
+    """Make allocations fail that exceed the current memory by `size` bytes (MEMORY_LIMIT_BYTES)."""
     with suppress(OSError, ValueError):
         allocated = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
@@ -38,7 +38,7 @@ def limit_memory(size: int | None = None) -> None:
 
 @contextmanager
 def memory_limit(size: int) -> Iterator[None]:
-    """A block in which allocations of this process fail beyond `size` bytes: MemoryError."""
+    """A block in which allocations beyond `size` more bytes raise MemoryError."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     limit_memory(size)
     try:
@@ -48,13 +48,13 @@ def memory_limit(size: int) -> Iterator[None]:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process by SIGPROF after so much processor time from now; 0 ends the limit."""
+    """End this process by SIGPROF after so much processor time; 0 removes the limit."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 class Budget:
-    """Bytes that threads share; a thread that needs more than all of them holds them alone."""
+    """A budget of bytes for several threads; a thread that needs more than all has them alone."""
 
     def __init__(self, size: int):
         self._size = size
@@ -63,7 +63,7 @@ class Budget:
         self._changed = threading.Condition()
 
     def take(self, size: int) -> bool:
-        """Wait until so many bytes are free and hold them. False once the budget is closed."""
+        """Wait until so many bytes are free, and take them. False once the budget is closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or not self._held or self._held + size <= self._size
@@ -72,13 +72,13 @@ class Budget:
             return not self._closed
 
     def give(self, size: int) -> None:
-        """Hold so many bytes less."""
+        """Return so many bytes."""
         with self._changed:
             self._held -= size
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
+        """End all waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -88,15 +88,15 @@ _ask: Callable[[int], None] | None = None
 
 
 def claim_memory(size: int) -> None:
-    """Wait until an image may take so many bytes, in place of what was claimed for it before.
+    """Wait until an image may take so many bytes; this replaces its earlier claim.
 
-    Only processes of a pool wait, whose images share a budget.
+    Only processes of a pool wait, because their images share a budget.
     """
     if _ask is not None and size > UNCLAIMED_BYTES:
         _ask(size)
 
 
 def ask_for_memory(ask: Callable[[int], None]) -> None:
-    """Have `claim_memory` call this, for the rest of this process."""
+    """Have `claim_memory` call this function, for the rest of this process."""
     global _ask
     _ask = ask

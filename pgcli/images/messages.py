@@ -1,4 +1,4 @@
-"""What a decoding process and its parent send each other. Each value is checked."""
+"""The messages between a decoding process and its parent. Each value is checked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pgcli.images.child_process import ProcessFailed
 from pgcli.images.image_spec import MAX_SIDE
 from pgcli.records import DecodedImage, Fault, Item
 
-#: Of one decoded image; 896 x 896 RGB pixels are 2.4 MB.
+#: The most bytes of a decoded image; 896 x 896 RGB pixels are 2.4 MB.
 MAX_PIXEL_BYTES = 64 * 2**20
 
 
 class Decoder(Protocol):
-    """Decodes items. It is a dataclass of plain values, of which a process makes its own."""
+    """Decodes items. A dataclass of plain values, which a process rebuilds from them."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -27,7 +27,7 @@ class Decoder(Protocol):
         """The decoded item, or its fault. Raises nothing for a bad image."""
 
     def produces(self, shape: tuple[int, ...]) -> bool:
-        """Whether pixels of this decoder may have the shape."""
+        """Whether this decoder can make pixels of the shape."""
 
 
 def describe_decoder(decoder: Decoder) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def load_decoder(description: Mapping[str, Any]) -> Decoder:
 
 
 def from_fields(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """The dataclass of which `asdict` made the values."""
+    """The dataclass with these values, which `asdict` made."""
     kinds = get_type_hints(kind)
     return kind(
         **{
@@ -58,7 +58,7 @@ def from_fields(kind: type[Any], values: Mapping[str, Any]) -> Any:
 
 
 def item_header(item: Item) -> dict[str, Any]:
-    """What decoding needs of an item beside its data; prompts and columns stay here."""
+    """The fields of an item that decoding needs beside its data; prompts and columns stay here."""
     return {
         "index": item.index,
         "id": item.id,
@@ -78,7 +78,7 @@ def item_from(header: Mapping[str, Any], data: bytearray) -> Item:
 
 
 def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | bytes]:
-    """A decoded image without its item, which the parent has."""
+    """A decoded image without its item, which the parent keeps."""
     fault, pixels = image.fault, image.pixels
     header = {
         "width": image.width,
@@ -94,7 +94,7 @@ def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | byt
 def image_from(
     header: Mapping[str, Any], data: bytearray, item: Item, decoder: Decoder
 ) -> DecodedImage:
-    """The decoded item. Raises ProcessFailed for what the decoder cannot have made."""
+    """The decoded item. Raises ProcessFailed for a result that the decoder cannot have made."""
     fault, pixels = header.get("fault"), None
     if fault is None:
         shape = header.get("shape")
@@ -124,7 +124,7 @@ def image_from(
 
 
 def claim_of(header: Mapping[str, Any]) -> int:
-    """The bytes of memory that the process waits for. Raises ProcessFailed."""
+    """The bytes of memory that the process asks for. Raises ProcessFailed."""
     claim = header.get("claim")
     if type(claim) is int and claim >= 0:
         return claim
@@ -132,7 +132,7 @@ def claim_of(header: Mapping[str, Any]) -> int:
 
 
 def without_data(item: Item) -> Item:
-    """The item without its bytes, which are needed no longer."""
+    """The item without its bytes."""
     return item if item.data is None else replace(item, data=None)
 
 

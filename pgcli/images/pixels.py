@@ -14,8 +14,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from pgcli.images.image_spec import ImageSpec, Size
 from pgcli.images.tiff import GreyValues, TiffFile, Values
 
-# Pillow's `exif_transpose` has the same table inside, but raises for corrupt EXIF and can only
-# transpose the image that has the EXIF, not pixels that were made of it.
+# Pillow's `exif_transpose` contains the same table, but raises for corrupt EXIF and transposes
+# only the image that has the EXIF, not pixels made from it.
 TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -26,26 +26,26 @@ TRANSPOSE = {
     8: Image.Transpose.ROTATE_90,
 }
 SIDEWAYS = (5, 6, 7, 8)
-#: Pixels that are converted at a time, where a conversion takes memory of its own.
+#: Pixels that are converted at a time, where a conversion allocates memory.
 TILE_PIXELS = 2**22
-#: A PNG with an orientation has one of these in its bytes.
+#: A PNG with an orientation contains one of these.
 PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 
 
 def upright_8bit(image: Image.Image) -> Image.Image:
-    """The decoded image in RGB or one grey channel, with its EXIF orientation applied."""
+    """The decoded image in RGB or grey, with its EXIF orientation applied."""
     return transpose(to_8bit(image), exif_orientation(image))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The image in RGB; the same object if it is RGB already."""
+    """The image in RGB; the same object if it is already RGB."""
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def to_8bit(image: Image.Image) -> Image.Image:
-    """The decoded image in RGB or one grey channel: alpha on white, range scaled to 8 bits.
+    """The decoded image in RGB or grey: alpha on white, range scaled to 8 bits.
 
-    What takes several times the image's memory is done tile by tile.
+    Conversions that take several times the image's memory are done tile by tile.
     """
     tiff = image if isinstance(image, TiffFile) else None
     if tiff is not None:
@@ -62,7 +62,7 @@ def to_8bit(image: Image.Image) -> Image.Image:
 
 
 def has_unused_alpha(image: Image.Image) -> bool:
-    """Whether the alpha of a format that need not mean it is 0 everywhere."""
+    """Whether alpha is 0 everywhere, in a format where it need not mean transparency."""
     is_unsure = image.format == "BMP" or (isinstance(image, TiffFile) and image.has_unstated_alpha)
     return is_unsure and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0)
 
@@ -74,7 +74,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
-    """What makes 8-bit greys of tiles of an image of other values than unsigned 8-bit ones."""
+    """A function that converts tiles of an image with other than unsigned 8-bit values to greys."""
     meaning = image.greys if isinstance(image, TiffFile) and image.greys else GreyValues()
     transparent = image.info.get("transparency")
     low, high = _range(image, meaning)
@@ -89,7 +89,7 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
         return greys
 
     def stretch(values: Values) -> Values:
-        # NaN becomes the value that is scaled to 0, infinities the ends of the range
+        # NaN becomes 0, infinities the ends of the range
         numbers: Values = np.nan_to_num(values, nan=low, posinf=high, neginf=low).astype(np.float64)
         scale = 255 / (high - low) if high > low else 0.0
         greys: Values = np.rint((numbers - low) * scale).clip(max=255).astype(np.uint8)
@@ -104,7 +104,7 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
 
 
 def _range(image: Image.Image, meaning: GreyValues) -> tuple[float, float]:
-    """The least and the greatest finite value; zeros if there is none."""
+    """The least and the greatest finite value; zeros without any."""
     low, high = inf, -inf
     for _, tile in _tiles(image):
         values = meaning.of(np.asarray(tile))
@@ -117,7 +117,7 @@ def _range(image: Image.Image, meaning: GreyValues) -> tuple[float, float]:
 def _tile_by_tile(
     image: Image.Image, mode: str, convert: Callable[[Image.Image], Image.Image]
 ) -> Image.Image:
-    """The image in another mode, each of its tiles converted by itself."""
+    """The image in another mode, converted tile by tile."""
     if image.width * image.height <= TILE_PIXELS:
         return convert(image)
     result = Image.new(mode, image.size)
@@ -127,7 +127,7 @@ def _tile_by_tile(
 
 
 def _tiles(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
-    """Parts of at most TILE_PIXELS that make up the image, with the left and top of each."""
+    """Tiles of at most TILE_PIXELS that cover the image, with the left and top of each."""
     width = min(image.width, TILE_PIXELS)
     height = TILE_PIXELS // width
     for top in range(0, image.height, height):
@@ -137,12 +137,12 @@ def _tiles(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
 
 
 def resize_draft(image: JpegImageFile, spec: ImageSpec) -> Image.Image:
-    """The image at the model's resolution, from 1/2, 1/4 or 1/8 of its size where that suffices.
+    """The image at the model's resolution, decoded at 1/2, 1/4 or 1/8 of its size if possible.
 
-    Each decoded side has at least twice the model's pixels. libjpeg leaves out the finest
-    frequencies of every block; resizing to half removes most of them anyway, except at sharp edges.
-    A JPEG below four times the model's resolution is decoded in full; it differs by rounding alone,
-    and only if it is rotated: after resizing, not before.
+    Each decoded side has at least twice the model's pixels. libjpeg drops the finest frequencies
+    of every block; resizing to half removes most of them anyway, except at sharp edges.
+    A JPEG below four times the model's resolution is decoded in full; it differs only by rounding,
+    and only if it is rotated, because it is rotated after resizing.
     """
     size = spec.resized(*image.size)
     draft = image.draft(None, (2 * size.width, 2 * size.height))
@@ -154,8 +154,8 @@ def resize_draft(image: JpegImageFile, spec: ImageSpec) -> Image.Image:
 
 
 def header_size(image: ImageFile.ImageFile) -> Size:
-    """The upright size of an image that is not decoded yet, as far as its header states it."""
-    # Pillow decodes a whole PNG in search of late EXIF, and applies TIFF orientation by itself
+    """The upright size of an image before it is decoded, as far as the header states it."""
+    # Pillow decodes a whole PNG in search of late EXIF, and applies a TIFF's orientation itself
     is_stated = image.format != "PNG" or "exif" in image.info
     is_sideways = is_stated and exif_orientation(image) in SIDEWAYS
     return Size(*(reversed(image.size) if is_sideways else image.size))
@@ -167,9 +167,9 @@ def is_rotated(image: ImageFile.ImageFile, data: bytes) -> bool:
 
 
 def stored_orientation(image: ImageFile.ImageFile, data: bytes | None = None) -> int:
-    """The EXIF orientation of the stored pixels, also of TIFF; 1 (upright) if there is none.
+    """The EXIF orientation of the stored pixels, also for TIFF; 1 (upright) without any.
 
-    A PNG is searched for one after its pixels only with its `data`, and decoded if it may have one.
+    A PNG's orientation after its pixels is found only with its `data`, by decoding it.
     """
     if isinstance(image, TiffFile):
         value = image.tag_v2.get(Base.Orientation)

@@ -1,4 +1,4 @@
-"""PNGs: the chunks that are read. Metadata that is large or broken does not cost the image."""
+"""PNGs without unnecessary chunks, so that large or broken metadata does no harm."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pgcli.records import Fault
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHUNK = struct.Struct(">I4s")
 DEPTH, COLOUR_TYPE = 24, 25  # positions in the file
-#: Colour types of which single values may be transparent, and the bytes that these need.
+#: Colour types that may have a transparent colour, and the bytes of that colour.
 GREY, RGB, PALETTE = 0, 2, 3
 TRANSPARENCY_BYTES = {GREY: 2, RGB: 6, PALETTE: 0}
-#: Where Pillow looks for an orientation, beside eXIf.
+#: Where Pillow looks for an orientation, besides eXIf.
 ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
-#: What Pillow unpacks of one chunk of metadata, and what the metadata of a file may unpack to.
+#: The size up to which Pillow unpacks a metadata chunk, and the limit for all of a file's.
 MAX_CHUNK_BYTES, MAX_METADATA_BYTES = 2**20, 64 * 2**20
 MAX_TEXT_BYTES = 8 * 2**20
 BOMB = Fault("decode_failed", "The image's metadata unpacks to more than 64 MiB.")
@@ -25,7 +25,7 @@ BOMB = Fault("decode_failed", "The image's metadata unpacks to more than 64 MiB.
 def necessary_chunks(data: bytes) -> bytes:
     """The PNG with the chunks of its pixels, its colour profile and its orientation.
 
-    An ancillary chunk that is broken, or too large to unpack, is left out, as libpng does it.
+    Broken ancillary chunks, and those too large to unpack, are dropped, as in libpng.
     Raises ImageError for metadata that is a decompression bomb.
     """
     view: memoryview = memoryview(data)  # large pixels are not copied twice
@@ -35,7 +35,7 @@ def necessary_chunks(data: bytes) -> bytes:
         size, kind = CHUNK.unpack_from(data, position)
         end = position + CHUNK.size + size + 4
         if end > len(data) or not kind.isalpha():
-            break  # Pillow says what is wrong
+            break  # Pillow reports the error
         is_kept = kind[:1].isupper()
         if not is_kept:
             body = data[position + CHUNK.size : end - 4]
@@ -57,11 +57,11 @@ def necessary_chunks(data: bytes) -> bytes:
 
 
 def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:
-    """Whether the pixels, their colours or their orientation need an ancillary chunk."""
+    """Whether the pixels, their colours or their orientation depend on an ancillary chunk."""
     if kind == b"tRNS":
         return len(body) >= TRANSPARENCY_BYTES.get(data[COLOUR_TYPE], len(body) + 1)
     if kind in (b"iCCP", b"zTXt") and body.partition(b"\0")[2][:1] != b"\0":
-        return False  # a method of compression that does not exist
+        return False  # an unknown compression method
     return kind in (b"eXIf", b"iCCP") or (
         kind in (b"tEXt", b"zTXt", b"iTXt")
         and body.startswith(ORIENTATION_TEXTS)
@@ -70,7 +70,7 @@ def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:
 
 
 def _transparency(body: bytes, data: bytes) -> bytes:
-    """A chunk of transparency whose colour is in 8 bits, as Pillow compares it with pixels."""
+    """A transparency chunk with an 8-bit colour, which Pillow compares with 8-bit pixels."""
     depth, colour_type = data[DEPTH], data[COLOUR_TYPE]
     if colour_type == GREY and depth in (2, 4):
         body = b"\0%c" % (body[1] % 2**depth * 255 // (2**depth - 1))
@@ -80,7 +80,7 @@ def _transparency(body: bytes, data: bytes) -> bytes:
 
 
 def _unpacked_bytes(kind: bytes, body: bytes) -> int:
-    """The size of compressed metadata, as far as the limit; 0 for other chunks."""
+    """The unpacked size of compressed metadata, up to the limit; 0 for other chunks."""
     packed = body.partition(b"\0")[2]
     if kind == b"iTXt" and packed[:1] == b"\1":
         packed = packed[2:].split(b"\0", 2)[-1]

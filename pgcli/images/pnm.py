@@ -1,4 +1,4 @@
-"""PBM, PGM, PPM and PFM: their headers and values, of which Pillow reads some in Python loops."""
+"""PBM, PGM, PPM and PFM: headers, and the values that Pillow would read in Python loops."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SAMPLES = {b"P5": 1, b"P6": 3}
 
 
 def plain_pnm(data: bytes) -> bytes:
-    """The image without comments, and with values from 0 to 255 or 65535.
+    """The image without comments, with values from 0 to 255 or 65535.
 
     Raises ImageError.
     """
-    if data[1:2] in b"123":  # pixels in decimal digits
+    if data[1:2] in b"123":  # pixels as decimal numbers
         return COMMENTS.sub(b"", data)
     match = BINARY_HEADER.match(data)
     if match is None:
@@ -35,7 +35,7 @@ def plain_pnm(data: bytes) -> bytes:
         itemsize = 1 + (most > 255)
         count = min(width * height * SAMPLES[kind], len(pixels) // itemsize)
         if 0 < most < 65536 and most != 255 and count:
-            # 8 bits of colours, as Pillow has them
+            # Pillow reduces colours to 8 bits
             white = 65535 if most > 255 and kind == b"P5" else 255
             scaled = np.rint(np.arange(256**itemsize) / most * white).clip(max=white)
             values = np.frombuffer(pixels, np.dtype(f">u{itemsize}"), count)

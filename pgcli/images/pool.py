@@ -1,4 +1,4 @@
-"""Decodes images ahead of the model, in processes of their own, in order and in bounded memory."""
+"""Decodes images ahead of the model, in separate processes, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = ["DEFAULT_WORKERS", "MIN_ITEMS_FOR_WORKERS", "Decoder", "decode_ahead"
 
 DEFAULT_WORKERS = 4
 MIN_ITEMS_FOR_WORKERS = 32  # for fewer, processes take longer to start than they save
-#: What decoded pixels are assumed to take until some have arrived: the largest model's 896 x 896.
+#: The assumed size of decoded pixels until some have arrived: the largest model's 896 x 896.
 LARGEST_PIXEL_BYTES = 896 * 896 * 3
-#: What all processes may take for large images: one of 89 million pixels in a pool of four.
+#: The memory that all processes share for large images: one of 89 million pixels in a pool of four.
 DECODING_BYTES = 2**30
 DECODING_BYTES_PER_WORKER = 2**28
-#: Items that are read ahead where they are decoded in this process; each may hold an image's bytes.
+#: Items that are read ahead of decoding in this process; each may hold an image's bytes.
 MAX_ITEMS_AHEAD = 8
 #: Images that are decoded ahead in other processes, a few batches, however small their pixels are.
 MAX_IMAGES_AHEAD = 256
-#: Nothing arrives, where it takes longer than this.
+#: With `pauses`, None is yielded after this long without an image.
 POLL_SECONDS = 0.2
 
 Given = TypeVar("Given")
@@ -57,15 +57,15 @@ def decode_ahead(
 ) -> Generator[DecodedImage | None, None, None]:
     """Decoded items in order, decoded ahead by `workers` processes; None is `default_workers`.
 
-    The processes start, and items are decoded, before the first image is asked for.
-    Without workers, or if their number is None and `total` is small, each item is decoded in this
-    process when it is asked for; no time limit applies there. Images that are decoded already come
-    in their places. The bytes of an item are released once it is decoded. An image that crashes
-    its process twice, or takes more than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead
-    take at most `max_bytes`, and processes that decode large images wait for each other. Closing
-    the iterator ends the processes; once `should_stop()` is true, it ends without waiting. The
-    `reader` fetches items at addresses, several at a time. With `pauses`, None is yielded while no
-    image arrives. Raises NoUsableDevice if a process cannot start.
+    The processes start, and decode, before the first image is requested. Without workers, or if
+    their number is None and `total` is small, each item is decoded in this process on request;
+    no time limit applies there. Already decoded images are passed through in order. The bytes of
+    an item are released once it is decoded. An image that crashes its process twice, or takes more
+    than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
+    processes that decode large images wait for each other. Closing the iterator ends the
+    processes; once `should_stop()` is true, it ends without waiting. The `reader` fetches items at
+    addresses, several at a time. With `pauses`, None is yielded while no image arrives. Raises
+    NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
@@ -86,7 +86,7 @@ def _decode_here(
     *,
     pauses: bool,
 ) -> Generator[DecodedImage | None, None, None]:
-    """Items decoded in this process, one at a time. Only where they pause a thread reads them."""
+    """Items decoded in this process, one at a time. With pauses, a thread reads them."""
     silence_decoders()
     room = Budget(MAX_ITEMS_AHEAD)
 
@@ -113,7 +113,7 @@ def _decode_here(
 
 @contextmanager
 def _read(item: Item, reader: Reader | None) -> Iterator[tuple[Item, float]]:
-    """The item with its bytes, held for the duration of the block, and the milliseconds it took."""
+    """The item with its bytes, held for the duration of the block, and the milliseconds to read."""
     if reader is None or item.fault is not None:
         yield item, 0.0
         return
@@ -123,9 +123,9 @@ def _read(item: Item, reader: Reader | None) -> Iterator[tuple[Item, float]]:
 
 
 class _Feed(Generic[Entry]):
-    """A thread that reads items, which may arrive slowly, and what `admit` makes of each.
+    """A thread that reads items, which may arrive slowly, and passes each to `admit`.
 
-    `admit` may wait for room; its None ends the thread.
+    `admit` returns an entry, may wait for room first, and ends the thread with None.
     """
 
     def __init__(self, items: Iterable[Given], admit: Callable[[Given], Entry | None]):
@@ -134,9 +134,9 @@ class _Feed(Generic[Entry]):
             threading.Thread(target=self._run, args=(items, admit), daemon=True).start()
 
     def entries(self, should_stop: Callable[[], bool]) -> Iterator[Entry | None]:
-        """The entries in order, None while none arrives, and then the items' exception if any.
+        """The entries in order, None while nothing arrives, then the items' exception if any.
 
-        Ends early once `should_stop()` is true.
+        Ends once `should_stop()` is true.
         """
         while not should_stop():
             try:
@@ -166,7 +166,7 @@ class _Feed(Generic[Entry]):
 class _Pool:
     """Decoding processes with a thread each, and threads that fetch.
 
-    The bytes of images that are not yet taken stay below `max_bytes`, except for a single image.
+    The bytes of images waiting in the pool stay below `max_bytes`, except for a single image.
     """
 
     def __init__(self, decoder: Decoder, count: int, max_bytes: int, reader: Reader | None):
@@ -181,7 +181,7 @@ class _Pool:
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
-        self._reader = copy(reader)  # it ends with the pool, and others go on reading
+        self._reader = copy(reader)  # the copy closes with the pool, the original stays open
         fetch_threads = reader.fetch_threads if reader else 0
         self._fetching = threading.Semaphore(fetch_threads or count)
         self._threads = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
@@ -195,7 +195,7 @@ class _Pool:
         *,
         pauses: bool,
     ) -> Generator[DecodedImage | None, None, None]:
-        """None once items are being decoded; then these, in order."""
+        """None once items are being decoded; after that the images, in order."""
         try:
             feed = _Feed(items, self._submit)
             yield None
@@ -219,7 +219,7 @@ class _Pool:
             self._close()
 
     def _submit(self, item: Item | DecodedImage) -> Future[DecodedImage] | None:
-        """The image to come, once there is room for it; None once the pool is closed."""
+        """A slot for the next image, once there is room; None once the pool is closed."""
         if isinstance(item, DecodedImage):
             reserved = _pixel_bytes(item)
         else:

@@ -1,4 +1,4 @@
-"""TIFFs: the layouts of pixels that are read, and what their values mean; others are named."""
+"""TIFFs: the supported pixel layouts and the meaning of their values; errors name the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pgcli.records import Fault
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
 ORIENTATION, SAMPLES, MAXIMUM, PLANES, PREDICTOR, COLOURS = 274, 277, 281, 284, 317, 320
-#: Where strips or tiles are in the file, and their sizes.
+#: The tags of the positions and sizes of strips or tiles.
 PLACES = ((273, 279), (324, 325))
 INK_SET, EXTRA, SAMPLE_FORMAT = 332, 338, 339
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
@@ -40,16 +40,16 @@ PHOTOMETRICS = {
 UNSIGNED, SIGNED, FLOAT = 1, 2, 3
 FORMATS = {UNSIGNED: "unsigned", SIGNED: "signed", FLOAT: "floating-point"}
 NONE, JPEG, FAX, PACKBITS = 1, (6, 7), (2, 3, 4), 32773
-#: A compression that no uncompressed file has: with it, Pillow leaves all reading to libtiff.
+#: A compression that no uncompressed file has; it makes Pillow leave all reading to libtiff.
 BY_LIBTIFF = 32771
 ASSOCIATED_ALPHA = 1
 MAX_SAMPLES = 256
-MAX_STATED = 150  # characters of a layout in a message
+MAX_STATED = 150  # characters of a layout that a message shows
 #: Raw modes of compressed pixels, which libtiff returns in the byte order of the machine.
 NATIVE = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-#: The last letters of raw modes of 16 bits, and of those that read the other byte of a value.
+#: The last letters of 16-bit raw modes, and of the modes that read the other byte of a value.
 OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if sys.byteorder == "little" else "L"}
-#: Bits of sensors, whose values are stored in 16 or 32.
+#: Bits of sensor values, which are stored in 16 or 32.
 SENSOR_BITS = (8, 10, 12)
 MAX_SENSOR_VALUE = 2 ** SENSOR_BITS[-1] - 1
 
@@ -58,7 +58,7 @@ Values = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class GreyValues:
-    """What the values of a grey image mean that are not unsigned 8-bit ones."""
+    """How to read the values of a grey image that are not unsigned 8-bit integers."""
 
     bits: int = 16
     format: int = UNSIGNED
@@ -67,15 +67,15 @@ class GreyValues:
     maximum: int = 0
 
     def of(self, pixels: Values) -> Values:
-        """The values of pixels, which Pillow has as other integers of the same size."""
+        """The values of pixels, which Pillow holds as integers of the same size."""
         if self.format == UNSIGNED and self.bits == 32:
             return pixels.view(np.uint32)
         return pixels.view(np.int8) if self.bits == 8 else pixels
 
     def white(self, low: float, high: float) -> int | None:
-        """The value that is shown as white, if values lie in this range and 0 is black.
+        """The value that is shown as white, if values are in this range and 0 is black.
 
-        None where they are stretched from the least to the greatest.
+        None if they are stretched from the least to the greatest.
         """
         if self.format == FLOAT or low < 0:
             return None
@@ -100,7 +100,7 @@ class TiffLayout:
 
     @classmethod
     def of(cls, tags: Any) -> TiffLayout:
-        """The layout that the tags state. Raises for tags of other types anything."""
+        """The layout that the tags state. Tags of unexpected types raise any exception."""
         compression = tags.get(COMPRESSION, NONE)
         photometric = tags.get(PHOTOMETRIC, BLACK_IS_ZERO)
         count = tags.get(SAMPLES, 3 if compression == 6 and photometric in (RGB, YCBCR) else 1)
@@ -114,12 +114,12 @@ class TiffLayout:
 
     @property
     def has_grey_values(self) -> bool:
-        """Whether samples are greys, and not unsigned ones of up to 8 bits."""
+        """Whether samples are greys other than unsigned integers of up to 8 bits."""
         is_grey = self.photometric in GREYS and len(self.bits) == 1
         return is_grey and (self.bits[0] > 8 or self.formats != (UNSIGNED,))
 
     def is_read(self, tags: Any) -> bool:
-        """Whether Pillow, as it is used here, reads the pixels for certain."""
+        """Whether Pillow reads the pixels of this layout correctly."""
         stored = (self.formats, 1, self.bits, self.extra)  # libtiff reverses bits
         if (tags.prefix, self.photometric, *stored) not in OPEN_INFO:
             return False
@@ -132,7 +132,7 @@ class TiffLayout:
         if self.compression not in COMPRESSION_INFO or not _has_codec(self.compression):
             return False
         if self.compression in (NONE, PACKBITS) and self.predictor != 1:
-            return False  # which libtiff ignores, and other readers apply
+            return False  # libtiff ignores it, other readers apply it
         return bool(tags.get(INK_SET, 1) == 1)
 
     def __str__(self) -> str:
@@ -150,17 +150,17 @@ class TiffLayout:
 
 
 class TiffFile(TiffImageFile):
-    """A TIFF whose layout is read for certain. Opening raises ImageError for another one."""
+    """A TIFF in a supported layout. Opening any other raises ImageError."""
 
     greys: GreyValues | None = None
-    #: Colours of 16 bits up to this may be those of a sensor; Pillow drops their lower eight bits.
+    #: 16-bit colours up to this may be a sensor's; Pillow drops their lower eight bits.
     max_sensor_colour: int | None = None
-    #: Whether the file has four samples for RGB, and does not say what the fourth one is.
+    #: Whether an RGB file has four samples and does not state the meaning of the fourth.
     has_unstated_alpha = False
 
     def _setup(self) -> None:
         tags: Any = self.tag_v2
-        if PHOTOMETRIC not in tags:  # what libtiff takes it to be
+        if PHOTOMETRIC not in tags:  # libtiff assumes the same
             grey = WHITE_IS_ZERO if tags.get(COMPRESSION, NONE) in FAX else BLACK_IS_ZERO
             tags[PHOTOMETRIC] = RGB if tags.get(SAMPLES, 1) == 3 else grey
         layout = TiffLayout.of(tags)
@@ -170,7 +170,7 @@ class TiffFile(TiffImageFile):
             raise unsupported(f"in a layout that is not supported ({stated})", _upright_size(tags))
         is_plain = not layout.has_planes and layout.photometric != YCBCR
         if layout.compression == NONE and not (is_plain and tags.get(FILL_ORDER, 1) == 1):
-            tags[COMPRESSION] = BY_LIBTIFF  # Pillow's own reader mistakes these
+            tags[COMPRESSION] = BY_LIBTIFF  # Pillow's own reader misreads these
         tags[FILL_ORDER] = 1
         tags[PLANES] = 2 if layout.has_planes else 1  # one plane may be called separate
         super()._setup()
@@ -178,7 +178,7 @@ class TiffFile(TiffImageFile):
         self._file: Any = self.fp
 
     def _note_values(self, layout: TiffLayout, tags: Any) -> None:
-        """Note what Pillow does not apply, and change the tags to a layout that it reads."""
+        """Record what Pillow does not apply, and change the tags to a layout that it reads."""
         maximum = _maximum(tags)
         if layout.has_grey_values:
             bits, format_ = layout.bits[0], layout.formats[0]
@@ -191,10 +191,10 @@ class TiffFile(TiffImageFile):
             self.max_sensor_colour = max(maximum, MAX_SENSOR_VALUE)
         self.has_unstated_alpha = not layout.extra
         if layout.photometric == PALETTE and max(tags.get(COLOURS, (256,))) < 256:
-            tags[COLOURS] = tuple(colour * 257 for colour in tags[COLOURS])  # as libtiff has it
+            tags[COLOURS] = tuple(colour * 257 for colour in tags[COLOURS])  # as in libtiff
 
     def load(self) -> Any:
-        """Decode the pixels. Raises EOFError where the file ends before them."""
+        """Decode the pixels. Raises EOFError if the file ends before them."""
         try:
             return super().load()
         except OSError:  # libtiff does not say why
@@ -203,23 +203,23 @@ class TiffFile(TiffImageFile):
             raise
 
     def _ends(self) -> Iterator[int]:
-        """Where strips or tiles end in the file."""
+        """The end of the strips or tiles in the file."""
         for starts, sizes in PLACES:
             yield from map(add, self.tag_v2.get(starts, ()), self.tag_v2.get(sizes, ()))
 
     def check_values(self) -> None:
-        """Raise ImageError for decoded colours of which Pillow dropped what shows in them."""
+        """Raise ImageError if Pillow dropped visible bits of the decoded colours."""
         most = self.max_sensor_colour
         if most is None or _greatest(self) > most >> 8 or self._is_black():
             return
         raise unsupported(
-            f"of 16-bit colours whose values all fit in {most.bit_length()} bits, and whose "
-            "MaxSampleValue is not 65535",
+            f"with 16-bit colours that all fit in {most.bit_length()} bits, and a "
+            "MaxSampleValue other than 65535",
             Size(*self.size),
         )
 
     def _is_black(self) -> bool:
-        """Whether the lower eight bits of colours in one plane are 0 too."""
+        """Whether the lower eight bits of the colours in one plane are 0 too."""
         self._file.seek(0)
         low = TiffFile(self._file)
         if low.tag_v2[PLANES] == 2 or _greatest(self) > 0:
@@ -229,20 +229,20 @@ class TiffFile(TiffImageFile):
 
 
 def unsupported(what: str, size: Size) -> ImageError:
-    """The error of a TIFF that cannot be read for certain."""
+    """The error of a TIFF in an unsupported layout."""
     message = f"This is a TIFF {what}; convert it to PNG or 8 bits."
     return ImageError(Fault("unsupported_format", message), size)
 
 
 def _maximum(tags: Any) -> int:
-    """The greatest value that the tags state, if it is that of 8 bits or more; else 0."""
+    """The greatest value that the tags state, if it has 8 bits or more; else 0."""
     stated = max(tags.get(MAXIMUM, ()), default=0)
     return stated if stated >= 255 and not stated & (stated + 1) else 0
 
 
 def _has_codec(compression: int) -> bool:
-    """Whether the libtiff of Pillow was built with this compression; True where it cannot say."""
-    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with a hidden one
+    """Whether Pillow's libtiff was built with this compression; True if it cannot tell."""
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff's symbols
         return bool(ctypes.CDLL(_imaging.__file__).TIFFIsCODECConfigured(compression))
     return True
 
@@ -253,7 +253,7 @@ def _upright_size(tags: Any) -> Size:
 
 
 def _in_byte_order(tile: _Tile) -> _Tile:
-    """The tile with the byte order in which libtiff returns its pixels: the machine's."""
+    """The tile with the byte order in which libtiff returns its pixels, which is the machine's."""
     if tile.codec_name != "libtiff" or not isinstance(tile.args, tuple):
         return tile
     mode, *others = tile.args
@@ -261,13 +261,13 @@ def _in_byte_order(tile: _Tile) -> _Tile:
 
 
 def _with_other_byte(tile: _Tile) -> _Tile:
-    """The tile of 16-bit colours with the raw mode that reads their lower eight bits."""
+    """The 16-bit colour tile with the raw mode that reads the lower eight bits."""
     assert isinstance(tile.args, tuple)
     mode, *others = tile.args
     return tile._replace(args=(mode[:-1] + OTHER_BYTE[mode[-1]], *others))
 
 
 def _greatest(image: TiffFile) -> int:
-    """The greatest value of the colours as they are decoded."""
+    """The greatest value of the decoded colours."""
     extrema: Any = image.getextrema()
     return max(int(high) for _, high in extrema[:3])

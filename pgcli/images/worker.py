@@ -27,17 +27,17 @@ from pgcli.images.messages import (
 )
 from pgcli.records import MAX_IMAGE_BYTES, DecodedImage, Fault, Item
 
-#: For one image, of processor time: a machine that is slow or busy loses no image.
+#: Processor time for one image: a slow or busy machine loses no image.
 PROCESSOR_SECONDS = 30
-#: For one image in all, the waiting for a disk included.
+#: Wall time for one image, including waits for a disk.
 TIME_LIMIT_SECONDS = 300
-#: Of an image: for its file, and for its pixels.
+#: The claims of an image: for its file, and for its pixels.
 MAX_CLAIMS = 2
-CRASHED = Fault("worker_crashed", "The process that decodes the image crashed, twice.")
+CRASHED = Fault("worker_crashed", "The process that decodes the image crashed twice.")
 
 
 def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
-    """Decode items until the connection ends, in a process of its own.
+    """Decode items until the connection ends; the main loop of a decoding process.
 
     An image that takes too much processor time ends the process by SIGPROF.
     """
@@ -48,7 +48,7 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
 
     decode = load_decoder(settings)
     ask_for_memory(claim)
-    Image.MAX_IMAGE_PIXELS = None  # the decoder has the limit that counts
+    Image.MAX_IMAGE_PIXELS = None  # the decoder checks --max-pixels itself
     start_serving(connection)
     while True:
         item = item_from(*connection.receive(MAX_IMAGE_BYTES))
@@ -70,7 +70,7 @@ class Worker:
         self._process = self._start()
 
     def decode(self, item: Item) -> DecodedImage:
-        """The decoded item. An item whose process dies is tried once more, in a new process."""
+        """The decoded item. If the process dies, the item is tried once more in a new process."""
         if item.fault is not None:
             return with_fault(item, item.fault)
         for _ in range(2):
@@ -89,13 +89,13 @@ class Worker:
         return with_fault(item, CRASHED)
 
     def stop(self) -> None:
-        """End the process for good. A thread that decodes with it fails."""
+        """End the process for good. A thread that is decoding with it gets an error."""
         with self._lock:
             self._stopped = True
             self._process.kill()
 
     def close(self) -> None:
-        """Release what the process held, once no thread uses it any more."""
+        """Release the memory claimed by the process, once no thread uses it any more."""
         self._process.close()
 
     def _request(self, item: Item) -> DecodedImage:
@@ -103,7 +103,7 @@ class Worker:
         claimed = len(data) if len(data) > UNCLAIMED_BYTES else 0
         for _ in range(MAX_CLAIMS + 1):
             try:
-                if not self._memory.take(claimed):  # it waits for others, not they for it
+                if not self._memory.take(claimed):  # a process that waits holds nothing
                     raise ProcessFailed
                 self._process.send(header, data, TIME_LIMIT_SECONDS)
                 reply, pixels = self._process.receive(MAX_PIXEL_BYTES, TIME_LIMIT_SECONDS)
@@ -119,7 +119,7 @@ class Worker:
             return ChildProcess(__name__, self._settings)
 
     def _restart(self) -> int | None:
-        """Start a new process; the exit code of the one before."""
+        """Start a new process; return the exit code of the previous one."""
         with self._lock:
             if self._stopped:
                 raise ProcessFailed
@@ -135,7 +135,7 @@ def with_fault(item: Item, fault: Fault) -> DecodedImage:
 
 @contextmanager
 def start_errors() -> Iterator[None]:
-    """Turn the errors of a process or a thread that does not start into NoUsableDevice."""
+    """Turn a failed start of a process or thread into NoUsableDevice."""
     try:
         yield
     except (ProcessFailed, RuntimeError) as problem:

@@ -1,1 +1,1 @@
-"""What `pgcli info` prints: sizes, device, dtype and memory of a model."""
+"""Collects the output of `pgcli info`: sizes, device, dtype and memory of a model."""

@@ -31,7 +31,7 @@ def model_info(
 ) -> dict[str, object]:
     """Sizes, resolution, tokens per image, device, dtype, memory in bytes per batch size, files.
 
-    `largest_batch` fits into free memory, 0 if the weights alone do not; `batch_size` is the
+    `largest_batch` fits into free memory, and is 0 if the weights alone do not; `batch_size` is the
     automatic one. `stored_dtype` is null if the files contain several dtypes. Raises as
     `check_quantization`.
     """
@@ -83,7 +83,7 @@ def architecture(config: PaliGemmaConfig) -> dict[str, object]:
 
 
 def stored_dtypes(folder: Path) -> list[str]:
-    """The names in PyTorch of the dtypes in which a checkpoint's tensors are stored."""
+    """The PyTorch names of the dtypes of a checkpoint's tensors."""
     headers = (
         tensor for file in weight_files(folder) for tensor in safetensors_files.read_headers(file)
     )

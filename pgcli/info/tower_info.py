@@ -22,10 +22,10 @@ def tower_info(
     device: str = "auto",
     dtype: str = "auto",
 ) -> dict[str, object]:
-    """As `model_info.model_info`, of a model that is not PaliGemma.
+    """The same as `model_info.model_info`, for two towers and classifiers.
 
-    `embedding` is the number of values of an embedding, None of a classifier; `text_tokens` the
-    length to which texts are padded, None of a model without a text tower.
+    `embedding` is the number of values of an embedding, None for a classifier; `text_tokens` the
+    length to which texts are padded, None without a text tower.
     """
     folder, config = checkpoint.folder, encoder_config(description)
     is_classifier = isinstance(config, ClassifierConfig)

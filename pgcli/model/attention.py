@@ -23,7 +23,7 @@ SCORES = 2**23  # per chunk: 32 MiB in float32, about the size of a CPU's caches
 MIN_FLEX_QUERIES = 128  # a compiled kernel is no faster for fewer
 MIN_FLEX_HEAD_DIM = 16  # FlexAttention supports no smaller heads
 RECOMPILE_LIMIT = 64
-#: Device, dtype and head size of the heads that FlexAttention has failed to compile for.
+#: Device, dtype and head size of heads for which FlexAttention has failed to compile.
 FLEX_UNSUPPORTED: set[tuple[torch.device, torch.dtype, int]] = set()
 
 
@@ -32,7 +32,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """`cap * tanh(x / cap)`: values within -cap and cap; float32 or wider."""
+    """`cap * tanh(x / cap)`: values between -cap and cap, in float32 or wider."""
     return cap * torch.tanh(at_least_float32(x) / cap)
 
 
@@ -48,8 +48,8 @@ def grouped_attention(
     """The output of all heads, concatenated: (B, L, N * H).
 
     The query heads of a group are on the query axis, so that keys and values are not copied for
-    each head, nor are queries and outputs where there is one key/value head. The mask is
-    (B, 1, 1, S) or (B, 1, L, S), and every query must attend to at least one key. Scores are
+    each head; with a single key/value head, queries and outputs are not copied either. The mask
+    is (B, 1, 1, S) or (B, 1, L, S), and every query must attend to at least one key. Scores are
     multiplied by `scale`, by default H to the power of -1/2, and softcapped before the mask is
     applied.
     """
@@ -81,7 +81,7 @@ def attention_weights(
 ) -> Tensor:
     """The weights (B, N, L, S) by which `grouped_attention` mixes values, float32; rows sum to 1.
 
-    The kernels store no weights: these are computed from the same queries, keys and mask.
+    The attention kernels do not store weights; these are computed from the same queries and keys.
     """
     heads = (key_BKSH.shape[1], -1)
     query_BKGLH = torch.unflatten(query_BLNH.transpose(1, 2), 1, heads).float()
@@ -105,8 +105,8 @@ def softcapped_attention(
 ) -> Tensor:
     """Attention with softcapped scores (B, K, Q, H), by FlexAttention where it is supported.
 
-    Where it does not compile, a warning says so once for each device, dtype and head size, and
-    `chunked_attention` is used. Any other error is raised, out-of-memory errors among them.
+    If it does not compile, a warning says so once per device, dtype and head size, and
+    `chunked_attention` takes its place. Any other error is raised, including out-of-memory errors.
     """
     kind = (query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
     if can_compile(query_BKQH) and kind not in FLEX_UNSUPPORTED:
@@ -116,7 +116,7 @@ def softcapped_attention(
             raise_out_of_memory(e)
             if not is_unsupported(e):
                 raise
-            FLEX_UNSUPPORTED.add(kind)  # not tried again: a failure takes as long as a compilation
+            FLEX_UNSUPPORTED.add(kind)  # no retry: a failure takes as long as a compilation
             warn_unsupported(query_BKQH, e)
     return chunked_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
 
@@ -143,7 +143,7 @@ def warn_unsupported(query_BKQH: Tensor, error: BaseException) -> None:
 
 @cache
 def flex() -> Callable[..., Tensor]:
-    """FlexAttention, compiled at its first call for each dtype and kind of mask, for any length.
+    """FlexAttention for any length, compiled at the first call for each dtype and kind of mask.
 
     `fullgraph` raises an error where eager FlexAttention would hold all scores in memory.
     """
@@ -153,11 +153,11 @@ def flex() -> Callable[..., Tensor]:
 
 @cache
 def _as_tensors(scale: float, cap: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The numbers on the device: as Python numbers they would be compiled in, for one model only.
+    """The numbers on the device; Python numbers would be compiled in, for this model only.
 
-    They are made once, as the host waits for a GPU to copy them.
+    They are cached, because the host waits while a GPU copies them.
     """
-    with torch.inference_mode(False):  # training reads them too
+    with torch.inference_mode(False):  # training uses them too
         scale_, cap_ = torch.tensor([scale, cap], device=device)
     return scale_, cap_
 
@@ -170,7 +170,7 @@ def compiled_attention(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """Attention with softcapped scores (B, K, Q, H) in one fused kernel, scores never in memory."""
+    """Attention with softcapped scores (B, K, Q, H) in one fused kernel that stores no scores."""
     scale_, cap_ = _as_tensors(scale, cap, query_BKQH.device)
 
     def score_mod(score: Tensor, row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def compiled_attention(
         query_index = query if mask_B1QS.shape[2] > 1 else 0
         return torch.where(mask_B1QS[row, 0, query_index, slot], score, -torch.inf)
 
-    # one model has more variants than the default limit of eight: three kinds of masks, row counts
+    # one model needs more variants than the default of eight: three kinds of masks, row counts
     with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
         return flex()(query_BKQH, key_BKSH, value_BKSH, score_mod=score_mod, scale=1.0)
 

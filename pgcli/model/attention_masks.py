@@ -1,4 +1,4 @@
-"""Masks of decode steps and of branches: which slots of the KV cache the new ones attend to.
+"""Masks of decode steps and branches: which slots of the KV cache the new slots attend to.
 
 B rows · L new slots · S slots read, or slots of a branch's prefix
 """
@@ -12,10 +12,10 @@ from torch import Tensor
 
 
 class AttentionMasks(NamedTuple):
-    """Which slots the new ones attend to: True for visible keys, (B, 1, 1, S) or (B, 1, L, S).
+    """Which slots the new slots attend to: True for visible keys, (B, 1, 1, S) or (B, 1, L, S).
 
-    None means all. `sliding` applies to layers whose window limits the new slots; the prefix is
-    never limited: it attends to all of itself at any window, as in transformers.
+    None means all. `sliding` applies to layers with a window that limits the new slots; the prefix
+    is never limited: it attends to all of itself with any window, as in transformers.
     """
 
     full: Tensor | None
@@ -30,7 +30,7 @@ def step_masks(
     *,
     attends_to_all: bool,
 ) -> AttentionMasks:
-    """The masks of the newest slot of each row; None if it attends to every slot read."""
+    """The masks of each row's newest slot; None if it attends to every slot that is read."""
     full = None if attends_to_all else is_real_BS[:, None, None]
     if window is None or is_real_BS.shape[1] <= window:
         return AttentionMasks(full, full)
@@ -50,7 +50,7 @@ def branch_masks(
     A token attends to the real slots of its row's prefix and to the earlier tokens of its branch.
     """
     same_BLL = branch_BL[:, :, None] == branch_BL[:, None, :]
-    own_BLL = same_BLL.tril()  # padding attends to padding; its result is not used
+    own_BLL = same_BLL.tril()  # padding attends to padding; the result is unused
     position_BL = last_position_B[:, None] + own_BLL.sum(-1)
     before_BLS = is_real_BS[:, None].expand(-1, branch_BL.shape[1], -1)
     full_BLS = torch.cat([before_BLS, own_BLL], dim=2)

@@ -26,7 +26,7 @@ class ImageClassifier(nn.Module):
         return out_BK
 
     def features(self, pixels_BCRR: Tensor) -> Tensor:
-        """The vectors (B, D) that are classified: class tokens, or means of the patches."""
+        """The inputs (B, D) of the head: class tokens, or means of the patches."""
         if self.config.family != "clip":
             x_BPD: Tensor = self.vision(pixels_BCRR)
             return x_BPD[:, 0] if self.config.family == "vit" else x_BPD.mean(dim=1)

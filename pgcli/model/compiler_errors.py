@@ -1,4 +1,4 @@
-"""Distinguishes errors of the compilers of kernels from errors of the device."""
+"""Distinguishes errors of kernel compilers from errors of the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNSUPPORTED = re.compile(
 
 
 def raise_out_of_memory(error: BaseException) -> None:
-    """Raise the out-of-memory error that this error is or was raised from, if any."""
+    """Raise the out-of-memory error that is this error or its cause, if any."""
     current: BaseException | None = error
     while current is not None:
         if isinstance(current, torch.OutOfMemoryError):
@@ -24,8 +24,8 @@ def raise_out_of_memory(error: BaseException) -> None:
 def is_unsupported(error: BaseException) -> bool:
     """Whether the error means that a kernel cannot be compiled here.
 
-    That is an error of the compiler's own packages, a missing package or program, or a message that
-    says so. An error of the device, such as an illegal memory access, is none of these.
+    It comes from the compiler's own packages, from a missing package or program, or has a message
+    that says so. A device error, such as an illegal memory access, is not one.
     """
     return any(
         isinstance(cause, (NotImplementedError, ImportError, OSError))

@@ -10,10 +10,10 @@ Activation = Literal["gelu_tanh", "gelu", "quick_gelu"]
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """The vision tower's sizes, and in what SigLIP, CLIP and ViT differ.
+    """The vision tower's sizes, and the differences between SigLIP, CLIP and ViT.
 
     CLIP and ViT put a class token before the patches. CLIP's patch embedding has no bias, and it
-    normalizes the embeddings (`pre_norm`). The rates of dropout are those of training.
+    normalizes the embeddings (`pre_norm`). Dropout applies in training.
     """
 
     width: int
@@ -40,7 +40,7 @@ class VisionConfig:
 
     @property
     def num_positions(self) -> int:
-        """The patches, and the class token where there is one."""
+        """The patches, and the class token if there is one."""
         return self.num_patches + self.class_token
 
 
@@ -48,8 +48,8 @@ class VisionConfig:
 class TextConfig:
     """The sizes of a text tower.
 
-    CLIP's is causal and pools the first `eos_token` of a text, or its highest token if that is None
-    (checkpoints whose `eos_token_id` is 2). SigLIP's is bidirectional and pools the last position.
+    CLIP's is causal and pools the first `eos_token` of a text, or its highest token id if that is
+    None (checkpoints with `eos_token_id` 2). SigLIP's is bidirectional and pools the last position.
     """
 
     width: int
@@ -68,12 +68,12 @@ class TextConfig:
 
 @dataclass(frozen=True, slots=True)
 class TwoTowersConfig:
-    """The sizes of a two-tower model; `text` is None for a vision tower on its own.
+    """The sizes of a two-tower model; `text` is None for a vision tower alone.
 
     `family` says how features become embeddings of `embedding_dim` values: SigLIP pools patches by
-    attention from a learned probe, CLIP projects the class token, and "mean" is the mean of the
-    patches, of a vision tower without a head such as PaliGemma's. The sigmoid of logits is a score
-    with `has_sigmoid`: SigLIP's towers have been trained by CLIP's loss without it.
+    attention from a learned probe, CLIP projects the class token, and "mean" averages the patches
+    of a vision tower without a head, such as PaliGemma's. With `has_sigmoid` the sigmoid of a logit
+    is a score; SigLIP towers that were trained with CLIP's loss lack it.
     """
 
     family: Literal["siglip", "clip", "mean"]
@@ -87,8 +87,8 @@ class TwoTowersConfig:
 class ClassifierConfig:
     """A vision tower with a linear layer on its class token (ViT) or the mean of its patches.
 
-    The mean is of the last layer's outputs: normalized for SigLIP, as they are for CLIP. `labels`
-    are the names of the classes.
+    The mean is over the last layer's outputs, normalized for SigLIP but not for CLIP. `labels` has
+    the names of the classes.
     """
 
     family: Literal["vit", "siglip", "clip"]
@@ -102,8 +102,8 @@ class DecoderConfig:
 
     `query_pre_attn_scalar` to the power of -1/2 scales the attention scores; None means `head_dim`.
     `attn_softcap` and `final_softcap` bound attention scores and logits. In the layers marked in
-    `sliding_layers`, a generated token attends to the last `sliding_window` positions, its own
-    included.
+    `sliding_layers`, a generated token attends to the last `sliding_window` positions, including
+    its own.
     `post_norms` says whether the outputs of attention and MLP are normalized too.
     """
 
@@ -140,7 +140,7 @@ class DecoderConfig:
 class PaliGemmaConfig:
     """The sizes of both towers, and the token ids that generation needs.
 
-    `stop_tokens` end an answer. `tied` says whether the LM head shares the embedding's weights.
+    `stop_tokens` end an answer. With `tied`, the LM head shares the embedding's weights.
     """
 
     vision: VisionConfig
@@ -156,5 +156,5 @@ class PaliGemmaConfig:
 
     @property
     def max_answer_tokens(self) -> int:
-        """The longest answer after one image and the shortest prompt: bos and newline."""
+        """The longest answer after one image and the shortest prompt (bos and newline)."""
         return self.decoder.max_positions - self.image_tokens - 2

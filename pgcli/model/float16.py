@@ -1,4 +1,4 @@
-"""PaliGemma of the first generation in float16, for GPUs that multiply no bfloat16.
+"""PaliGemma 1 in float16, for GPUs without bfloat16.
 
 The largest value of float16 is 65,504, which Gemma's hidden states and the products inside its MLPs
 may exceed. Both are computed 64 times smaller: a power of two changes no digits, and the norm of a
@@ -25,17 +25,17 @@ SCALE = 2.0**-6
 def float16_problem(config: PaliGemmaConfig) -> str:
     """Why a model cannot run in float16; empty if it can."""
     if config.decoder.post_norms:
-        return "float16 is not tested for PaliGemma 2, whose activations may overflow it"
+        return "float16 is not tested for PaliGemma 2, where activations may overflow"
     return ""
 
 
 def scale_for_float16(model: PaliGemma) -> None:
     """Scale the decoder's weights in place, so that its activations are far from 65,504.
 
-    Image features, embeddings and the outputs of `o_proj` and `down_proj` are the terms of the
-    residual stream: each is `SCALE` times as large. `down_proj` is left as it is, because `up`, and
-    with it the product that `down_proj` reads, is scaled. The layers' outputs are watched from now
-    on, so that `overflow_named` can name the layer in which a value overflows.
+    Image features, embeddings and the outputs of `o_proj` and `down_proj` make up the residual
+    stream: each is multiplied by `SCALE`. `down_proj` itself is unchanged, because `up` is scaled,
+    and with it the product that `down_proj` reads. From now on the layers' outputs are watched, so
+    that `overflow_named` can name the layer with the first overflow.
     """
     for part in model.parts():
         scale_part_for_float16(model, part)
@@ -43,7 +43,7 @@ def scale_for_float16(model: PaliGemma) -> None:
 
 @torch.no_grad()
 def scale_part_for_float16(model: PaliGemma, part: nn.Module) -> None:
-    """As `scale_for_float16`, for one of the model's `parts`; the last one is the model."""
+    """`scale_for_float16` for one of the model's `parts`; the last part is the model."""
     decoder = model.decoder
     if isinstance(part, GemmaDecoderLayer):
         part.self_attn.o_proj.weight.mul_(SCALE)
@@ -51,7 +51,7 @@ def scale_part_for_float16(model: PaliGemma, part: nn.Module) -> None:
         up_HD.mul_(SCALE)
     for module in (decoder if part is model else part).children():
         if isinstance(module, RMSNorm):
-            module.eps *= SCALE**2  # of the mean square
+            module.eps *= SCALE**2  # scales like the mean square
     if part is not model:
         return
     decoder.config = replace(decoder.config, norm_eps=decoder.config.norm_eps * SCALE**2)
@@ -64,7 +64,7 @@ def scale_part_for_float16(model: PaliGemma, part: nn.Module) -> None:
 
 @contextmanager
 def overflow_named(model: PaliGemma) -> Iterator[None]:
-    """A block in which NaN of a watched model is reported with the layer where it begins."""
+    """A block in which a NaN of a watched model raises an error that names its first layer."""
     try:
         yield
     except InvalidCheckpoint as problem:

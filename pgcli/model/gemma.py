@@ -30,7 +30,7 @@ UpdateCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @cache
 def rounded(value: float, dtype: torch.dtype) -> float:
-    """The nearest value that the dtype holds, as a Python number: no tensor is made on a device."""
+    """The nearest value in the dtype, as a Python number, so that no tensor is made on a device."""
     return float(torch.tensor(value, dtype=dtype, device="cpu"))
 
 
@@ -56,7 +56,7 @@ def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
 class RotaryEmbedding:
     """The cosines and sines of one pass's positions, computed once for all layers.
 
-    The head is split into halves, not interleaved, as in Gemma's weights. Angles are float32 in
+    The head is split into halves, not interleaved, like Gemma's weights. Angles are float32 for
     every dtype, as bfloat16 cannot represent every position above 256.
     """
 
@@ -69,7 +69,7 @@ class RotaryEmbedding:
 
     @classmethod
     def of(cls, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype) -> RotaryEmbedding:
-        """The rotation of a pass in this dtype."""
+        """The rotation of this pass in the dtype."""
         wide = torch.promote_types(dtype, torch.float32)
         return cls(position_BL, cls.frequency(config, wide, position_BL.device), dtype)
 
@@ -87,7 +87,7 @@ class RotaryEmbedding:
 
 
 def rotated(x_BLNH: Tensor, cos_BL1H: Tensor, signed_sin_BL1H: Tensor) -> Tensor:
-    """The heads with their halves turned by the angles of a `RotaryEmbedding`."""
+    """The heads, with their halves rotated by the angles of a `RotaryEmbedding`."""
     first, second = x_BLNH.chunk(2, dim=-1)
     return x_BLNH * cos_BL1H + torch.cat([second, first], dim=-1) * signed_sin_BL1H
 
@@ -218,7 +218,7 @@ class GemmaDecoderLayer(nn.Module):
 
 
 class LMHead(nn.Module):
-    """Logits from hidden states, by a weight of its own or, if tied, by the embedding's."""
+    """Logits from hidden states, with its own weight or, if tied, the embedding's."""
 
     def __init__(self, config: DecoderConfig, *, tied: bool):
         super().__init__()
@@ -234,9 +234,9 @@ class LMHead(nn.Module):
 class Gemma(nn.Module):
     """The decoder: embedding, layers and LM head. `tied`: the head uses the embedding's weight.
 
-    With `gradient_checkpointing`, a layer's activations are computed again in the backward pass.
+    With `gradient_checkpointing`, a layer's activations are recomputed in the backward pass.
     `residual_scale` is the factor of all hidden states. `peak_L` is None, or has the largest
-    absolute value of the first hidden states and of each layer's output so far.
+    absolute value so far of the first hidden states and of each layer's output.
     """
 
     gradient_checkpointing = False
@@ -257,7 +257,7 @@ class Gemma(nn.Module):
         return x_BTD * (rounded(self.config.width**0.5, x_BTD.dtype) * self.residual_scale)
 
     def watch(self, index: int, x: Tensor) -> None:
-        """Note the largest absolute value of hidden states, if they are watched."""
+        """Record the largest absolute value of hidden states, if they are watched."""
         if self.peak_L is not None:
             peak = self.peak_L[index]
             peak.copy_(torch.maximum(peak, x.abs().amax()))

@@ -14,16 +14,16 @@ from torch import Tensor
 from pgcli.model.config import DecoderConfig
 from pgcli.model.transfer import to_device
 
-#: Rows whose keys and values are copied in one operation, for which they are in memory twice.
+#: Rows that are copied in one operation; their keys and values are in memory twice meanwhile.
 ROWS_AT_ONCE = 16
 
 
 class KVBuffers(NamedTuple):
-    """The tensors of a cache, at fixed addresses until it grows; a step updates them in-place.
+    """The tensors of a cache, at fixed addresses until it grows; steps update them in-place.
 
-    `memory` holds keys and values, (depth, 2, R, K, S, H). `write_index_R` is the last slot that
-    was written in a row, `position_R` its position, and `first_slot_RK` the offset of each row's
-    and head's first slot in a layer.
+    `memory` holds keys and values, (depth, 2, R, K, S, H). `write_index_R` is each row's newest
+    slot, `position_R` its position, and `first_slot_RK` the offset of each row's and head's first
+    slot in a layer.
     """
 
     memory: Tensor
@@ -64,8 +64,8 @@ class KVBuffers(NamedTuple):
 class RowCopies(NamedTuple):
     """Pairs of a row and the row that becomes its copy; no row is in both places.
 
-    With `index_2M`, the pairs on the device, all rows of a tensor are copied by two operations,
-    else each by one, which takes a third of the time on a CPU.
+    With `index_2M`, the pairs on the device, two operations copy all rows of a tensor; without it
+    each row is copied separately, which takes a third of the time on a CPU.
     """
 
     pairs: list[tuple[int, int]]
@@ -73,7 +73,7 @@ class RowCopies(NamedTuple):
 
     @classmethod
     def together(cls, pairs: list[tuple[int, int]], device: torch.device) -> RowCopies:
-        """Copies by index; the index is copied to the device without waiting."""
+        """Copies by index, which is copied to the device without waiting."""
         return cls(pairs, to_device(torch.tensor(pairs).T.contiguous(), device))
 
     def split(self, rows: int) -> Iterator[RowCopies]:
@@ -84,7 +84,7 @@ class RowCopies(NamedTuple):
             yield RowCopies(self.pairs[part], index_2M)
 
     def apply(self, x: Tensor, dim: int = 0) -> None:
-        """Copy within `x`, whose rows are along `dim`."""
+        """Copy rows within `x`, along `dim`."""
         if self.index_2M is not None:
             from_M, to_M = self.index_2M
             x.index_copy_(dim, to_M, x.index_select(dim, from_M))
@@ -94,7 +94,7 @@ class RowCopies(NamedTuple):
 
 
 def allocate(config: DecoderConfig, rows: int, slots: int, *, like: Tensor) -> KVBuffers:
-    """KVBuffers with the device and dtype of `like`; keys and values are not initialized."""
+    """KVBuffers on the device and in the dtype of `like`; keys and values are not initialized."""
     heads, device = config.num_kv_heads, like.device
     rows_and_heads = torch.arange(rows * heads, device=device).view(rows, heads)
     return KVBuffers(

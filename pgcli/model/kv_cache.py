@@ -27,20 +27,19 @@ BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of thi
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
 #: selected for each row count, and a few more rows take no longer.
 ROW_BUCKETS = ((2, 1), (4, 4), (64, 8), (10**9, 32))
-FEW_ROWS = 8  # a cache that allocates all rows has fewer up to this part of them
+FEW_ROWS = 8  # a cache that allocates all rows starts with this fraction of them
 
 
 class KVCache:
-    """Keys and values of up to `max_rows` rows. The rows in use are the first ones.
+    """Keys and values of up to `max_rows` rows. The rows in use come first.
 
-    `insert` opens rows for a group that is prefilled together, `copy` opens rows that are copies,
-    `append` opens one slot in every row, `branch` opens slots for continuations, which the next
-    pass overwrites. All but `copy` return the positions and masks of their pass, in which every
-    layer calls `write` once. A position is a row's count of real slots, from 1 as in transformers,
-    and no query attends to a slot that is not real. `fixed_shape` makes every step read all
-    allocated slots under a mask, so that its shapes stay the same and the device's part of
-    `append`, which is `advance`, can be recorded and repeated; without it a step reads the slots in
-    use.
+    `insert` opens rows for a group that is prefilled together, `copy` opens copies of rows,
+    `append` opens one slot in every row, and `branch` opens slots for continuations, which the
+    next pass overwrites. All but `copy` return the positions and masks of their pass, in which
+    every layer calls `write` once. A position is a row's count of real slots, from 1 as in
+    transformers, and no query attends to a slot that is not real. With `fixed_shape` every step
+    reads all allocated slots under a mask, so that shapes stay the same and `advance`, the device's
+    part of `append`, can be recorded and replayed; without it a step reads only the slots in use.
     """
 
     def __init__(
@@ -53,9 +52,9 @@ class KVCache:
     ):
         self.max_rows = max_rows
         self.fixed_shape = like.device.type == "cuda" if fixed_shape is None else fixed_shape
-        #: Allocate all rows at once: while a cache grows, the old one takes memory beside it.
+        #: Allocate all rows at once: growing a cache needs memory for the old and the new one.
         self.allocates_all = self.fixed_shape
-        #: The slots in use of each row, including padding; a host list needs no synchronization.
+        #: Each row's slots in use, including padding; a list on the host needs no synchronization.
         self.lengths: list[int] = []
         self._has_padding: list[bool] = []
         self._config = config
@@ -73,7 +72,7 @@ class KVCache:
 
     @property
     def slots(self) -> int:
-        """The slots allocated for each row."""
+        """The allocated slots of each row."""
         return self._buffers.slots
 
     @property
@@ -97,11 +96,11 @@ class KVCache:
 
     @property
     def real_BS(self) -> Tensor:
-        """The slots read that are not padding, of the rows of this pass."""
+        """For this pass's rows, which of the slots read are not padding."""
         return self._buffers.is_real_RS[self._rows, : self._end]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values in all allocated slots, of the rows of this pass."""
+        """A layer's keys and values in all allocated slots of this pass's rows."""
         key_BKSH, value_BKSH = self._buffers.memory[index, :, self._rows]
         return key_BKSH, value_BKSH
 
@@ -111,7 +110,7 @@ class KVCache:
 
     @property
     def padded_rows(self) -> int:
-        """The rows of a step: those in use, padded up to one of few row counts."""
+        """The rows of a step: the rows in use, padded to one of a few row counts."""
         multiple = next(multiple for most, multiple in ROW_BUCKETS if self.rows <= most)
         return min(-(-self.rows // multiple) * multiple, self.max_rows)
 
@@ -120,9 +119,9 @@ class KVCache:
     ) -> tuple[Tensor, AttentionMasks]:
         """Open `rows` rows with a prefix of `slots`; return positions (B, L) and masks.
 
-        `is_real_BL` is False on padding; None means that there is none, and then no mask is
-        needed. Queries on padding attend to the real slots too, so that no row of scores is empty.
-        `new_slots` is the number of slots to allocate for each row's further tokens.
+        `is_real_BL` is False on padding; None means no padding, so that no mask is needed. Queries
+        on padding attend to the real slots too, so that no row of scores is empty. `new_slots` is
+        the number of slots to allocate for each row's further tokens.
         """
         first, end = self.rows, self.rows + rows
         self.reserve(end, slots, new_slots)
@@ -148,7 +147,7 @@ class KVCache:
     def append(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row; return positions (B, 1) and masks for the padded rows.
 
-        The results of rows that are not in use are meaningless and do not affect other rows.
+        The results of unused rows are meaningless and do not affect other rows.
         """
         self.begin_step()
         return self.advance()
@@ -162,10 +161,10 @@ class KVCache:
         self._end = self.slots if self.fixed_shape else used
 
     def advance(self) -> tuple[Tensor, AttentionMasks]:
-        """The device's part of `append`: update positions and indices in-place; return as it."""
+        """The device's part of `append`: update positions and indices in-place; same result."""
         buffers, rows = self._buffers, self._rows.stop
         write_B = buffers.write_index_R[:rows]
-        write_B.add_(1).clamp_(max=self.slots - 1)  # rows that are not in use stay within bounds
+        write_B.add_(1).clamp_(max=self.slots - 1)  # unused rows stay within bounds
         position_B1 = buffers.position_R[:rows].add_(1)[:, None]
         buffers.is_real_RS[:rows].scatter_(1, write_B[:, None], True)
         if self._config.sliding_window is not None:
@@ -174,9 +173,9 @@ class KVCache:
         return position_B1, self._step_masks(position_B1)
 
     def branch(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
-        """Open slots for continuations of the rows inserted last; their positions and masks.
+        """Open slots for continuations of the last inserted rows; their positions and masks.
 
-        `branch_BL` numbers the continuation that each token belongs to, -1 for padding. A token
+        `branch_BL` is the number of each token's continuation, -1 for padding. A token
         attends to its row's prefix and to the earlier tokens of its own branch.
         """
         rows, new = branch_BL.shape
@@ -209,8 +208,8 @@ class KVCache:
     def remove(self, rows: Sequence[int], others: Sequence[Tensor] = ()) -> list[int]:
         """Free these rows; return the new order of the remaining ones, by their former indices.
 
-        The last rows fill the holes, so that no more rows are copied than are removed. In `others`,
-        tensors with a value or more for each row, the same rows are copied.
+        The last rows fill the holes, so that as few rows as possible are copied. The same rows of
+        the tensors in `others` are copied too.
         """
         gone, kept = set(rows), self.rows - len(set(rows))
         order = list(range(self.rows))
@@ -237,13 +236,13 @@ class KVCache:
     def reserve(self, rows: int, used: int, new_slots: int = 0) -> None:
         """Allocate `rows` rows of `used` + `new_slots` slots; stored keys and values are kept.
 
-        The number of rows grows by doubling, so that few rows take little memory at any `max_rows`;
-        with `allocates_all`, an eighth of them is followed by all. Without `fixed_shape`, slots are
-        zeroed as they come into use: on the CPU the others take no memory. Raises ValueError for
-        more than `max_rows` rows.
+        The number of rows doubles as needed, so that few rows take little memory with any
+        `max_rows`; with `allocates_all`, all rows follow after the first eighth. Without
+        `fixed_shape`, slots are zeroed when they come into use: until then they take no memory on
+        the CPU. Raises ValueError for more than `max_rows` rows.
         """
         if rows > self.max_rows:
-            raise ValueError(f"the cache holds {self.max_rows} rows; {rows} were asked for")
+            raise ValueError(f"the cache holds at most {self.max_rows} rows, not {rows}")
         if rows > self.allocated_rows or used + new_slots > self.slots:
             self._buffers = self._buffers.grown(
                 self._config,
@@ -258,7 +257,7 @@ class KVCache:
             self._cleared = cleared
 
     def _grown_rows(self, rows: int) -> int:
-        """How many rows to allocate for so many."""
+        """How many rows to allocate if so many are needed."""
         if rows <= self.allocated_rows:
             return self.allocated_rows
         if self.allocates_all and rows * FEW_ROWS > self.max_rows:
@@ -266,7 +265,7 @@ class KVCache:
         return min(self.max_rows, max(rows, 2 * self.allocated_rows))
 
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
-        """The masks of the newest slot of each row; None if it attends to every slot read."""
+        """The masks of each row's newest slot; None if it attends to every slot that is read."""
         # lengths change from step to step; a recorded step must not depend on them
         attends_to_all = (
             not self.fixed_shape and not any(self._has_padding) and min(self.lengths) == self._end

@@ -19,8 +19,8 @@ from pgcli.model.quantized.frozen import Int8FrozenQKVProjection
 class LoraAdapter(nn.Module):
     """`scale * lora_B @ lora_A`, which is added to a weight (N, D).
 
-    The matrices are float32 or wider, as updates of bfloat16 weights would round to nothing.
-    `lora_A` begins Kaiming-uniform, `lora_B` at zero, as in PEFT.
+    The matrices are float32 or wider, because updates of bfloat16 weights would round to nothing.
+    `lora_A` starts Kaiming-uniform and `lora_B` at zero, as in PEFT.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class LoraAdapter(nn.Module):
         self.lora_B = nn.Parameter(torch.zeros(out_features, rank))
 
     def init(self, generator: torch.Generator) -> None:
-        """Draw `lora_A` and set `lora_B` to zero."""
+        """Initialize `lora_A` randomly and `lora_B` with zeros."""
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5), generator=generator)
         nn.init.zeros_(self.lora_B)
 
 
 class LoraLinear(nn.Module):
-    """Replaces a linear layer: its output plus that of the adapters, in the layer's dtype.
+    """Replaces a linear layer: its output plus the adapters' output, in the layer's dtype.
 
     A fused layer has an adapter for each of its parts, in the order of their rows.
     """
@@ -59,7 +59,7 @@ class LoraLinear(nn.Module):
 
 
 class LoraQKVProjection(LoraLinear):
-    """Replaces a `QKVProjection`, or the int8 one."""
+    """Replaces a `QKVProjection`, or its int8 version."""
 
     base: QKVProjection | Int8FrozenQKVProjection
 
@@ -74,9 +74,9 @@ class LoraQKVProjection(LoraLinear):
 
 
 def adapted(adapters: Sequence[LoraAdapter], x: Tensor) -> list[Tensor]:
-    """What adapters of one input add to the outputs of their weights, in the adapters' dtype.
+    """The outputs of adapters with the same input, in the adapters' dtype.
 
-    Without dropout all `lora_A` are one product. With it each adapter drops other inputs.
+    Without dropout all `lora_A` are one product; with dropout each adapter drops other inputs.
     """
     x = x.to(adapters[0].lora_A.dtype)
     if any(adapter.training and adapter.dropout for adapter in adapters):

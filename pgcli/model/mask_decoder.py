@@ -51,7 +51,7 @@ class MaskDecoder(nn.Module):
         self.decoder = nn.Sequential(*layers, nn.Conv2d(WIDTH // 8, 1, kernel_size=1))
 
     def forward(self, code_B16: Tensor) -> Tensor:
-        """The masks (B, 64, 64) in float32, about -1 to 1; the object is where they exceed 0.
+        """The masks (B, 64, 64) in float32, about -1 to 1; above 0 is the object.
 
         With float64 weights a mask does not depend on the batch: differences in summation order
         are rounded away in float32.

@@ -11,17 +11,17 @@ from pgcli.model.paligemma import PaliGemma
 
 
 def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
-    """Replace all parts of a loaded model, as `optimize_part` does."""
+    """Apply `optimize_part` to all parts of a loaded model."""
     for part in model.parts():
         optimize_part(model, part, quantize)
 
 
 def optimize_part(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
-    """Replace one of the model's `parts` by the fastest that its device has, in place.
+    """Replace one of the model's `parts` by the fastest that its device supports, in place.
 
     On the CPU weights are packed, and quantized if `quantize` is "int8"; on CUDA the tower and the
-    decoder are fused, and the decoder's MLPs are quantized if it is "fp8". Elsewhere nothing
-    changes. In float16 the decoder is scaled first. The embedding must be loaded.
+    decoder are fused, and the decoder's MLPs are quantized if it is "fp8". Other devices change
+    nothing. In float16 the decoder is scaled first. The embedding must be loaded.
     """
     embedding_VD = model.decoder.embed_tokens.weight
     if next(part.parameters(), embedding_VD).dtype == torch.float16:

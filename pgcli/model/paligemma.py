@@ -39,10 +39,10 @@ class PaliGemma(nn.Module):
         return patch_BPD
 
     def parts(self) -> Iterator[nn.Module]:
-        """The modules that are loaded and optimized one by one, and at last the model.
+        """The modules that are loaded and optimized one by one; the model itself is last.
 
-        The LM head is first and has the embedding with it; the smallest layers are last, so that
-        the least memory is needed beside the others.
+        The LM head comes first, together with the embedding; the smallest layers come last, so that
+        they need the least memory beside the others.
         """
         yield self.decoder.lm_head
         yield from self.decoder.layers
@@ -65,7 +65,7 @@ class PaliGemma(nn.Module):
     ) -> Tensor:
         """Read images and left-padded prompts into new rows of the cache; the first logits (B, V).
 
-        The image goes first and the padding falls between image and prompt: slot order is free
+        The image comes first and the padding falls between image and prompt: slot order is free
         because positions and mask are explicit, and this order makes the join a plain `cat`.
         `is_real_BT` is False on padding, or None if all prompts are equally long; `new_slots` is
         the number of slots to allocate for each row's further tokens.
@@ -94,7 +94,7 @@ class PaliGemma(nn.Module):
     def step_logits(self, token_R: Tensor, cache: KVCache) -> Tensor:
         """The device's part of `decode_step`, after `cache.begin_step`; logits of padded rows.
 
-        It reads and writes the cache's tensors and `token_R` only, so that it can be recorded.
+        It reads and writes only the cache's tensors and `token_R`, so that it can be recorded.
         """
         position_B1, masks = cache.advance()
         x_B1D = self.decoder.embed(token_R[: len(position_B1), None])
@@ -102,9 +102,9 @@ class PaliGemma(nn.Module):
         return self.decoder.logits(hidden_B1D[:, 0])
 
     def score_branches(self, token_BL: Tensor, branch_BL: Tensor, cache: KVCache) -> Tensor:
-        """Read several continuations of each row inserted last; hidden states (B, L, D), no logits.
+        """Read several continuations of each last inserted row; hidden states (B, L, D), no logits.
 
-        `branch_BL` numbers the continuation that a token belongs to, -1 for padding. A token
+        `branch_BL` is the number of each token's continuation, -1 for padding. A token
         attends to its row's prefix and to the earlier tokens of its own branch. The cache is left
         unchanged.
         """
@@ -117,8 +117,8 @@ class PaliGemma(nn.Module):
     ) -> Tensor:
         """One pass without a cache, for training; hidden states (B, T, D) of the text slots.
 
-        Where prefixes attend to themselves and answers to what is before them, it computes the same
-        as `prefill` and `decode_step`.
+        If prefixes attend to themselves and answers to everything before them, it computes the
+        same as `prefill` and `decode_step`.
         """
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
         hidden_BSD: Tensor = self.decoder(x_BSD, position_BS, masks)

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
-#: The tokens that may be drawn unless top-k says how many. Of 257,000 the others have almost no
-#: mass together, and to sort all of them takes longer than the model's own step.
+#: How many tokens are candidates unless top-k says so. The rest of the 257,000 have almost no
+#: probability, and sorting all of them takes longer than the model's own step.
 MOST_DRAWN = 1024
-NEIGHBOURS = 64  # tokens, of which the largest is compared first
-#: Beyond these, logits divided by the temperature are not float32 numbers; the distribution stays
-#: the same, as one token has all of its mass, or every token an equal part.
+NEIGHBOURS = 64  # tokens in a group; the groups' maxima are compared first
+#: Beyond these, logits divided by the temperature overflow float32; the distribution is the same
+#: there, with all probability on one token, or the same on every token.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30
 
 
@@ -24,8 +24,8 @@ def sample(
 ) -> Tensor:
     """The tokens (B,) where the cumulative distribution exceeds each row's number from [0, 1).
 
-    Tokens are in the order of their probabilities, those with equal ones by their ids. `top_k`
-    keeps that many (0: MOST_DRAWN), `top_p` those before which less than that probability lies.
+    Tokens are sorted by probability, equal ones by id. `top_k` keeps that many (0: MOST_DRAWN);
+    `top_p` keeps each token with less than that probability before it.
     """
     token_BK = top_tokens(logits_BV, min(top_k or MOST_DRAWN, logits_BV.shape[1]))
     logits_BK = logits_BV.gather(1, token_BK).float()
@@ -46,8 +46,8 @@ def sample(
 def top_tokens(logits_BV: Tensor, count: int) -> Tensor:
     """The `count` tokens (B, K) with the largest logits, in descending order, equal ones by id.
 
-    They are in the `count` groups of neighbours with the largest maxima, the first of equal ones:
-    each of these has a token that comes before all of another group.
+    They are in the `count` groups of neighbours with the largest maxima, the first of equal ones,
+    because each of these groups has a token that comes before all tokens of the other groups.
     """
     size = logits_BV.shape[1]
     groups = -(-size // NEIGHBOURS)
@@ -55,7 +55,7 @@ def top_tokens(logits_BV: Tensor, count: int) -> Tensor:
         return _first(logits_BV, count)
     padded_BV = F.pad(logits_BV, (0, groups * NEIGHBOURS - size), value=-torch.inf)
     grouped_BGN = padded_BV.view(-1, groups, NEIGHBOURS)
-    # in ascending order, so that candidates are in the order of their ids
+    # ascending, so that candidates are in the order of their ids
     group_BK = _first(grouped_BGN.amax(2), count).sort(1).values
     index_BKN = group_BK[:, :, None].expand(-1, -1, NEIGHBOURS)
     place_BK = _first(grouped_BGN.gather(1, index_BKN).flatten(1), count)
@@ -65,11 +65,11 @@ def top_tokens(logits_BV: Tensor, count: int) -> Tensor:
 def _first(x_BV: Tensor, count: int) -> Tensor:
     """The indices (B, K) of the largest values, in descending order, equal ones by index.
 
-    A value's bits, as an integer of the same order, and its index are one key, as `topk` has no
-    order among equal values.
+    A value's bits, as an integer of the same order, and its index form one key, because `topk`
+    does not order equal values.
     """
     last = x_BV.shape[1] - 1
-    order_BV = (x_BV.float() + 0.0).view(torch.int32)  # -0 is 0
+    order_BV = (x_BV.float() + 0.0).view(torch.int32)  # -0 becomes 0
     order_BV ^= (order_BV >> 31) & 0x7FFFFFFF
     key_BV = order_BV.long()
     key_BV <<= 32

@@ -16,19 +16,19 @@ from pgcli.model.config import Activation, TextConfig, VisionConfig
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
-    """GELU: exact, in its tanh approximation, or in the sigmoid one of CLIP ("quick")."""
+    """GELU: exact, in its tanh approximation, or CLIP's sigmoid approximation ("quick")."""
     if activation == "quick_gelu":
         return x * torch.sigmoid(1.702 * x)
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 class SiglipEmbeddings(nn.Module):
-    """Patch embeddings plus position embeddings, after the class token where there is one."""
+    """Patch embeddings plus position embeddings, after the class token if there is one."""
 
     def __init__(self, config: VisionConfig):
         super().__init__()
         size = config.patch_size
-        # stored as a convolution, computed as a matrix product, which cuDNN cannot run in tf32
+        # stored as a convolution, computed as a matrix product, so that cuDNN cannot use tf32
         self.patch_embedding = nn.Conv2d(
             3, config.width, kernel_size=size, stride=size, bias=config.patch_bias
         )
@@ -40,7 +40,7 @@ class SiglipEmbeddings(nn.Module):
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
         size = self.patch_embedding.kernel_size[0]
-        # pixels that do not fill a patch are left out: 378 of 384 are used with patches of 14
+        # pixels that do not fill a patch are dropped: patches of 14 use 378 of 384
         covered = pixels_BCRR.shape[-1] // size * size
         pixels_BCRR = pixels_BCRR[:, :, :covered, :covered]
         rows = torch.unflatten(torch.unflatten(pixels_BCRR, 3, (-1, size)), 2, (-1, size))
@@ -119,7 +119,7 @@ class SiglipEncoderLayer(nn.Module):
 class SiglipVisionModel(nn.Module):
     """The vision tower without pooling: one vector per patch, in row-major order.
 
-    With `gradient_checkpointing`, a layer's activations are computed again in the backward pass.
+    With `gradient_checkpointing`, a layer's activations are recomputed in the backward pass.
     """
 
     gradient_checkpointing = False
@@ -134,7 +134,7 @@ class SiglipVisionModel(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def last_layer(self, pixels_BCRR: Tensor) -> Tensor:
-        """The last layer's outputs (B, P, D) before they are normalized."""
+        """The last layer's outputs (B, P, D) before the final norm."""
         x_BPD: Tensor = self.embeddings(pixels_BCRR)
         if self.pre_layernorm is not None:
             x_BPD = self.pre_layernorm(x_BPD)

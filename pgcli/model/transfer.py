@@ -1,4 +1,4 @@
-"""Copies between host and device that wait for neither."""
+"""Copies between host and device without waiting for either."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def to_device(host: Tensor, device: torch.device) -> Tensor:
 
 
 def to_host(x: Tensor) -> Tensor:
-    """A copy on the host, which is complete once the device has passed this point of its stream."""
+    """A copy on the host, complete once the device has passed this point of its stream."""
     host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
     return host.copy_(x, non_blocking=True)
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """Make a CUDA device the current one, whose streams kernels and graphs take by default."""
+    """Make a CUDA device current; kernels and graphs run on its streams by default."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

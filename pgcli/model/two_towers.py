@@ -1,4 +1,4 @@
-"""SigLIP and CLIP: embeddings of images and texts, whose dot products are cosine similarities.
+"""SigLIP and CLIP: embeddings of images and texts; their dot products are cosine similarities.
 
 B images or texts · P patches · T tokens · D width · N heads · H head size · E embedding
 """
@@ -50,7 +50,7 @@ class TwoTowers(nn.Module):
         return _normalize(self.text_projection(self.text(token_BT)))
 
     def logits(self, cosine: Tensor) -> Tensor:
-        """Scaled cosines, plus the bias where there is one: SigLIP's sigmoid of them is a score."""
+        """Scaled cosines, plus the bias if there is one; SigLIP's sigmoid of them is a score."""
         if self.logit_scale is None:
             raise ValueError("this model has no text tower")
         scaled = cosine * self.logit_scale.exp()
@@ -58,7 +58,7 @@ class TwoTowers(nn.Module):
 
 
 def _normalize(embedding_BE: Tensor) -> Tensor:
-    """The embeddings with a length of 1, which bfloat16 would round to a percent."""
+    """The embeddings scaled to length 1, in float32, as bfloat16 would round it to a percent."""
     return F.normalize(
         embedding_BE.to(torch.promote_types(embedding_BE.dtype, torch.float32)), dim=-1
     )
@@ -67,7 +67,7 @@ def _normalize(embedding_BE: Tensor) -> Tensor:
 class TextTower(nn.Module):
     """Token and position embeddings, an encoder, and pooling.
 
-    The embedding of a text is that of its end token (CLIP) or of the last position (SigLIP).
+    A text's embedding comes from its end token (CLIP) or from the last position (SigLIP).
     """
 
     def __init__(self, config: TextConfig):

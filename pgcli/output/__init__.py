@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 FormatOption = Literal["auto", "jsonl", "text"]
 
-#: What `output_format` has besides the endings: a folder, and text.
+#: The results of `output_format` besides the endings: a folder, and text.
 FOLDER, TEXT = "/", "text"
-#: The files of a folder.
+#: The names of the files in a folder.
 PART_ENDING = ".parquet"
 PART = re.compile(rf"part-(\d{{6}}|[1-9]\d{{6,}}){re.escape(PART_ENDING)}")
-#: The commands that make files of these endings from rows.
+#: The commands that convert rows to files with these endings.
 EXPORTED = {
     ".csv": ("export", "rows.jsonl", "--to", "csv"),
     ".json": ("export", "rows.jsonl", "--to", "coco"),
@@ -30,7 +30,7 @@ EXPORTED = {
 
 
 def load_format(file: str | Path) -> LineFormat | TableFormat:
-    """The format of a file of rows by the ending of its name; lines if it has another one."""
+    """The format of a result file by its ending; lines for any other ending."""
     ending = named_format(Path(file).name) or ".jsonl"
     format: LineFormat | TableFormat = registry.load("outputs", ending)
     return format
@@ -42,25 +42,25 @@ def output_endings() -> str:
 
 
 def part_format() -> TableFormat:
-    """The format of the files of a folder."""
+    """The format of the files in a folder."""
     from pgcli.output.parquet import PARQUET  # imports pyarrow
 
     return PARQUET
 
 
 def part_name(number: int) -> str:
-    """The name of a file of a folder."""
+    """The name of a file in a folder."""
     return f"part-{number:06}{PART_ENDING}"
 
 
 def named_format(name: str) -> str | None:
-    """The ending of output files that a name has, or FOLDER; None for another name."""
+    """The ending of output files that a name has, or FOLDER; None for any other name."""
     ending = FOLDER if name.endswith("/") else Path(name).suffix.lower()
     return ending if ending == FOLDER or ending in registry.names("outputs") else None
 
 
 def output_format(name: str, option: FormatOption) -> str:
-    """The ending of output files, FOLDER or TEXT that an output's name or `--format` chooses.
+    """The ending of output files, FOLDER or TEXT for an output's name and `--format`.
 
     Raises UsageError.
     """
@@ -68,10 +68,10 @@ def output_format(name: str, option: FormatOption) -> str:
     if not name or (option == "auto" and by_name is None):
         command = EXPORTED.get(Path(name).suffix.lower())
         raise UsageError(
-            f"the name {name!r} does not choose a format",
+            f"cannot tell the format from the name {name!r}",
             hint=f"end it in {output_endings()}, or in / for a folder of Parquet files"
             + (
-                f"; of rows in rows.jsonl, `pgcli {shlex.join([*command, '-o', name])}` makes it"
+                f"; `pgcli {shlex.join([*command, '-o', name])}` converts rows.jsonl"
                 if command
                 else "; or add <--format jsonl> or <--format text>"
             ),
@@ -79,7 +79,7 @@ def output_format(name: str, option: FormatOption) -> str:
     if option != "auto" and by_name not in (None, f".{option}"):
         kind = "folder" if by_name == FOLDER else f"{by_name.removeprefix('.')} file"
         raise UsageError(
-            f"{name} is the name of a {kind}, and <--format=> says {option}",
-            hint="leave out one of the two",
+            f"{name} is the name of a {kind}, but <--format=> is {option}",
+            hint="remove <--format=>, or rename the output",
         )
     return by_name or (TEXT if option == "text" else ".jsonl")

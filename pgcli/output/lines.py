@@ -16,13 +16,13 @@ from pgcli.stores.files import open_regular
 if TYPE_CHECKING:
     import pyarrow
 
-#: Starts a pass through rows.
+#: Starts a pass over rows.
 ReadRows = Callable[[], Iterable[Mapping[str, Any]]]
-#: Levels of nesting in a line: those of a manifest's values, and the row around them.
+#: The deepest nesting of a line: a manifest's values and the row around them.
 MAX_LEVELS = 2 * MAX_DEPTH
-#: Of a row with kept columns of 64 MiB as base64, and more.
+#: The longest line: enough for a row with kept columns of 64 MiB as base64.
 MAX_LINE_BYTES = 128 * 2**20
-#: Of the lines that Arrow parses at once, each of which has to fit.
+#: The bytes that Arrow parses at once; each line has to fit.
 BLOCK_BYTES = 2**24
 
 
@@ -35,7 +35,7 @@ def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) ->
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """The row in a whole line; None for anything else."""
+    """The row in a complete line; None for anything else."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -46,7 +46,7 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 def is_too_deep(line: bytes, value: object = None) -> bool:
-    """Whether a line nests deeper than any row; `value` is what it parses to, if known."""
+    """Whether a line nests deeper than any row; `value` is the parsed line, if known."""
     if line.count(b"[") + line.count(b"{") <= MAX_LEVELS:
         return False
     try:
@@ -58,7 +58,7 @@ def is_too_deep(line: bytes, value: object = None) -> bool:
 def read_lines(file: Path) -> Iterator[bytes]:
     """The file's lines with their newlines, which the last line may lack.
 
-    Raises ValueError for a line that is longer than any row.
+    Raises ValueError for a line that is too long for a row.
     """
     with open_regular(file) as stream:
         while line := stream.readline(MAX_LINE_BYTES + 1):
@@ -77,15 +77,15 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 class LineFormat:
-    """Files of JSON lines, whose rows can be appended one by one."""
+    """Files of JSON lines; rows can be appended one by one."""
 
     def write(self, file: BinaryIO, rows: ReadRows, schema: RowSchema) -> int:
-        """Write the rows of a result file; return their number."""
+        """Write the rows of a result file; return the row count."""
         names, count = (*schema.columns, *schema.keep), 0
         for row in rows():
             values = {name: row.get(name) for name in names}
             for name in schema.keep:
-                values[name] = getattr(values[name], "json", values[name])  # of a cell
+                values[name] = getattr(values[name], "json", values[name])  # for a cell
             file.write(f"{json_text(json_safe(values))}\n".encode())
             count += 1
         return count
@@ -95,15 +95,15 @@ class LineFormat:
         for number, line in enumerate(read_lines(file)):
             row = parse_row(line)
             if row is None and is_too_deep(line):
-                raise ValueError(f"row {number + 1:,}: it is nested too deeply")
+                raise ValueError(f"row {number + 1:,}: nested too deeply")
             yield row
 
     def batches(
         self, file: BinaryIO, columns: Sequence[str], rows: int
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The columns as Arrow reads them, in batches of BLOCK_BYTES whatever `rows` says.
+        """The columns as Arrow reads them, in batches of BLOCK_BYTES; ignores `rows`.
 
-        Ignores a last row that is cut off. Raises ValueError.
+        Ignores a truncated last row. Raises ValueError.
         """
         import pyarrow
         import pyarrow.json
@@ -122,12 +122,12 @@ class LineFormat:
             )
 
     def settings(self, file: Path) -> Mapping[str, Any]:
-        """An empty mapping: lines have no settings in them."""
+        """An empty mapping: lines have no metadata."""
         return {}
 
 
 def _complete_lines(file: BinaryIO) -> pyarrow.Buffer:
-    """The lines of a file, mapped into memory, without a last one that is cut off."""
+    """The lines of a file, mapped into memory, without a truncated last one."""
     import pyarrow
 
     if not file.seek(0, 2):

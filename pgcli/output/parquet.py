@@ -10,20 +10,20 @@ from pyarrow import parquet
 
 from pgcli.output.tables import MAX_GROUP_BYTES, TableFormat
 
-#: Of the rows that are read at a time: no row group that was written here is divided for it.
+#: Rows that are read at a time; no row group written here is larger.
 BATCH_BYTES = 2 * MAX_GROUP_BYTES
 
 
 def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
-    """What writes tables under the schema, each as a row group."""
+    """A writer of tables under the schema, each as a row group."""
     return parquet.ParquetWriter(file, schema, compression="zstd")
 
 
 def parquet_batches(
     file: BinaryIO, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The row groups, in batches of at most so many rows, and of fewer rows that are large."""
-    # by default, a row group is read whole, and not page by page
+    """The row groups, in batches of at most so many rows, and fewer if rows are large."""
+    # by default, pyarrow reads whole row groups instead of pages
     with parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20) as opened:
         for number in range(opened.num_row_groups):
             group = opened.metadata.row_group(number)

@@ -1,7 +1,7 @@
-"""One type for a column whose values, or whose parts, have several, found by their values.
+"""A common type for a column with values of several types, or with other types in other files.
 
-Kept columns may have numbers in a million rows and a word in the next, or other types in each file
-that is merged. The columns of the rows themselves have their types in `schema`.
+A kept column may have numbers in a million rows and a word in the next, or types that differ
+between merged files. The types of the rows' own columns are in `schema`.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from pgcli.arrow_types import (
 from pgcli.arrow_values import to_values
 from pgcli.rows import json_safe
 
-#: Starts a pass through tables that have the same columns, maybe of other types.
+#: Starts a pass over tables with the same columns, perhaps of different types.
 ReadTables = Callable[[], Iterable[pyarrow.Table]]
 
 
 class Cell(NamedTuple):
-    """A value of an Arrow column, in its own type."""
+    """A value of an Arrow column, with its type."""
 
     column: pyarrow.Array
     number: int
 
     @property
     def json(self) -> Any:
-        """The value as JSON has it."""
+        """The value as in JSON."""
         return json_safe(to_values(self.column.slice(self.number, 1))[0])
 
 
 def make_column(values: Sequence[Any]) -> pyarrow.Array:
-    """The values, JSON values or cells, under their common type, or as text if there is none.
+    """The values, JSON values or cells, in their common type, or as text if there is none.
 
-    Objects of JSON are text, as their keys may differ.
+    JSON objects become text, as their keys may differ.
     """
-    places: dict[int, list[int]] = {}  # of the values from each column
+    places: dict[int, list[int]] = {}  # the indices of the values of each column
     for place, value in enumerate(values):
         places.setdefault(id(value.column) if isinstance(value, Cell) else 0, []).append(place)
     parts = [_part([values[place] for place in numbers]) for numbers in places.values()]
@@ -63,17 +63,17 @@ def make_column(values: Sequence[Any]) -> pyarrow.Array:
 
 
 def _part(values: Sequence[Any]) -> pyarrow.Array:
-    """Values that are all cells of one column, or all of JSON."""
+    """Values that are either all cells of one column or all JSON."""
     if isinstance(values[0], Cell):
         return values[0].column.take(pyarrow.array([cell.number for cell in values]))
     return json_column(values)
 
 
 def common_schema(tables: ReadTables) -> pyarrow.Schema:
-    """The columns of all tables under types that hold every value of theirs exactly.
+    """The columns of all tables, in types that represent every value exactly.
 
-    For example, integers and fractions are fractions if each integer is one exactly. The tables are
-    read once for their types, and once more for the values of columns that have several.
+    For example, integers and fractions become fractions if every integer fits one exactly. The
+    tables are read once for their types, and once more for the values of columns with several.
     """
     kinds: Kinds = {}
     for table in tables():

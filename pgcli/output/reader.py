@@ -1,8 +1,8 @@
 """Reads the files that pgcli writes: rows one by one, also of a running run, or batches of columns.
 
-The rows of a run that is not finished are in the output in its final form, and in
-`OUTPUT.pgcli/open/`, in files of lines that follow on the final form, or overlap with it and with
-each other. Shards have an `open/` each, in `OUTPUT.pgcli/shard-I-of-N/`.
+The rows of an unfinished run are in the output in its final form, and as lines in the files of
+`OUTPUT.pgcli/open/`, which follow the final form, or overlap with it and with each other. Each
+shard has its own `open/`, in `OUTPUT.pgcli/shard-I-of-N/`.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
     import pyarrow
 
 Row = Mapping[str, Any]
-#: A row and its number in the output; None for a line that is not a row.
+#: A row with its number in the output; None for a line that is not a row.
 IndexedRow = tuple[int, Row | None]
 
 OPEN = "open"
-#: The name of a file of lines: the number of its first row.
+#: The name of an open file: the number of its first row.
 OPEN_FILE = re.compile(r"(\d{12})\.jsonl")
-#: The folder of a shard in the state folder, which has open files of its own.
+#: The folder of a shard in the state folder, with its own open files.
 SHARD_FOLDERS = "shard-*-of-*"
-#: The columns that every result file of ours has, of those that its command writes.
+#: Every result file of pgcli has these columns, or the ones of its command.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
 REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
-#: The columns of rows of `pgcli search`: of each, what its image is similar to, and how much.
+#: The columns of `pgcli search`: the query or group of a row's image, and the similarity.
 QUERY_COLUMNS, SIMILARITY = ("query", "group"), "similarity"
-DAMAGED = "is not a result row: it is cut or damaged"
-HINT = "name an output as it was given to <-o>"
+DAMAGED = "is not a result row: it is truncated or damaged"
+HINT = "use the <-o> of the command that wrote it"
 
 
 def read_results(path: Path, *, exact: bool = False, hits: bool = False) -> Iterator[Row]:
     """The rows of an output, complete or not, or of a result file without its state folder.
 
-    With `exact`, kept columns of Parquet files have cells, from which `write_result_file` makes
+    With `exact`, kept columns of Parquet files are cells, from which `write_result_file` makes
     columns of the same types again. With `hits`, the file may have rows of `pgcli search` instead.
-    Ignores a last row that is cut off. Raises UsageError for any other content.
+    Ignores a truncated last row. Raises UsageError for any other content.
     """
     with reading(path):
         check_results(path)
@@ -57,9 +57,9 @@ def read_results(path: Path, *, exact: bool = False, hits: bool = False) -> Iter
 
 
 def read_batches(file: Path, columns: Sequence[str], rows: int) -> Iterator[pyarrow.RecordBatch]:
-    """These columns of a file, null where it has none, in batches of about so many rows.
+    """These columns of a file in batches of about so many rows; missing columns are null.
 
-    Values stay in Arrow's memory, and lines have the types of our columns. Raises UsageError.
+    Values stay in Arrow's memory, and lines get the types of pgcli's columns. Raises UsageError.
     """
     import pyarrow
 
@@ -72,7 +72,7 @@ def read_batches(file: Path, columns: Sequence[str], rows: int) -> Iterator[pyar
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A block that reads an output; raises UsageError for one that cannot be read."""
+    """A block that reads an output; raises UsageError if it is unreadable."""
     try:
         yield
     except _unreadable() as problem:
@@ -84,14 +84,14 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
-    """What is raised for files that cannot be read; pyarrow is slow to import."""
+    """The exceptions for unreadable files; a function, because pyarrow is slow to import."""
     known = (OSError, ValueError, RecursionError)
     pyarrow = sys.modules.get("pyarrow")
     return known if pyarrow is None else (*known, pyarrow.ArrowException)
 
 
 def check_results(path: Path) -> None:
-    """Raise UsageError where no rows of a run can be. Raises OSError."""
+    """Raise UsageError if the path cannot be a run's output. Raises OSError."""
     has_state = state_folder(path).exists()
     if not path.exists() and not has_state:
         raise UsageError(f"{path} does not exist", hint=HINT)
@@ -100,27 +100,27 @@ def check_results(path: Path) -> None:
     if path.is_file():
         refuse_pointer(path)
     if path.is_dir() and not has_state and not any(path.glob(f"*{PART_ENDING}")):
-        raise UsageError(f"{path} is a folder without rows", hint=HINT)
+        raise UsageError(f"the folder {path} has no result files", hint=HINT)
 
 
 def result_files(path: Path) -> list[Path]:
-    """The complete files of an output: itself, or those of a folder in order. Raises UsageError."""
+    """The complete files of an output: itself, or a folder's files in order. Raises UsageError."""
     with reading(path):
         check_results(path)
     files = sorted(path.glob(f"*{PART_ENDING}")) if path.is_dir() else [path]
     if not any(file.exists() for file in files):
         raise UsageError(
-            f"{path} has no file yet: its run is not finished",
-            hint=f"pgcli status {path} shows its progress",
+            f"{path} has no complete file yet: its run is not finished",
+            hint=f"pgcli status {path} shows the progress",
         )
     return files
 
 
 def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
-    """Every saved row once, with its number, in order; rows that nobody has saved are left out.
+    """Every saved row once, with its number, in order; skips rows that are not saved yet.
 
-    Raises what pyarrow raises for a file it cannot read, and ValueError for a row that is nested
-    too deeply.
+    Raises pyarrow's exceptions for an unreadable file, and ValueError for a row that is nested too
+    deeply.
     """
     next_row, sources = 0, find_sources(path)
     kept: Row | None = None  # the kept columns, which open files may lack
@@ -132,46 +132,46 @@ def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
                     continue
                 if row is None:
                     if any(later.first <= number < later.end for later in sources):
-                        break  # the line is being appended, from a file that has the row
+                        break  # the line is still being appended, from a file with this row
                 elif source.is_open:
                     row = {**(kept or {}), **with_embedding_list(row)}
                 elif kept is None:
                     kept = dict.fromkeys(RowSchema.of(row).keep)
                 yield number, row
                 next_row = number + 1
-        except FileNotFoundError:  # its rows have gone to the final form meanwhile
+        except FileNotFoundError:  # its rows have moved to the final form meanwhile
             if not source.is_open:
                 raise
             sources = [source for source in find_sources(path) if source.end > next_row]
 
 
 def read_settings(output: Path) -> Mapping[str, Any]:
-    """The settings in a file of tables, or in the first one of a folder; empty without any.
+    """The settings in a result file, or in the first file of a folder; empty without any.
 
-    Files of a search have them too.
+    Files that `pgcli search` wrote have them too.
     """
     parts = sorted(output.glob(f"*{PART_ENDING}")) if output.is_dir() else [output]
     return load_format(parts[0]).settings(parts[0]) if parts else {}
 
 
 def query_column(row: Row) -> str | None:
-    """The column of QUERY_COLUMNS that a row of `pgcli search` has; None for any other row."""
+    """The column of QUERY_COLUMNS in a row of `pgcli search`; None for any other row."""
     is_hit = {"id", "image"} <= row.keys() and "error" not in row
     is_hit = is_hit and type(row.get(SIMILARITY)) in (float, int)
     return next((n for n in QUERY_COLUMNS if is_hit and row.get(n) is not None), None)
 
 
 def state_folder(output: Path) -> Path:
-    """`OUTPUT.pgcli`, beside the output: readers of a data folder reject any other file in it."""
+    """`OUTPUT.pgcli`, beside the output: inside a data folder, other readers would reject it."""
     path = output if output.name else output.resolve()  # `.` and `rows/..`
     return path.with_name(f"{path.name}.pgcli") if path.name else path / ".pgcli"
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """A file with consecutive rows from row `first` to before `end`, infinity if that is not known.
+    """A file with consecutive rows, from `first` to before `end`, which is infinity if unknown.
 
-    An open one has lines that are not yet in the output.
+    An open file has lines that are not yet in the output.
     """
 
     path: Path
@@ -187,8 +187,8 @@ class RowSource:
 
 
 def find_sources(output: Path) -> list[RowSource]:
-    """The files with rows of an output: those of a row follow each other, the one to read first."""
-    # open files are looked for before the final form, which has the rows of those that go
+    """The files of an output, by their rows; of several files with a row, the first is read."""
+    # list open files first: a file that disappears has moved into the final form
     state = state_folder(output)
     folders = [state / OPEN, *state.glob(f"{SHARD_FOLDERS}/{OPEN}")]
     sources = [source for folder in folders for source in _open_files(folder)]
@@ -211,7 +211,7 @@ def _open_files(folder: Path) -> Iterator[RowSource]:
 
 
 def _parts(folder: Path) -> Iterator[RowSource]:
-    """The files of a folder in order; one that a run did not write follows the one before it."""
+    """The files of a folder in order; files of no run follow the file before them."""
     end, format = 0, part_format()
     for file in sorted(file for file in folder.iterdir() if PART.fullmatch(file.name)):
         info = format.part_info(file)
@@ -221,7 +221,7 @@ def _parts(folder: Path) -> Iterator[RowSource]:
 
 
 def _valid_rows(path: Path, *, exact: bool, hits: bool) -> Iterator[Row]:
-    """The rows before an incomplete last one. Raises UsageError for anything that is not a row."""
+    """The rows before a truncated last one. Raises UsageError for anything that is not a row."""
     is_cut, query = False, None
     for number, row in indexed_rows(path, exact=exact):
         if row is None and number and not is_cut:
@@ -240,9 +240,9 @@ def _valid_rows(path: Path, *, exact: bool, hits: bool) -> Iterator[Row]:
 
 
 def _problem(row: Row, query: str | None) -> str:
-    """Why the row is no row of a run, or of a search with this column; empty for one that is."""
+    """Why the row is not one of a run, or of a search with this column; empty if it is."""
     if query is not None:
         is_hit = query_column(row) == query
-        return "" if is_hit else "is not a row of a search, as the first one is"
+        return "" if is_hit else "is not a search result"
     missing = [repr(name) for name in base_of(row) if name not in row and name in REQUIRED]
     return f"is not a result row: it has no {', '.join(missing)}" if missing else ""

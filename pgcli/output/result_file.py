@@ -1,4 +1,4 @@
-"""Writes a result file at once: rows that were merged, corrected, selected or imported."""
+"""Writes a complete result file: merged, corrected, selected or imported rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgcli.stores.target import Target
 
 
 def result_target(name: str, *, overwrite: bool = False) -> Target:
-    """The result file of `-o`. Raises what `Target.check` raises, and UsageError for its ending."""
+    """The result file of `-o`. Raises UsageError, and the errors of `Target.check`."""
     checked, target = Target(name=name, overwrite=overwrite), Path(name)
     checked.check()
     endings = registry.names("outputs")
@@ -26,16 +26,16 @@ def result_target(name: str, *, overwrite: bool = False) -> Target:
         )
     if (state_folder(target) / "run.json").exists():
         raise OutputExists(
-            f"{target} belongs to a run, which resumes it", hint="name another file with <-o>"
+            f"{target} is the output of a run, which resumes it", hint="name another file with <-o>"
         )
     return checked
 
 
 def write_result_file(target: Target, rows: ReadRows, schema: RowSchema) -> int:
-    """Write the rows in the format that the name chooses; return their number.
+    """Write the rows in the format of the name's ending; return the row count.
 
-    The file appears as a whole. Rows may be those of `read_results(path, exact=True)`, whose kept
-    columns keep their types in tables. Raises OutputExists and OutputFailed.
+    The file appears once it is complete. Rows from `read_results(path, exact=True)` keep the types
+    of their kept columns in tables. Raises OutputExists and OutputFailed.
     """
     with target.publish() as path, path.open("xb") as file:
         return load_format(target.path).write(file, rows, schema)

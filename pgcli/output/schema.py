@@ -1,4 +1,4 @@
-"""The columns of rows in Parquet, their types, and rows as a table of them."""
+"""The Parquet columns of rows, their types, and the conversion of rows to tables."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TEXT_SCORE = pyarrow.struct(
     [("text", STRING), ("cosine", FLOAT), ("score", FLOAT), ("probability", FLOAT)]
 )
 LABEL = pyarrow.struct([("label", STRING), ("probability", FLOAT)])
-#: The column whose type follows from the model, and the setting with the length of its lists.
+#: A column with a type that depends on the model, and the setting with its list length.
 EMBEDDING, EMBEDDING_DIM = "embedding", "embedding_dim"
-#: The types of the columns; the values of embeddings are of float16 where that is chosen.
+#: The types of the columns; embeddings may also be in float16.
 TYPES: Mapping[str, pyarrow.DataType] = {
     "index": pyarrow.int64(),
     "id": STRING,
@@ -61,7 +61,7 @@ TYPES: Mapping[str, pyarrow.DataType] = {
 
 
 def line_type(name: str) -> pyarrow.DataType:
-    """The type of a column in lines, whose integers other tools write as floats, as beside NaN."""
+    """The type of a column in JSON lines; other tools write integers as floats, as beside NaN."""
     kind = TYPES.get(name, STRING)
     return {CATEGORY: STRING, INT: FLOAT}.get(kind, kind)
 
@@ -72,12 +72,12 @@ def rows_table(
     kept: pyarrow.Table | None = None,
     embedding_dim: int | None = None,
 ) -> pyarrow.Table:
-    """The rows as a table; columns that a row lacks are null in it.
+    """The rows as a table, with nulls for columns that a row lacks.
 
-    `kept` has the kept columns of just these rows in their own types. Without it their values are
-    in the rows, as JSON values or as cells, and have the type that is common to them.
-    Embeddings have `embedding_dim` values, by default as many as the first. Raises one of
-    MISMATCHES if a value is not of its column's type.
+    `kept` has the kept columns of exactly these rows in their own types. Without it their values
+    are in the rows, as JSON values or as cells, and get a common type. Embeddings have
+    `embedding_dim` values, by default as many as the first. Raises one of MISMATCHES if a value
+    does not fit its column's type.
     """
     columns = [_column(rows, name, schema, embedding_dim) for name in schema.columns]
     for name in schema.keep:
@@ -89,7 +89,7 @@ def rows_table(
 
 
 def embedding_dim_of(rows: Iterable[Row]) -> int | None:
-    """The number of values of the first embedding; None where no row has one."""
+    """The number of values of the first embedding; None without embeddings."""
     embeddings = (row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None)
     return next((len(embedding_values(value)) for value in embeddings), None)
 
@@ -106,7 +106,7 @@ def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) 
 
 
 def embedding_column(values: Sequence[Any], kind: pyarrow.DataType) -> pyarrow.Array:
-    """Embeddings, lists of numbers or texts of their bytes, as a column of lists of one length."""
+    """Embeddings, as lists of numbers or text of their bytes, as a column of fixed-size lists."""
     null = bytes(4 * kind.list_size)
     vectors = [null if value is None else embedding_values(value).tobytes() for value in values]
     if any(len(vector) != len(null) for vector in vectors):

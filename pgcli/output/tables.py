@@ -1,4 +1,4 @@
-"""Files of tables of rows: written with what they hold in their metadata, and read back."""
+"""Files of tables of rows with metadata: written, and read back."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from pgcli.stores.files import open_regular
 
 Row = Mapping[str, Any]
 
-#: The most bytes, in memory, of a table in a file that has several rows.
+#: The largest table in a file, in bytes of memory, unless it is a single row.
 MAX_GROUP_BYTES = 64 * 2**20
-TABLE_ROWS = 10_000  # that are made a table at once
-READ_ROWS = 1000  # that are made Python values at a time
-#: For those rows: a column of a few kilobytes in the file can unpack to any number of bytes.
+TABLE_ROWS = 10_000  # rows that become a table at once
+READ_ROWS = 1000  # rows that become Python values at a time
+#: The limit for those rows: a few kilobytes in a file can unpack to any size.
 READ_BYTES = 2**30
-#: Or so many times the size of the file, whose pages have a thousand rows; for all of its rows.
+#: Or so many times the file's size, for pages of a thousand rows; and for all of its rows.
 PAGE_RATIO, MAX_RATIO = 4, 1000
-#: The keys of the metadata: the settings, which are part of the contract, and what `PartInfo` has.
+#: The metadata keys: the settings, which are part of the contract, and the fields of `PartInfo`.
 SETTINGS = b"pgcli"
 RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
 
 
 @dataclass(frozen=True)
 class PartInfo:
-    """What a file of a run holds: `rows` rows from the run's row `first` on.
+    """The content of a run's file: `rows` rows from the run's row `first`.
 
-    `errors` counts its error rows by code.
+    `errors` counts the error rows by code.
     """
 
     run: str
@@ -55,7 +55,7 @@ class PartInfo:
 
 
 def part_metadata(info: PartInfo) -> dict[bytes, bytes]:
-    """The metadata of a file, for `TableFormat.write_tables`."""
+    """A file's metadata, for `TableFormat.write_tables`."""
     return {
         SETTINGS: json.dumps(dict(info.settings), default=str).encode(),
         RUN: info.run.encode(),
@@ -67,11 +67,11 @@ def part_metadata(info: PartInfo) -> dict[bytes, bytes]:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """A format of files of Arrow tables whose schema may have metadata.
+    """A format of files of Arrow tables with metadata in their schema.
 
-    `writer` opens a file for tables of a schema, which it has as `write_table` and `close`;
-    `read_schema` reads the schema; `batches` reads some columns, none or all, in the batches that
-    were written, or in parts of these of at most so many rows.
+    `writer` opens a file for tables of a schema, and has `write_table` and `close`; `read_schema`
+    reads the schema; `batches` reads some columns, none or all, in the batches that were written,
+    split so that none has more rows than the limit.
     """
 
     writer: Callable[[BinaryIO, pyarrow.Schema], Any]
@@ -79,7 +79,7 @@ class TableFormat:
     batches: Callable[[BinaryIO, Sequence[str] | None, int], Iterator[pyarrow.RecordBatch]]
 
     def write(self, file: BinaryIO, rows: ReadRows, schema: RowSchema) -> int:
-        """Write the rows of a result file; return their number. Raises UsageError."""
+        """Write the rows of a result file; return the row count. Raises UsageError."""
         dim = embedding_dim_of(rows()) if EMBEDDING in schema.columns else None
         return self.write_tables(file, lambda: row_tables(rows(), schema, dim))
 
@@ -89,11 +89,11 @@ class TableFormat:
         tables: Iterable[pyarrow.Table] | ReadTables,
         metadata: Mapping[bytes, bytes] | None = None,
     ) -> int:
-        """Write the tables, one after the other, as they come; return the number of their rows.
+        """Write the tables one after the other, as they come; return the row count.
 
-        The first table decides the types, and others are promoted to them. Where they cannot be,
-        the file begins anew with the types that all tables have in common: a function that starts
-        another pass is called again then, and for an iterator one of MISMATCHES is raised.
+        The types are those of the first table, and the others are promoted to them. If that fails,
+        the file is written again with the common types of all tables: a function that starts
+        another pass is called again, and for an iterator one of MISMATCHES is raised.
         """
         start: ReadTables = tables if callable(tables) else lambda: tables
         is_iterator = isinstance(tables, Iterator)
@@ -109,9 +109,9 @@ class TableFormat:
     def tables(
         self, file: BinaryIO, columns: Sequence[str] | None = None
     ) -> Iterator[pyarrow.Table]:
-        """The tables that were written, one at a time; a file without any has an empty one.
+        """The tables that were written, one at a time; a file without any gives an empty one.
 
-        With `columns`, those of these names that it has.
+        With `columns`, only the columns with these names.
         """
         is_empty = True
         for batch in self.batches(file, columns, sys.maxsize):
@@ -124,9 +124,9 @@ class TableFormat:
     def read(self, file: Path, *, exact: bool = False) -> Iterator[Row]:
         """The rows of a file.
 
-        Kept columns have the values that JSON has for theirs, or with `exact` cells, from which
+        Kept columns have the same values as in JSON lines, or with `exact` cells, from which
         `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
-        deeper than any row, and UsageError for rows that take more memory than such a file needs.
+        deeper than any row, and UsageError for rows that take more memory than is plausible.
         """
         with open_regular(file) as stream:
             schema = self.read_schema(stream)
@@ -135,7 +135,7 @@ class TableFormat:
                 raise ValueError("its columns are nested too deeply")
             stream.seek(0)
             batches = self.batches(stream, None, READ_ROWS)
-            pyarrow.allocate_buffer(1)  # its allocator reserves a gigabyte first: not limited
+            pyarrow.allocate_buffer(1)  # before the limit: the first allocation reserves a gigabyte
             size, first = os.fstat(stream.fileno()).st_size, 0
             limit = max(READ_BYTES, PAGE_RATIO * size)
             free: float = max(READ_BYTES, MAX_RATIO * size)
@@ -143,9 +143,9 @@ class TableFormat:
                 free -= part.size
                 if free < 0:
                     raise UsageError(
-                        f"{file} unpacks to far more than such a file needs, at row {first + 1:,}",
-                        hint="if you trust it, write it again without dictionaries, "
-                        "in pyarrow: use_dictionary=False",
+                        f"{file} unpacks to suspiciously many bytes, at row {first + 1:,}",
+                        hint="if you trust it, write it again without dictionaries "
+                        "(in pyarrow, use_dictionary=False)",
                     )
                 for values in zip(*part.columns.values(), strict=True):
                     yield dict(zip(part.columns, values, strict=True))
@@ -157,11 +157,11 @@ class TableFormat:
             return sum(map(len, self.batches(stream, [], sys.maxsize)))
 
     def settings(self, file: Path) -> Mapping[str, Any]:
-        """The settings of the run, or of the search, that wrote a file; empty for another file."""
+        """The settings of the run or search that wrote a file; empty for any other file."""
         return _settings(self._metadata(file))
 
     def part_info(self, source: Path | BinaryIO) -> PartInfo | None:
-        """What a file holds; None for anything but a whole file that a run wrote."""
+        """The content of a complete file of a run; None for any other file."""
         metadata = self._metadata(source)
         try:
             errors = {str(code): int(n) for code, n in json.loads(metadata[ERRORS]).items()}
@@ -174,7 +174,7 @@ class TableFormat:
         return PartInfo(run, first, rows, errors, _settings(metadata))
 
     def _metadata(self, source: Path | BinaryIO) -> Mapping[bytes, bytes]:
-        """The metadata of a file; empty for one of another format."""
+        """A file's metadata; empty if the file has another format."""
         try:
             with open_regular(source) if isinstance(source, Path) else source as stream:
                 schema = self.read_schema(stream)
@@ -190,7 +190,7 @@ class TableFormat:
         metadata: Mapping[bytes, bytes] | None,
         schema: pyarrow.Schema | None,
     ) -> int:
-        """Write the tables under the schema, or under that of the first if all fit into it."""
+        """Write the tables under the schema, or under the first table's if all fit it."""
         kinds: Kinds = {}
         common: Any = schema
         writer, rows = None, 0
@@ -200,7 +200,7 @@ class TableFormat:
                     add_kinds(kinds, table.schema)
                     fields = [(name, common_type(types)) for name, types in kinds.items()]
                     if common is not None and common != pyarrow.schema(fields):
-                        raise pyarrow.ArrowInvalid("columns of the tables have types that differ")
+                        raise pyarrow.ArrowInvalid("the tables have different column types")
                     common = pyarrow.schema(fields)
                 if writer is None:
                     writer = self.writer(file, common.with_metadata(dict(metadata or {})))
@@ -216,7 +216,7 @@ class TableFormat:
 def row_tables(
     rows: Iterable[Row], schema: RowSchema, embedding_dim: int | None = None
 ) -> Iterator[pyarrow.Table]:
-    """The rows as tables, whose kept columns may differ in their types; at least one table.
+    """The rows as tables, with kept columns of possibly different types; at least one table.
 
     Raises UsageError for a value that its column cannot hold.
     """
@@ -233,7 +233,7 @@ def row_tables(
 
 
 def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
-    """Write tables of any types to a temporary file, from which they can be read several times."""
+    """Write tables of any types to a temporary file, which can be read several times."""
     count = 0
     for table in tables:
         with pyarrow.ipc.new_stream(file, table.schema) as stream:
@@ -250,7 +250,7 @@ def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
 
 
 class _Part(NamedTuple):
-    """The columns of the next rows, and the bytes that they have in memory."""
+    """The columns of the next rows, and their size in memory."""
 
     columns: dict[str, list[Any]]
     size: float
@@ -259,7 +259,7 @@ class _Part(NamedTuple):
 def _read_part(
     batches: Iterator[pyarrow.RecordBatch], kept: Set[str], limit: int, *, exact: bool
 ) -> _Part | None:
-    """The next rows; None at the end. Rows that take over `limit` bytes have an infinite size."""
+    """The next rows; None at the end. Rows of more than `limit` bytes have an infinite size."""
     try:
         with memory_limit(limit):
             batch = next(batches, None)
@@ -275,7 +275,7 @@ def _read_part(
 
 
 def _plain_bytes(column: pyarrow.Array) -> int:
-    """The bytes of the values of a column, each counted as often as it is there."""
+    """The bytes of a column's values; a repeated value counts each time."""
     is_dictionary = pyarrow.types.is_dictionary(column.type)
     return int((column.dictionary_decode() if is_dictionary else column).nbytes)
 
@@ -289,13 +289,13 @@ def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:
 
 
 def _levels(kind: pyarrow.DataType) -> int:
-    """The levels of nesting of values of the type."""
+    """The nesting depth of the type's values."""
     fields = range(kind.num_fields)
     return 1 + max((_levels(kind.field(number).type) for number in fields), default=0)
 
 
 def _groups(table: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    """The table in parts of at most MAX_GROUP_BYTES, or of a single row."""
+    """The table in slices of at most MAX_GROUP_BYTES, or of a single row."""
     if table.nbytes <= MAX_GROUP_BYTES or len(table) <= 1:
         if len(table):
             yield table

@@ -10,14 +10,14 @@ from pgcli.records import BOX_TASKS, Answer, Box, Choice, LabelProbability, Text
 
 NOTHING = "(nothing found)"
 BOX_TOKENS = re.compile(r"<(loc|seg)\d+>")
-SHOWN_VALUES = 4  # of an embedding
+SHOWN_VALUES = 4  # of an embedding's values
 
 
 def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
     """`id: answer` and a line for each box, choice, score or label, or `id: error code: message`.
 
-    With `with_prompt`, `id, prompt: answer`. An answer is shown without the tokens of its boxes; in
-    place of one without a whole box, it says that; in place of an embedding, its first values.
+    With `with_prompt`, `id, prompt: answer`. Answers are shown without box tokens; an answer
+    without a complete box says so; an embedding shows its first values.
     """
     name = printable(answer.id)
     if with_prompt and answer.prompt:
@@ -43,7 +43,7 @@ def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
 
 
 def box_line(box: Box) -> str:
-    """A box in whole pixels, top left to bottom right, and its confidence to two digits."""
+    """A box in whole pixels, top left to bottom right, and its confidence with two digits."""
     corners = f"{box.xmin:.0f},{box.ymin:.0f} - {box.xmax:.0f},{box.ymax:.0f}"
     sure = "" if box.confidence is None else f" ({box.confidence:.2g})"
     return f"  {printable(box.label)} {corners}{sure}"
@@ -55,7 +55,7 @@ def choice_line(choice: Choice) -> str:
 
 
 def score_line(score: TextScore) -> str:
-    """A text with its probability in percent, and the cosine and the score in brackets."""
+    """A text with its probability in percent, then cosine and score in brackets."""
     own = "" if score.score is None else f", score {score.score:.3g}"
     text = printable(score.text)
     return f"  {score.probability:6.1%} {text} (cosine {score.cosine:.3f}{own})"
@@ -67,7 +67,7 @@ def label_line(label: LabelProbability) -> str:
 
 
 def embedding_text(text: str | None, values: array[float]) -> str:
-    """The text that is embedded, if it is one, and the first values."""
+    """The text of the embedding, if it is one of a text, and the first values."""
     shown = ", ".join(f"{value:.3f}" for value in values[:SHOWN_VALUES])
     more = f", ... ({len(values):,} values)" if len(values) > SHOWN_VALUES else ""
     return f"{'' if text is None else f'{printable(text)}: '}{shown}{more}"

@@ -1,4 +1,4 @@
-"""Requests that are waited for: until a deadline or the end of the process, and made again."""
+"""Requests with deadlines and retries, which end with the process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import TypeVar
 from pgcli.process_end import requests_end
 from pgcli.stores.errors import STOPPED, RemoteError, TransientError
 
-#: Transient errors of a request are retried for so long, counted from the first one.
+#: How long a request is retried after transient errors, counted from the first one.
 PATIENCE_SECONDS = 180.0
-#: The first pause between tries; each is twice as long as the one before, up to the longest.
+#: The first pause between tries; each is twice as long as the previous one, up to the longest.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
-#: After errors for so long, a message says that requests are made again; for so long, only one.
+#: A message about retries appears after errors for so long, and at most once in the longer time.
 SILENT_SECONDS, MESSAGE_SECONDS = 5.0, 180.0
 POLL_SECONDS = 0.1
 
@@ -28,7 +28,7 @@ _announced_at = -inf
 
 
 class Deadline:
-    """The end of a request. Once `stopped` is set, no wait starts any more."""
+    """The end of a request. Once `stopped` is set, no new wait starts."""
 
     def __init__(self, seconds: float, stopped: threading.Event):
         self._stopped, self._end = stopped, monotonic() + seconds
@@ -48,7 +48,7 @@ class Deadline:
         return seconds
 
     def pause(self, seconds: float) -> None:
-        """Wait between two tries. Raises as `remaining`."""
+        """Wait between two tries. Raises the same errors as `remaining`."""
         resumes_at = monotonic() + seconds
         while (seconds := resumes_at - monotonic()) > 0:
             self._stopped.wait(self.remaining(min(seconds, POLL_SECONDS)))
@@ -57,7 +57,7 @@ class Deadline:
 class Pauses:
     """The pauses between the tries of one request.
 
-    There are so many at most, and none begins after PATIENCE_SECONDS.
+    There are at most `limit`, and none starts later than PATIENCE_SECONDS after the first error.
     """
 
     def __init__(self, deadline: Deadline, limit: float = inf):
@@ -66,8 +66,8 @@ class Pauses:
         self._seconds = FIRST_PAUSE_SECONDS
 
     def wait(self, error: TransientError) -> None:
-        """Wait after an error, as long as the server asks for; raise it where no try follows."""
-        # requests that failed together must not come again together
+        """Wait after an error, at least as long as the server asks; raise it after the last try."""
+        # jitter, so that requests that failed together are not repeated together
         seconds = max(self._seconds * random.uniform(1, 1.5), error.retry_after)
         now = monotonic()
         self._began = now if self._began is None else self._began
@@ -87,13 +87,13 @@ class Pauses:
 
 
 def announce(error: TransientError) -> None:
-    """Say that requests fail and are made again, once in a while."""
+    """Log, once in a while, that requests fail and are retried."""
     global _announced_at
     now = monotonic()
     if now - _announced_at >= MESSAGE_SECONDS:
         _announced_at = now
         reason = error.fault.message.rstrip(".")
-        logging.getLogger("pgcli").warning("pgcli: %s; requests are made again", reason)
+        logging.getLogger("pgcli").warning("pgcli: %s; requests are retried", reason)
 
 
 def patient(
@@ -103,9 +103,9 @@ def patient(
     *,
     tries: float = inf,
 ) -> Result:
-    """What a call returns that waits for a server; it is made again after transient errors.
+    """The result of a call that waits for a server; the call is retried after transient errors.
 
-    `errors` is a block that turns what it raises into RemoteError.
+    `errors` is a block that turns its exceptions into RemoteError.
     """
     pauses = Pauses(deadline, tries - 1)
     while True:
@@ -117,9 +117,9 @@ def patient(
 
 
 def in_thread(call: Callable[[], Result], deadline: Deadline) -> Result:
-    """What a call returns. Raises TimeoutError, RemoteError if the deadline is stopped.
+    """The result of a call. Raises TimeoutError, and RemoteError if the deadline is stopped.
 
-    No signal interrupts such a call, and it may have no time limit: it runs in a thread, which is
+    No signal interrupts such a call, and it may have no timeout: it runs in a thread, which is
     abandoned at the deadline, or when a signal raises an exception here.
     """
     future: Future[Result] = Future()

@@ -1,4 +1,4 @@
-"""The faults of remote files: an error code of a row, and one sentence."""
+"""The faults of remote files: a row's error code and one sentence."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from http import HTTPStatus
 
 from pgcli.records import Fault
 
-MISSING = Fault("missing", "There is nothing at the address.")
+MISSING = Fault("missing", "The address does not exist.")
 DENIED = Fault("permission_denied", "The server denies access to the address.")
 EXPIRED = Fault("permission_denied", "The credentials for the address have expired.")
 NO_CREDENTIALS = Fault("permission_denied", "There are no credentials for the address.")
-UNKNOWN_HOST = Fault("io_error", "The name of the server is not known.")
-NO_CONNECTION = Fault("io_error", "There is no connection to the server, or it broke.")
+UNKNOWN_HOST = Fault("io_error", "The server's host name is unknown.")
+NO_CONNECTION = Fault("io_error", "The server cannot be reached, or the connection broke.")
 PRIVATE = Fault(
     "url_blocked",
-    "The address leads to a machine that is not public; --allow-private-hosts allows that.",
+    "The address leads to a private host; --allow-private-hosts allows it.",
 )
-UNKNOWN_SCHEME = Fault("url_blocked", "Addresses of this kind are not read.")
-CREDENTIALS = Fault("url_blocked", "The address holds a user name or a password.")
+UNKNOWN_SCHEME = Fault("url_blocked", "This kind of address is not supported.")
+CREDENTIALS = Fault("url_blocked", "The address contains a user name or a password.")
 DOWNGRADED = Fault("url_blocked", "The address redirects from https to http.")
 INVALID_URL = Fault("io_error", "The address is not a valid URL.")
 TOO_SLOW = Fault("timeout", "The server did not answer in time.")
-CUT = Fault("io_error", "The answer of the server is cut off, or is not valid HTTP.")
+CUT = Fault("io_error", "The server's response is truncated or not valid HTTP.")
 TOO_MANY_REDIRECTS = Fault("io_error", "The address redirects too many times.")
-COMPRESSED = Fault("io_error", "The server compressed its answer without being asked to.")
+COMPRESSED = Fault("io_error", "The server compressed its response without being asked to.")
 CHANGED = Fault("io_error", "The file at the address changed while it was read.")
 NO_ROOM = Fault(
-    "io_error", "There is no room for the file in the temporary folder; TMPDIR names another one."
+    "io_error", "The temporary folder has no space for the file; set TMPDIR to another."
 )
-STOPPED = Fault("io_error", "The run ended while the address was read.")
+STOPPED = Fault("io_error", "The run ended while reading the address.")
 
-#: Exceptions of `obstore` for what may not be read.
+#: Exceptions of `obstore` for denied access.
 DENIALS = ("PermissionDeniedError", "UnauthenticatedError")
-#: The statuses of a server that may answer the same request a moment later.
+#: HTTP statuses after which the same request may succeed a moment later.
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-#: S3 has no status of its own for these; the status is 400 or 403.
+#: S3 has no HTTP status for these; the status is 400 or 403.
 EXPIRED_CODES = re.compile("<Code>(ExpiredToken|TokenRefreshRequired)</Code>")
 CODE = re.compile("<Code>([A-Za-z]{1,64})</Code>")
-#: Where the libraries ask for the credentials of a machine in a cloud if there are no others.
+#: Where the libraries request a cloud machine's credentials if they have no others.
 METADATA = re.compile(r"://(169\.254\.(169\.254|170\.2)|metadata\.google\.internal)/")
-#: How `obstore` describes an error. Texts of others are quoted there, so that none looks so.
+#: Starts `obstore`'s description of an error. It quotes foreign text, so that none looks like it.
 _SOURCE = "\n\nDebug source:\n"
 _STATUS = re.compile(r"\n +inner: Status \{\n +status: (\d{3}),\n")
 _URI = re.compile(r"\n +uri: Some\(\n +(\S+),\n")
 
 
 class RemoteError(OSError):
-    """A remote file that cannot be read, and its fault."""
+    """A remote file that cannot be read, with its fault."""
 
     def __init__(self, fault: Fault):
         super().__init__(fault.message)
@@ -58,7 +58,7 @@ class RemoteError(OSError):
 
 
 class TransientError(RemoteError):
-    """An error that may not occur again; the server may say after how many seconds to retry."""
+    """An error that a retry may fix; the server may say after how many seconds."""
 
     def __init__(self, fault: Fault, retry_after: float = 0.0):
         super().__init__(fault)
@@ -66,15 +66,16 @@ class TransientError(RemoteError):
 
 
 def is_temporary(error: RemoteError) -> bool:
-    """Whether the same request may succeed later, without a change of the command."""
+    """Whether the same request may succeed later with the same command."""
     return isinstance(error, TransientError) or error.fault in (EXPIRED, UNKNOWN_HOST)
 
 
 @contextmanager
 def remote_errors(kind: type[Exception]) -> Iterator[None]:
-    """Turn what a storage library raises, of this kind, into RemoteError or TransientError.
+    """Turn a storage library's exceptions of this kind into RemoteError or TransientError.
 
-    By types, the status of the response, and what the library says of the connection: messages may
+    By their types, the status of the response, and the library's words about the connection;
+    messages may contain addresses.
     hold addresses.
     """
     try:
@@ -97,14 +98,14 @@ def remote_errors(kind: type[Exception]) -> Iterator[None]:
         if isinstance(error, TimeoutError) or "Timeout" in name or "kind: Timeout" in source:
             raise TransientError(TOO_SLOW) from error
         is_connection = isinstance(error, ConnectionError) and name != "OfflineModeIsEnabled"
-        is_http = isinstance(error, kind) and not source  # of the Hub's library
+        is_http = isinstance(error, kind) and not source  # from the Hub's library
         if is_connection or is_http or "HttpError {" in source:
             raise TransientError(NO_CONNECTION) from error
         raise RemoteError(failed(reason(error))) from error
 
 
 def permanent_fault(error: Exception, status: int | None) -> Fault | None:
-    """The fault of an error that stays however often it is tried; None for any other."""
+    """The fault of a permanent error; None for any other."""
     source = source_of(error)
     if isinstance(error, FileNotFoundError) or status == 404:
         return MISSING
@@ -123,29 +124,29 @@ def permanent_fault(error: Exception, status: int | None) -> Fault | None:
 
 
 def source_of(error: Exception) -> str:
-    """How `obstore` describes the cause of an error; empty where there is no such text.
+    """The description of an error's cause by `obstore`; empty without one.
 
-    A ValueError is about the name of a file, and has it as it is.
+    A ValueError is about the name of a file and contains the unquoted name.
     """
     _, mark, source = str(error).rpartition(_SOURCE)
     return source if mark and not isinstance(error, ValueError) else ""
 
 
 def status_in(source: str) -> int | None:
-    """The status of the response in the cause of an error, if there was one."""
+    """The status of the response in an error's cause, if there was one."""
     status = _STATUS.search(source)
     return None if status is None else int(status[1])
 
 
 def answered(status: int, message: str = "") -> str:
-    """What a server answered, with the code of an S3 server that the message quotes."""
+    """The server's response, with the S3 error code if the message quotes it."""
     phrase = next((known.phrase for known in HTTPStatus if known == status), "")
     code = CODE.search(message)
     return f"the server answered {status} {phrase}".rstrip() + (f" ({code[1]})" if code else "")
 
 
 def retry_after(text: str) -> float:
-    """The seconds of a header Retry-After, which may be a date; 0 where it is neither."""
+    """The seconds of a Retry-After header, which may be a date; 0 for anything else."""
     try:
         return float(text)
     except ValueError:
@@ -159,7 +160,7 @@ def retry_after(text: str) -> float:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, for display only: the end of the message, without the URL before it."""
+    """The error for display: the end of the message, without the URL before it."""
     text = (str(error).splitlines() or [""])[0].rpartition(" - ")[2].rstrip(". :")
     return text if text and "://" not in text else f"the store failed with {type(error).__name__}"
 

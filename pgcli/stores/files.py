@@ -1,4 +1,4 @@
-"""Opens files by name: regular files only, and where it is asked for only those below a folder."""
+"""Opens files by name: only regular files, and on request only files below a folder."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from pgcli.foreign_text import (
 )
 from pgcli.printable import is_deep
 
-#: No FIFO is waited for, and no terminal becomes that of the process.
+#: Opening never waits for a FIFO, and no terminal becomes the process's own.
 SAFELY = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
 KINDS |= {stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file"}
-#: A pipe of `<(command)`, which the shell has opened for this process.
+#: A pipe from `<(command)`, which the shell has opened for this process.
 _SHELL_PIPE = re.compile(r"/dev/fd/\d+|/proc/self/fd/\d+|/dev/stdin|/dev/null")
 
 FilePath = str | bytes | os.PathLike[str]
 
 
 class NotRegularFileError(OSError):
-    """The path leads to a folder, a pipe, a socket or a device; `kind` says to which."""
+    """The path leads to a folder, a pipe, a socket or a device, named by `kind`."""
 
     def __init__(self, path: FilePath, mode: int):
-        super().__init__(errno.EINVAL, "it is not a regular file", os.fsdecode(path))
+        super().__init__(errno.EINVAL, "not a regular file", os.fsdecode(path))
         self.kind = kind_of(mode)
 
     def __str__(self) -> str:
@@ -44,10 +44,10 @@ class NotRegularFileError(OSError):
 
 
 class OutsideFolderError(OSError):
-    """The path leads outside the folder that its file has to be in."""
+    """The path leads outside the folder that must contain the file."""
 
     def __init__(self, path: FilePath):
-        super().__init__(errno.EXDEV, "it is outside its folder", os.fsdecode(path))
+        super().__init__(errno.EXDEV, "outside its folder", os.fsdecode(path))
 
 
 def parse_path(text: str) -> str:
@@ -64,22 +64,22 @@ def resolves_inside(path: str, root: str) -> bool:
     """Whether the path, all links resolved, is in `root` (a real path)."""
     try:
         target = os.path.realpath(path)
-    except ValueError:  # a text that no file name can be: NUL, half of a surrogate pair
+    except ValueError:  # not a possible file name: NUL, half of a surrogate pair
         return False
     return target == root or target.startswith(root.rstrip("/") + "/")
 
 
 def kind_of(mode: int) -> str:
-    """What has this mode, for messages."""
+    """The kind of file with this mode, for messages."""
     return KINDS.get(stat.S_IFMT(mode), "a device")
 
 
 def open_regular(path: FilePath, folder: str | None = None) -> BufferedReader:
     """A regular file, opened for reading.
 
-    With a `folder` (a real path), the file that was opened has to be in it, links resolved: a link
-    that is replaced meanwhile changes nothing. Raises NotRegularFileError, OutsideFolderError, and
-    what `os.open` raises.
+    With a `folder` (a real path), the opened file must be in it after links are resolved; replacing
+    a link meanwhile has no effect. Raises NotRegularFileError, OutsideFolderError, and the errors
+    of `os.open`.
     """
     file = os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
     if folder is not None and not _is_in(folder, file.fileno(), path):
@@ -91,8 +91,8 @@ def open_regular(path: FilePath, folder: str | None = None) -> BufferedReader:
 def open_descriptor(path: FilePath, flags: int, folder: int | None = None) -> int:
     """The descriptor of a regular file; the path may be relative to an open folder.
 
-    What is not one is not opened, as a device may act then; what takes its place just then is not
-    used. Raises NotRegularFileError, and what `os.open` raises.
+    Other kinds of files are not opened, because opening a device may act on it; one that replaces
+    the file just then is not used. Raises NotRegularFileError, and the errors of `os.open`.
     """
     is_regular(path, folder, follow=not flags & os.O_NOFOLLOW)
     descriptor = os.open(path, flags | SAFELY, 0o666, dir_fd=folder)
@@ -104,9 +104,9 @@ def open_descriptor(path: FilePath, flags: int, folder: int | None = None) -> in
 
 
 def is_regular(path: FilePath, folder: int | None = None, *, follow: bool = False) -> bool:
-    """Whether there is a regular file at the path; False if there is nothing.
+    """Whether there is a regular file at the path; False if nothing is there.
 
-    Raises NotRegularFileError if there is anything else, and OSError.
+    Raises NotRegularFileError for anything else, and OSError.
     """
     try:
         mode = os.stat(path, dir_fd=folder, follow_symlinks=follow).st_mode
@@ -118,10 +118,10 @@ def is_regular(path: FilePath, folder: int | None = None, *, follow: bool = Fals
 
 
 def read_text(path: FilePath) -> str:
-    """The text of a file that the user named; it may also be a pipe of the shell, or /dev/null.
+    """The text of a file that the user named, which may also be a shell pipe or /dev/null.
 
-    It has no byte order marks, and newlines as line ends. Raises UsageError for a pointer file of
-    Git LFS, OSError and UnicodeError.
+    Byte order marks are removed and line ends are newlines. Raises UsageError for a pointer file
+    of Git LFS, OSError and UnicodeError.
     """
     is_pipe = _SHELL_PIPE.fullmatch(os.fsdecode(path))
     with TextIOWrapper(open(path, "rb") if is_pipe else open_regular(path), "utf-8") as file:
@@ -132,7 +132,7 @@ def read_text(path: FilePath) -> str:
 
 
 def refuse_pointer(path: FilePath) -> None:
-    """Raise UsageError for a pointer file of Git LFS, and OSError for what cannot be read."""
+    """Raise UsageError for a pointer file of Git LFS, and OSError for an unreadable file."""
     with open_regular(path) as file:
         if is_lfs_pointer(file.read(LFS_HEAD_BYTES)):
             raise UsageError(f"{os.fsdecode(path)} {LFS_MESSAGE}", hint=LFS_HINT)
@@ -148,10 +148,10 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 
 def _is_in(folder: str, descriptor: int, path: FilePath) -> bool:
-    """Whether the open file is in the folder, by the path that the system knows of it."""
+    """Whether the open file is in the folder, by the path that the system reports for it."""
     try:
         real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    except OSError:  # there is no /proc: the same file has to be at the path's real path
+    except OSError:  # without /proc: the real path must lead to the same file
         real = os.path.realpath(os.fsdecode(path))
         if not os.path.samestat(os.lstat(real), os.fstat(descriptor)):
             return False

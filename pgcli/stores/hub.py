@@ -17,12 +17,12 @@ CHUNK_BYTES = 4 * 2**20
 
 
 class HubFiles:
-    """Files at `hf://` URLs, by the file system of `huggingface_hub`. As `ObjectFiles`."""
+    """Files at `hf://` URLs, by the file system of `huggingface_hub`; see `ObjectFiles`."""
 
     def errors(self) -> AbstractContextManager[None]:
         from huggingface_hub.errors import HfHubHTTPError
 
-        return remote_errors(HfHubHTTPError.__bases__[0])  # of the library that it reads with
+        return remote_errors(HfHubHTTPError.__bases__[0])  # from its HTTP library
 
     def kind(self, url: str) -> str:
         try:
@@ -32,7 +32,7 @@ class HubFiles:
 
     def pages(self, url: str) -> Callable[[], list[Entry]]:
         start = len(self._files.resolve_path(url).unresolve()) + 1
-        files = self._files.find(url, detail=True)  # in one page: the Hub says no times
+        files = self._files.find(url, detail=True)  # a single page: the Hub gives no times
         sizes = {path[start:]: int(files[path]["size"] or 0) for path in sorted(files)}
         return partial(next, iter([[Entry(name, size, 0.0) for name, size in sizes.items()]]), [])
 

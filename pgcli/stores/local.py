@@ -1,4 +1,4 @@
-"""A folder of this machine: no file in it is opened through a link, and none is ever half there."""
+"""A folder on this machine, without opening links in it and without half-written files."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from pgcli.stores.writing import close, give_name, make_folder, temporary_name, 
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-#: What a file system without locks answers; there several runs may write one output.
+#: The errors of a file system without locks; several runs may write one output there.
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 POLL_SECONDS = 0.02
 TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)  # see temporary_name
 
 
 class Held(Exception):
-    """Another process, or another part of this one, holds the lock."""
+    """Another process, or another thread of this one, holds the lock."""
 
 
 class LocalStore:
-    """The files of a folder, which is opened once; see `Store`, whose errors methods raise.
+    """The files of a folder, which is opened once; for the errors of methods, see `Store`.
 
-    The folder itself may be a link with `follow` only. Without `create`, FileNotFoundError is
-    raised where there is none. Names are those of files in it, or in folders directly in it, which
-    are created when they are needed.
+    The folder itself may be a link only with `follow`. Without `create`, a missing folder raises
+    FileNotFoundError. Names are those of files in the folder, or in folders directly in it, which
+    are created as needed.
     """
 
     _descriptor = -1
@@ -48,7 +48,7 @@ class LocalStore:
         self._open_folder(create=create)
 
     def close(self) -> None:
-        """Close the folder; the store cannot be used any more."""
+        """Close the folder; the store is unusable afterwards."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             close(descriptor)
@@ -56,12 +56,12 @@ class LocalStore:
     __del__ = close
 
     def names(self) -> list[str]:
-        """Everything directly in the folder, also what is no regular file, but hidden names."""
+        """All names directly in the folder, of any kind of file, except hidden ones."""
         with self._errors(""):
             return sorted(name for name in self._names("") if not name.startswith("."))
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files whose names begin so. Hidden ones, which are temporary, are left out."""
+        """The files with this prefix, without hidden (temporary) files."""
         parent, slash, start = prefix.rpartition("/")
         with (
             self._errors(prefix),
@@ -131,8 +131,8 @@ class LocalStore:
     ) -> bool:
         """Write a file with `write`, and name it when everything is on disk.
 
-        Returns False where a file of the name exists and is not to be replaced. Killed before
-        that, it leaves a temporary file at most.
+        Returns False if a file of the name exists and must not be replaced. A process that is
+        killed before then leaves at most a temporary file.
         """
         with self._errors(name), self._within(name, create=True) as (leaf, folder):
             if is_regular(leaf, folder) and not replace:
@@ -145,7 +145,7 @@ class LocalStore:
                 os.fsync(file.fileno())
                 is_named = give_name(temporary, leaf, folder, replace=replace)
             finally:
-                with suppress(OSError):  # it was renamed, or is left as by a process that is killed
+                with suppress(OSError):  # renamed already, or it remains as after a kill
                     os.unlink(temporary, dir_fd=folder)
                 with suppress(InterruptedError):  # by `close`, after everything is written
                     file.close()
@@ -153,15 +153,15 @@ class LocalStore:
             return is_named
 
     def open(self, name: str) -> BufferedReader | None:
-        """A file, opened for reading; None if there is none."""
+        """A file, opened for reading; None if it does not exist."""
         with self._errors(name), suppress(FileNotFoundError), self._within(name) as (leaf, folder):
             return os.fdopen(open_descriptor(leaf, os.O_RDONLY | os.O_NOFOLLOW, folder), "rb")
         return None
 
     def open_append(self, name: str) -> int:
-        """The descriptor of a file, at its end; the file is created if there is none.
+        """The descriptor of a file, at its end; a missing file is created.
 
-        A hard link is refused, as the file may belong to another folder.
+        A hard link is rejected, as the file may belong to another folder.
         """
         with self._errors(name), self._within(name, create=True) as (leaf, folder):
             descriptor = open_descriptor(leaf, CREATE, folder)
@@ -176,7 +176,7 @@ class LocalStore:
             return descriptor
 
     def remove_folders(self) -> None:
-        """Remove the folders in this one that are empty, and this one if nothing is in it then."""
+        """Remove the empty folders in this one, and this one if nothing else is in it."""
         with suppress(OSError):
             for name in self._names(""):
                 with suppress(OSError):
@@ -184,9 +184,9 @@ class LocalStore:
             self.path.rmdir()
 
     def remove_abandoned(self, folder: str = "", is_own: Callable[[str], object] = bool) -> None:
-        """Remove the temporary files of killed processes that were to get names of ours.
+        """Remove the temporary files that killed processes left, for names of our own.
 
-        Only where no other process writes files of these names now.
+        Only safe while no other process writes files of these names.
         """
         with suppress(OSError):
             for match in filter(None, map(TEMPORARY.fullmatch, self._names(folder))):
@@ -200,8 +200,8 @@ class LocalStore:
     ) -> Iterator[None]:
         """A block in which the file is locked; the system unlocks it if the process is killed.
 
-        A shared lock excludes exclusive ones only. Raises Held where another one has the lock for
-        so long.
+        A shared lock excludes only exclusive ones. Raises Held if another process keeps the lock
+        for so long.
         """
         with self._errors(name):
             descriptor = self._acquire(name, shared, monotonic() + timeout_seconds)
@@ -213,7 +213,7 @@ class LocalStore:
     def is_locked(self, name: str) -> bool | None:
         """Whether anyone, this process included, holds the exclusive lock of a file.
 
-        None if that cannot be seen, such as on a file system without locks. Raises OutputExists.
+        None if unknown, such as on a file system without locks. Raises OutputExists.
         """
         try:
             file = self.open(name)
@@ -253,7 +253,7 @@ class LocalStore:
     def _try_lock(self, descriptor: int, name: str, *, shared: bool) -> bool:
         """Whether the open file is locked now, or the file system has no locks.
 
-        Raises OutputFailed where the file system's locks do not work.
+        Raises OutputFailed if the file system's locks do not work.
         """
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -284,15 +284,15 @@ class LocalStore:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url)
 
     def _names(self, folder: str) -> tuple[str, ...]:
-        """Everything in a folder. Raises OSError."""
+        """All names in a folder. Raises OSError."""
         with self._within(f"{folder}/") as (_, here), os.scandir(here) as entries:
             return tuple(entry.name for entry in entries)
 
     @contextmanager
     def _within(self, name: str, *, create: bool = False) -> Iterator[tuple[str, int]]:
-        """The name in its folder, and the descriptor of that folder. Raises OSError."""
+        """The name in its folder, and the folder's descriptor. Raises OSError."""
         folder, _, leaf = name.rpartition("/")
-        assert "/" not in folder, name  # of which links would be followed
+        assert "/" not in folder, name  # links on a longer path would be followed
         if folder and create:
             with suppress(FileExistsError):
                 os.mkdir(folder, dir_fd=self._descriptor)
@@ -319,7 +319,7 @@ class LocalStore:
 
     def _foreign(self, name: str, kind: str) -> OutputExists:
         return OutputExists(
-            f"{self.path / name} is {kind}, which this program did not make",
+            f"{self.path / name} is {kind}, not a file that pgcli wrote",
             hint="move it away, or choose another <-o>",
         )
 

@@ -15,8 +15,8 @@ from pgcli.stores.errors import PRIVATE, UNKNOWN_HOST, RemoteError, TransientErr
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
 
-#: What IANA lists as special, also what is formally global there, and the metadata service of
-#: Azure. Python's own list has changed from version to version.
+#: IANA's special-purpose networks, including the globally reachable ones, and Azure's metadata
+#: service. Python's own list has changed from version to version.
 _SPECIAL_V4 = """
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12
     192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16
@@ -24,13 +24,13 @@ _SPECIAL_V4 = """
 """
 _SPECIAL_V6 = "2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20"
 _SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_V4.split(), *_SPECIAL_V6.split())))
-#: All that is assigned to hosts on the Internet, and where other networks hold IPv4 addresses.
+#: All networks of Internet hosts; their exceptions, and those with embedded IPv4 addresses.
 _ASSIGNED_V6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Network(httpcore2.SyncBackend):
-    """Resolves the name of a host, and connects to an address of it that was checked."""
+    """Resolves a host's name, and connects to one of its checked addresses."""
 
     def __init__(self, *, allow_private_hosts: bool):
         self._allow_private = allow_private_hosts
@@ -38,7 +38,7 @@ class Network(httpcore2.SyncBackend):
     def connect_tcp(
         self, host: str, port: int, timeout: Any = None, *unused: Any, **options: Any
     ) -> Stream:
-        """A connection to the host. Raises RemoteError if a single address of it is not public."""
+        """A connection to the host. Raises RemoteError if any of its addresses is private."""
         *first, last = checked_addresses(host, port, allow_private=self._allow_private)
         for address in first:
             with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):  # the next may work
@@ -50,7 +50,7 @@ class Network(httpcore2.SyncBackend):
 
 
 class Stream(httpcore2.NetworkStream):
-    """A connection that waits until the deadline of a request, which stands for each timeout."""
+    """A connection whose timeouts are all the deadline of its request."""
 
     def __init__(self, stream: httpcore2.NetworkStream):
         self._stream = stream
@@ -71,9 +71,9 @@ class Stream(httpcore2.NetworkStream):
 
 
 def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]:
-    """The IP addresses of a host. Raises RemoteError, also if a single one is not public.
+    """The IP addresses of a host. Raises RemoteError if any of them is private.
 
-    Connections go to these addresses: the name may resolve to others a moment later.
+    Connections use these addresses: the name may resolve to others a moment later.
     """
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -82,7 +82,7 @@ def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]
             raise TransientError(UNKNOWN_HOST) from error
         raise RemoteError(UNKNOWN_HOST) from error
     except (OSError, ValueError) as error:
-        raise RemoteError(failed("the name of the server is not valid")) from error
+        raise RemoteError(failed("the server's host name is invalid")) from error
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in resolved))
     if not addresses or not (allow_private or all(map(is_public, addresses))):
         raise RemoteError(PRIVATE)

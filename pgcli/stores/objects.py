@@ -36,19 +36,19 @@ CLIENT: ClientConfig = {
     "read_timeout": timedelta(seconds=30),
     "timeout": timedelta(seconds=120),
 }
-#: None of its own: `calls.patient` makes requests again, also those that `obstore` does not.
+#: `obstore` does not retry: `calls.patient` does, and covers errors that `obstore` would not.
 RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-#: The variables that name another server, and those that name a region.
+#: The variables with another server's address, and those with a region.
 ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "gs": ("STORAGE_EMULATOR_HOST",),
     "az": ("AZURE_STORAGE_ENDPOINT",),
 }
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-CHUNK_BYTES = 4 * 2**20  # most images are one
+CHUNK_BYTES = 4 * 2**20  # most images fit in one
 BUFFER_BYTES = 2**20
-PAGE = 1000  # objects of a listing
-#: What is in the message of a store that has no conditional puts and says so.
+PAGE = 1000  # objects in a page of a listing
+#: In the message of a store that rejects conditional puts as not implemented.
 NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
 
 
@@ -60,7 +60,7 @@ def store_errors() -> AbstractContextManager[None]:
 
 
 class ObjectStore:
-    """The objects of a folder of a bucket; see `Store`, whose errors methods raise."""
+    """The objects of a folder of a bucket; for the errors of methods, see `Store`."""
 
     def __init__(self, url: str):
         self.url = f"{url.rstrip('/')}/"
@@ -68,7 +68,7 @@ class ObjectStore:
         self._failed_kinds: set[str] = set()
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files whose names begin so. Hidden ones, which are temporary, are left out."""
+        """The files with this prefix, without hidden (temporary) files."""
         parent, slash, start = prefix.rpartition("/")
         pages = self._call(lambda: Pages(self._objects, parent))
         while entries := self._call(pages.next):
@@ -82,7 +82,7 @@ class ObjectStore:
             with suppress(FileNotFoundError):
                 if last is None:
                     return bytes(self._objects.get(name).bytes())
-                # Azure has no ranges from the end
+                # Azure does not support ranges from the end
                 end = self._objects.head(name)["size"] if size is None else size
                 start = max(0, end - last)
                 return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
@@ -92,12 +92,12 @@ class ObjectStore:
 
     def create(self, name: str, data: bytes) -> bool:
         def is_created() -> bool:
-            # first, as a store that ignores conditions would replace the object
+            # read first: a store that ignores conditions would replace the object
             with suppress(FileNotFoundError):
                 return bytes(self._objects.get(name).bytes()) == data
             if not self._put(name, data, "create"):
-                # another command is creating it, or the store refuses to take it again after it
-                # took it and failed: the next try finds which
+                # another command is creating it, or an earlier try created it and then failed:
+                # the next try reads it
                 raise TransientError(failed(f"{name} can neither be created nor read"))
             return True
 
@@ -111,7 +111,7 @@ class ObjectStore:
             with suppress(FileNotFoundError):
                 response = self._objects.get(name)
                 meta = response.meta
-                # of these, S3 and Azure compare the ETag, Google Cloud Storage the version
+                # S3 and Azure compare the ETag, Google Cloud Storage the version
                 tag = {key: meta[key] for key in ("e_tag", "version") if meta[key] is not None}
                 return Version(bytes(response.bytes()), meta["last_modified"].timestamp(), tag)
             return None
@@ -131,7 +131,7 @@ class ObjectStore:
         def remove() -> None:
             try:
                 self._objects.delete(names)
-            except FileNotFoundError:  # a store that removes each by a request ends at this one
+            except FileNotFoundError:  # a store that deletes one by one stops here
                 for name in names:
                     with suppress(FileNotFoundError):
                         self._objects.delete(name)
@@ -139,9 +139,9 @@ class ObjectStore:
         self._call(remove, "delete")
 
     def _put(self, name: str, data: bytes, mode: Any) -> bool:
-        """Put an object in a mode of `obstore`; False if the condition of the mode is not met.
+        """Put an object in a mode of `obstore`; False if the mode's condition is not met.
 
-        A store that lacks conditions replaces it.
+        A store without conditional writes replaces the object.
         """
         from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
@@ -150,7 +150,7 @@ class ObjectStore:
         except (AlreadyExistsError, PreconditionError):
             return False
         except FileNotFoundError:
-            if mode == "create":  # there is no such bucket
+            if mode == "create":  # the bucket does not exist
                 raise
             return False
         except BaseError as problem:
@@ -164,10 +164,10 @@ class ObjectStore:
         return open_bucket(self.url, split_url(self.url)[1])
 
     def _call(self, call: Callable[[], Result], kind: str = "read") -> Result:
-        """What the call returns. Raises OutputFailed.
+        """The result of the call. Raises OutputFailed.
 
-        After one that failed in spite of retries, as while a run ends, those of its kind are made
-        only once, until one succeeds.
+        After a call failed in spite of retries, as while a run ends, further calls of its kind are
+        tried only once, until one succeeds.
         """
         tries = 1 if kind in self._failed_kinds else inf
         try:
@@ -182,8 +182,8 @@ class ObjectStore:
     def _failed(self, fault: Fault) -> OutputFailed:
         return OutputFailed(
             f"{self.url} cannot be used: {fault.message}",
-            hint="the credentials of the environment need the rights to list, read, write and "
-            "delete there"
+            hint="give the credentials in the environment permission to list, read, write "
+            "and delete there"
             if fault is DENIED
             else "renew the credentials of the environment; the same command resumes the run"
             if fault.code == "permission_denied"
@@ -192,7 +192,7 @@ class ObjectStore:
 
 
 def lacks_conditions(error: Exception) -> bool:
-    """Whether a store refused a put because it does not support conditional ones."""
+    """Whether a store rejected a put because it does not support conditional writes."""
     from obstore.exceptions import NotSupportedError
 
     is_refused = any(words in str(error) for words in NOT_IMPLEMENTED)
@@ -200,7 +200,7 @@ def lacks_conditions(error: Exception) -> bool:
 
 
 class ObjectFiles:
-    """Files at any address of these stores, for reading; `errors` turns what is raised."""
+    """Files at any address of these stores, for reading; `errors` converts exceptions."""
 
     errors = staticmethod(store_errors)
 
@@ -217,11 +217,11 @@ class ObjectFiles:
         return "folder" if Pages(bucket, path, 1).next() else ""
 
     def pages(self, url: str) -> Callable[[], list[Entry]]:
-        """What returns the next files below a folder, by their paths in it; none after the last."""
+        """A function for the next files below a folder, by relative path; none after the last."""
         return Pages(*self._open(url)).next
 
     def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
-        """Write a file. Raises RemoteError for one of more bytes than the `limit`."""
+        """Write a file. Raises RemoteError if it is larger than the `limit`."""
         bucket, path = self._open(url)
         file.seek(0)
         file.truncate()
@@ -239,16 +239,16 @@ class ObjectFiles:
     def _open(self, url: str) -> tuple[Any, str]:
         name, path = split_url(url)
         key = f"{scheme_of(url)}://{name}"
-        if key not in self._buckets:  # several threads may open it: one of them stays
+        if key not in self._buckets:  # several threads may open it; one is kept
             self._buckets[key] = open_bucket(url)
         return self._buckets[key], path
 
 
 class ObjectFile:
-    """An object as a seekable file, of which at least BUFFER_BYTES are read at once.
+    """An object as a seekable file that reads at least BUFFER_BYTES at once.
 
-    A read that fails leaves the position, and may be made again. One of an object that was replaced
-    meanwhile fails.
+    A failed read keeps the position and can be repeated. Reads fail once the object has been
+    replaced.
     """
 
     def __init__(self, bucket: Any, path: str):
@@ -283,15 +283,15 @@ class ObjectFile:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The bucket of an address, `anonymous@` included, and the path in it."""
+    """The bucket of an address, including `anonymous@`, and the path in it."""
     bucket, _, path = url.partition("://")[2].partition("/")
     return bucket, path.strip("/")
 
 
 def open_bucket(url: str, folder: str | None = None) -> Any:
-    """The bucket of an address, or a folder in it, at the server that the environment names.
+    """The bucket of an address, or a folder in it, on the server that the environment names.
 
-    `obstore` reads the environment itself, but for what is here.
+    `obstore` reads the rest of the environment itself.
     """
     from obstore import store
 
@@ -313,7 +313,7 @@ def open_bucket(url: str, folder: str | None = None) -> Any:
 
 
 def bucket_region(bucket: str) -> dict[str, str]:
-    """The region of a bucket of S3; nothing if it is not known: the first request says why."""
+    """The region of an S3 bucket; empty if unknown, as the first request then says why."""
     from pyarrow.fs import resolve_s3_region
 
     with suppress(OSError):
@@ -337,7 +337,7 @@ def profile_keys() -> dict[str, str]:
 
 
 class Pages:
-    """The objects below a folder, as the store lists them: by their paths in it.
+    """The objects below a folder as relative paths, in the order of the store's listing.
 
     After an error, the next page begins after the last object.
     """
@@ -347,7 +347,7 @@ class Pages:
         self._stream: Any = None
 
     def next(self) -> list[Entry]:
-        """The next objects; none after the last."""
+        """The next objects; empty at the end."""
         start = len(self._folder) + 1 if self._folder else 0
         if self._stream is None:
             folder, after = self._folder or None, self._after or None
@@ -358,7 +358,7 @@ class Pages:
             entries = [
                 Entry(meta["path"][start:], meta["size"], meta["last_modified"].timestamp())
                 for meta in page
-                if meta["path"][start:]  # without the folder's own object
+                if meta["path"][start:]  # skips the object of the folder itself
             ]
             if entries:
                 return entries

@@ -1,4 +1,4 @@
-"""Reads addresses: of web servers, S3, Google Cloud Storage, Azure and the Hub."""
+"""Reads files from web servers, S3, Google Cloud Storage, Azure and the Hub."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from pgcli.stores.objects import ObjectFiles
     from pgcli.stores.web import WebFiles
 
-#: One image of more than this size is held at a time, so that many readers fit into memory.
+#: Only one image of more than this size is in memory at a time, so that many readers fit.
 LARGE_BYTES = 16 * 2**20
-#: Of all tries to fetch an image.
+#: The limit for fetching an image, with all tries.
 FETCH_SECONDS = 60.0
-#: Of a part of any other file, and of a copy, to which its bytes add.
+#: The limit for a part of any other file, and for a copy, where its bytes extend it.
 FILE_SECONDS = 120.0
 MIN_BYTES_PER_SECOND = 10_000
 BUFFER_BYTES = 8 * 2**20
-#: What is left free of the disk that files are copied to.
+#: Space that copies leave free on their disk.
 RESERVED_BYTES = 2**30
 
 Result = TypeVar("Result")
 
 
 class Reader:
-    """Reads addresses, from several threads at once."""
+    """Reads addresses, from several threads at a time."""
 
-    #: Images that are fetched at once. Their threads wait for servers, and need no core.
+    #: Concurrent fetches. Their threads wait for servers and need no core.
     fetch_threads = 16
 
     def __init__(self, *, allow_private_hosts: bool = False):
@@ -54,7 +54,7 @@ class Reader:
         self._copies: dict[str, Path] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
-        """What another process makes an equal reader by, with connections of its own."""
+        """How another process recreates this reader, with its own connections."""
         return partial(type(self), allow_private_hosts=self._allow_private_hosts), ()
 
     @contextmanager
@@ -89,7 +89,7 @@ class Reader:
         return io.BufferedReader(StoredFile(file, wait), buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
-        """A copy of the file at a web address, made once, and removed with this reader.
+        """A copy of the file at a web address, made once, and deleted with this reader.
 
         Raises RemoteError and SourceUnavailable.
         """
@@ -112,7 +112,7 @@ class Reader:
             return self._copies[url]
 
     def kind(self, url: str) -> str:
-        """`file`, `folder`, or `` if a store has neither at the address.
+        """`file`, `folder`, or `` if the store has neither at the address.
 
         Raises RemoteError and SourceUnavailable.
         """
@@ -120,9 +120,9 @@ class Reader:
             return str(self._wait(url, lambda: self._files(url).kind(url)))
 
     def entries(self, url: str) -> Iterator[Entry]:
-        """The files below a folder of a store, by their paths in it, as the store lists them.
+        """The files (relative paths) below a folder of a store, in the order of its listing.
 
-        That is in the order of their names, but for directory buckets. Raises RemoteError and
+        That is the order of names, except for directory buckets. Raises RemoteError and
         SourceUnavailable.
         """
         with lasting_errors(url):
@@ -131,11 +131,11 @@ class Reader:
                 yield from page
 
     def stop(self) -> None:
-        """Make all reads fail, also those under way."""
+        """Make all reads fail, including current ones."""
         self._stopped.set()
 
     def _read(self, url: str, limit: int, held: ExitStack) -> bytes:
-        """The bytes at an address; `held` ends the wait of other large files."""
+        """The bytes at an address; closing `held` lets the next large file start."""
         try:
             return self._download(url, min(limit, LARGE_BYTES))
         except RemoteError as error:
@@ -146,7 +146,7 @@ class Reader:
 
     def _download(self, url: str, limit: int) -> bytes:
         deadline = Deadline(FETCH_SECONDS, self._stopped)
-        # it grows in place, as chunks would fragment the memory, which is free once it is closed
+        # one growing buffer: chunks would fragment memory
         with io.BytesIO() as file:
             self._wait(url, lambda: self._files(url).download(url, file, limit, deadline), deadline)
             return file.getvalue()
@@ -158,19 +158,19 @@ class Reader:
         deadline: Deadline | None = None,
         seconds: float = inf,
     ) -> Result:
-        """What a call returns that reads an address. Raises RemoteError."""
+        """The result of a call that reads an address. Raises RemoteError."""
         check_url(url)
         deadline = deadline or Deadline(seconds, self._stopped)
-        tries = 1 if is_web(url) else inf  # `WebFiles` makes requests again, and resumes them
+        tries = 1 if is_web(url) else inf  # `WebFiles` retries and resumes requests itself
         return patient(call, self._files(url).errors, deadline, tries=tries)
 
     def _files(self, url: str) -> Any:
-        """What reads addresses of this kind."""
+        """The reader for this kind of address."""
         return self._web if is_web(url) else self._hub if scheme_of(url) == "hf" else self._objects
 
     @cached_property
     def _web(self) -> WebFiles:
-        from pgcli.stores.web import WebFiles  # slow to import, as are the next two
+        from pgcli.stores.web import WebFiles  # slow to import, like the next two
 
         return WebFiles(allow_private_hosts=self._allow_private_hosts)
 
@@ -195,10 +195,10 @@ class Reader:
 
 @contextmanager
 def lasting_errors(url: str) -> Iterator[None]:
-    """A block that raises SourceUnavailable for what may succeed later, but did not for minutes.
+    """A block that raises SourceUnavailable for transient errors that lasted for minutes.
 
     That ends a command: a listing without some files, or an archive without some members, would
-    pass for a whole one.
+    look complete.
     """
     try:
         yield
@@ -208,12 +208,12 @@ def lasting_errors(url: str) -> Iterator[None]:
         message = error.fault.message.rstrip(".")
         raise SourceUnavailable(
             f"{without_credentials(url)}: {message[:1].lower()}{message[1:]}",
-            hint="check the address, the network and the credentials; the same command tries again",
+            hint="check the address, the network and the credentials; then try again",
         ) from error
 
 
 class StoredFile(io.RawIOBase):
-    """A file of a storage library as a stream. Reading it is a call that `wait` waits for."""
+    """A file of a storage library as a stream; `wait` waits for each read."""
 
     def __init__(self, file: Any, wait: Callable[[Callable[[], Any]], Any]):
         self._file, self._wait = file, wait

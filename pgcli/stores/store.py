@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Entry(NamedTuple):
-    """A file as a listing has it; `modified` is in seconds since 1970, by the store's clock."""
+    """A file in a listing; `modified` is in seconds since 1970, by the store's clock."""
 
     name: str
     size: int
@@ -15,7 +15,7 @@ class Entry(NamedTuple):
 
 
 class Version(NamedTuple):
-    """The content of a file, when it was written by the store's clock, and the version's tag."""
+    """The content of a file, its time of writing by the store's clock, and the version's tag."""
 
     data: bytes
     modified: float
@@ -23,49 +23,48 @@ class Version(NamedTuple):
 
 
 class Store(Protocol):
-    """The files of a folder, by their names in it, with `/` between a folder and a name.
+    """The files of a folder, by their names in it, with `/` between a subfolder and a name.
 
-    A method that fails raises OutputFailed, and OutputExists where something that is no regular
+    A method that fails raises OutputFailed, or OutputExists if something other than a regular
     file has the name.
     """
 
     url: str  #: the folder, for messages
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files whose names begin so, in no particular order.
+        """The files with this prefix, in no particular order.
 
-        Those of one folder: of `open` for `open/`, and not of it for `` or `op`.
+        Those of one folder: of `open` for `open/`, but not for `` or `op`.
         """
 
     def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
-        """The content of a file, or its `last` bytes; None if there is none.
+        """The content of a file, or its `last` bytes; None if it does not exist.
 
-        The `size` that a listing says saves a request.
+        Passing the `size` from a listing saves a request.
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file; False if there is one of this name. It is absent or complete, always.
+        """Write a file; False if the name is taken. Readers never see a part of it.
 
-        In a store, a file of the same content counts as this one. Where a store lacks conditional
-        writes, and on a file system without hard links, a file that another process creates at the
-        same moment is replaced.
+        In a store, an existing file with the same content counts as written. Without conditional
+        writes or hard links, a file that another process creates at the same moment is replaced.
         """
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file in place of the one of this name. Readers find the old one or the new."""
+        """Replace or create the file. Readers see the old content or the new."""
 
     def version(self, name: str) -> Version | None:
-        """The current version of a file; None if there is none."""
+        """The current version of a file; None if it does not exist."""
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Write a file in place of this version of it; False if it has another one.
+        """Replace this version of a file; False if the current version differs.
 
-        None creates it. Where a store lacks conditional writes, and on this machine, a version that
-        another process writes at the same moment may be replaced too.
+        With None it must not exist. Where a store lacks conditional writes, and on this machine, a
+        version that another process writes at the same moment may be replaced too.
         """
 
     def folders(self) -> Sequence[str]:
         """The names of the folders directly in this one."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files; those that do not exist are none."""
+        """Delete files; missing ones are ignored."""

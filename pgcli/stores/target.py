@@ -1,4 +1,4 @@
-"""Files and folders that a command writes: checked before it begins, named when complete."""
+"""Files and folders that a command writes: checked before it starts, named when complete."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from pgcli.stores.writing import (
 #: A file in every folder that an export wrote; other folders are never replaced.
 MARK = ".pgcli-export"
 Kind = Literal["file", "folder", "whole folder"]
-SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
+SYNC_THREADS = 16  # file systems write the journal once for several concurrent syncs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A file or folder that a command writes, named by the `option`.
 
-    Files are added to a `folder`; a `whole folder` is complete when it gets its name, as a file is,
-    and replaces only a folder that an export wrote. `overwrite` permits replacing files; what
-    `is_ours` is replaced without it. `inputs` are the sources that must not be overwritten. The
-    output of a run (`is_run`) may be a folder in an object store.
+    Files are added to a `folder`; a `whole folder`, like a file, gets its name when it is complete,
+    and replaces only a folder that an export wrote. `overwrite` permits replacing files; paths with
+    `is_ours` are replaced without it. `inputs` are sources that must not be overwritten. The output
+    of a run (`is_run`) may be a folder in an object store.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Target:
 
     @property
     def path(self) -> Path:
-        """The path; of a folder that files are added to, where its link leads."""
+        """The path, with the link resolved if it is a folder to which files are added."""
         path = Path(self.name)
         is_link = self.kind == "folder" and path.is_symlink() and path.is_dir()
         return path.resolve() if is_link else path
@@ -66,18 +66,18 @@ class Target:
         return self.overwrite or (self.is_ours is not None and self.is_ours(self.path))
 
     def check(self) -> None:
-        """Raise if the target cannot be written, or would replace what it must not.
+        """Raise if the target cannot be written, or must not be replaced.
 
-        Creates nothing: missing folders above the target are made when it is written. Raises
-        UsageError for the wrong kind and for an input, OutputExists for what may not be replaced,
-        and OutputFailed without permission.
+        Creates nothing: missing parent folders are created later. Raises UsageError for the wrong
+        kind and for an input, OutputExists for a path that must not be replaced, and OutputFailed
+        without permission.
         """
         if self.name in ("", "-"):
             noun, value = ("file", "FILE") if self.kind == "file" else ("folder", "DIR")
             raise UsageError(
                 f"<{self.option}=> needs the name of a {noun}"
                 + (", not standard output" if self.name else ""),
-                hint=f"name it: <{self.option} {value}>",
+                hint=f"use <{self.option} {value}>",
             )
         if url_scheme(self.name) is not None:
             return self._check_address()
@@ -102,9 +102,9 @@ class Target:
     def publish(self) -> Iterator[Path]:
         """A temporary path for the block to write, which becomes the target when the block ends.
 
-        The temporary path is removed if the block fails. A folder that files are added to is made
-        if it does not exist, and is the path itself. Raises OutputFailed, and OutputExists for a
-        target that was written meanwhile.
+        It is deleted if the block fails. For a folder to which files are added, it is the folder
+        itself, created if missing. Raises OutputFailed, and OutputExists for a target that was
+        written meanwhile.
         """
         path = self.path
         if self.kind == "file":
@@ -130,7 +130,7 @@ class Target:
                 shutil.rmtree(part, ignore_errors=True)
 
     def _check_address(self) -> None:
-        """Raise UsageError for an address, other than a folder of a run in an object store."""
+        """Raise UsageError for an address, unless it is a run's folder in an object store."""
         bucket, _, path = self.name.partition("://")[2].partition("/")
         is_folder = bucket.rpartition("@")[2] and path.strip("/") and self.name.endswith("/")
         is_stored = is_in_object_store(self.name) and not has_credentials(self.name)
@@ -142,7 +142,7 @@ class Target:
             )
 
     def _check_input(self, source: str) -> None:
-        """Raise UsageError if the target is the source, under whatever name, or contains it."""
+        """Raise UsageError if the target is the source, under any name, or contains it."""
         name, exists = self.name, os.path.exists(self.name)  # noqa: PTH110 - long names
         if source == "-" or url_scheme(source):
             return
@@ -162,28 +162,26 @@ class Target:
             self.refuse_inside(path)
 
     def _check_path(self) -> None:
-        """Raise UsageError, OutputExists or OutputFailed for the path as it is now."""
+        """Raise UsageError, OutputExists or OutputFailed for the current state of the path."""
         path, option, is_folder = self.path, f"<{self.option}=>", self.kind != "file"
         try:
             if self.kind == "whole folder" and (path.is_symlink() or is_foreign_folder(path)):
                 raise OutputExists(
-                    f"{path} was not written by an export, and is not replaced",
-                    hint=f"name another folder with {option}",
+                    f"{path} was not written by an export; pgcli does not replace it",
+                    hint=f"choose another {option}",
                 )
             folder = next(filter(os.path.lexists, path.parents), path)
             if not folder.is_dir():
-                raise UsageError(
-                    f"{folder} is not a folder", hint=f"name another one with {option}"
-                )
+                raise UsageError(f"{folder} is not a folder", hint=f"choose another {option}")
             if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
                 kind = "folder" if is_folder else "regular file"
-                raise UsageError(f"{path} is not a {kind}", hint=f"name another one with {option}")
+                raise UsageError(f"{path} is not a {kind}", hint=f"choose another {option}")
             is_empty = is_folder and path.is_dir() and next(path.iterdir(), None) is None
             if os.path.lexists(path) and not is_empty and not self.replaces:
                 raise OutputExists(
                     f"{path} is not empty" if is_folder else f"{path} exists",
-                    hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}; another "
-                    f"{option} leaves it alone",
+                    hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or choose "
+                    f"another {option}",
                 )
             existing = path if path.exists() else folder
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
@@ -205,17 +203,17 @@ def is_match(pattern: str, output: str) -> bool:
 
 
 def is_foreign_folder(folder: Path) -> bool:
-    """Whether the folder has files, and no export wrote it."""
+    """Whether the folder has files that no export wrote."""
     try:
         return any(folder.iterdir()) and not (folder / MARK).is_file()
-    except OSError:  # it is not a folder, or cannot be read
+    except OSError:  # not a folder, or unreadable
         return False
 
 
 def replace_folder(part: Path, target: Path) -> None:
     """Rename the folder, and remove the earlier export that it replaces.
 
-    The earlier export is put back where the folder cannot be renamed. Raises OSError.
+    The earlier export is restored if the rename fails. Raises OSError.
     """
     old = target.with_name(temporary_name(target.name, ".old"))
     is_replaced = target.is_dir() and any(target.iterdir())
@@ -232,7 +230,7 @@ def replace_folder(part: Path, target: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush all files and names of a folder to disk, except what links lead to. Raises OSError."""
+    """Flush all files and names of a folder to disk, without following links. Raises OSError."""
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         for parent, _, names in os.walk(folder):
             files = (Path(parent, name) for name in names)

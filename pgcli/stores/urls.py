@@ -13,12 +13,12 @@ OBJECT_SCHEMES = frozenset({"s3", "gs", "az"})
 SCHEMES = WEB_SCHEMES | OBJECT_SCHEMES | {"hf"}
 
 _SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
-#: A user name, and perhaps a password, before the host. `hf:` writes a revision after an `@`.
+#: A user name, and perhaps a password, before the host. In `hf:`, a revision follows an `@`.
 _CREDENTIALS = re.compile(
     r"(?<![A-Za-z0-9+.-])((?!hf:)[A-Za-z][A-Za-z0-9+.-]*://)(?!anonymous@)[^/?#\s]*@"
 )
 
-#: Parameters of these clouds that sign an address: S3, Google, Alibaba and Tencent.
+#: The query parameters of signed URLs: S3, Google, Alibaba and Tencent.
 _PREFIXES = (
     *("x-amz-", "x-goog-", "x-oss-signature", "x-oss-credential", "x-oss-date", "x-oss-expires"),
     *("x-oss-security", "q-sign", "q-ak", "q-key-time", "q-header-list", "q-url-param-list"),
@@ -28,7 +28,7 @@ _SECRETS = frozenset(
     "authorization jwt apikey api_key api-key x-api-key password passwd pwd secret client_secret "
     "sas awsaccesskeyid googleaccessid ossaccesskeyid key-pair-id hdnea hdnts hdntl".split()
 )
-#: What a signature covers, and what is something else in an address without one.
+#: Parameters of a signature that mean something else in URLs without one.
 _SIGNED = frozenset(
     "expires expiry exp policy hash-algorithm key timestamp ts nonce ttl se st sp sv sr ss srt si "
     "ses spr sip sdd skoid sktid skt ske sks skv saoid suoid scid".split()
@@ -53,32 +53,32 @@ def is_web(url: str) -> bool:
 
 
 def is_in_object_store(url: str) -> bool:
-    """Whether S3, Google Cloud Storage or Azure has what is at the URL; false for a path."""
+    """Whether the URL is one of S3, Google Cloud Storage or Azure; false for a path."""
     return "://" in url and scheme_of(url) in OBJECT_SCHEMES
 
 
 def has_credentials(url: str) -> bool:
-    """Whether the URL holds a user name or a password; `anonymous@` is not one."""
+    """Whether the URL contains a user name or a password; `anonymous@` does not count."""
     return _CREDENTIALS.match(url) is not None
 
 
 def url_fault(url: str) -> Fault | None:
-    """Why a URL is not read: it is of another scheme, or holds credentials."""
+    """The fault of a URL with an unsupported scheme or with credentials."""
     if scheme_of(url) not in SCHEMES:
         return UNKNOWN_SCHEME
     return CREDENTIALS if has_credentials(url) else None
 
 
 def check_url(url: str) -> None:
-    """Raise RemoteError for a URL that is not read."""
+    """Raise RemoteError for such a URL."""
     if fault := url_fault(url):
         raise RemoteError(fault)
 
 
 def without_credentials(text: str) -> str:
-    """The text, with user names, passwords, signatures and tokens removed from the URLs in it.
+    """The text, with user names, passwords, signatures and tokens removed from its URLs.
 
-    An address that is signed anew is the same text again. Other parameters stay, in order.
+    A URL that is signed again gives the same text. Other parameters stay, in order.
     """
     return _QUERY.sub(_unsigned, _CREDENTIALS.sub(r"\1", text)) if "://" in text else text
 
@@ -95,7 +95,7 @@ def _unsigned(match: re.Match[str]) -> str:
 
 
 def url_path(url: str) -> str:
-    """The path that ends in the kind of file: of web URLs unquoted and without the query."""
+    """The path that ends in the file's ending: of web URLs unquoted and without the query."""
     if not is_web(url):
         return url.partition("://")[2]
     try:
@@ -114,5 +114,5 @@ def parent_url(url: str) -> str:
 
 
 def join_url(folder: str, name: str) -> str:
-    """The URL of a file, from the URL of a folder and a relative path, which is quoted."""
+    """The URL of a file, from a folder's URL and a relative path, which is quoted."""
     return f"{folder.rstrip('/')}/{quote(name) if is_web(folder) else name}"

@@ -1,4 +1,4 @@
-"""Reads files at web URLs: follows redirects, tries again, and checks each answer."""
+"""Reads files at web URLs: follows redirects, retries, and checks each response."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pgcli.stores.errors import BUSY, RemoteError, TransientError, failed, retry
 from pgcli.stores.network import Network
 from pgcli.stores.urls import check_url, is_web
 
-#: How often an image is asked for again: manifests name many servers, some of which are gone.
+#: Retries of an image: manifests name many servers, and some no longer exist.
 MAX_IMAGE_RETRIES = 3
 MAX_REDIRECTS = 5
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: How long an idle connection is kept.
+#: Idle connections are closed after this long.
 IDLE_SECONDS = 15.0
 HEADERS = {"User-Agent": "pgcli", "Accept": "*/*", "Accept-Encoding": "identity"}
 
@@ -41,7 +41,7 @@ def http_errors() -> Iterator[None]:
             cause = cause.__cause__
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message.rstrip(".")
-            fault = failed(f"the certificate of the server is not valid ({why})")
+            fault = failed(f"the server's certificate is invalid ({why})")
             raise RemoteError(fault) from error
         why = getattr(cause, "strerror", None) or type(cause).__name__
         raise TransientError(failed(f"no connection ({why})")) from error
@@ -52,7 +52,7 @@ def http_errors() -> Iterator[None]:
 
 
 class WebFiles:
-    """Files at web URLs. Connections are kept, and serve further requests to the same host."""
+    """Files at web URLs. Connections are kept for further requests to the same host."""
 
     errors = staticmethod(http_errors)
 
@@ -72,10 +72,10 @@ class WebFiles:
         deadline: Deadline,
         bytes_per_second: float = inf,
     ) -> None:
-        """Write the file at a URL; so many bytes of it extend the deadline by a second.
+        """Write the file at a URL; each MIN_BYTES_PER_SECOND bytes extend the deadline by a second.
 
-        A transfer that is cut goes on where it ended, if the server names a version of the file.
-        Raises RemoteError, also for a file of more bytes than the `limit`, and OSError of writing.
+        An interrupted transfer resumes where it stopped, if the server names a version of the file.
+        Raises RemoteError, also for a file larger than the `limit`, and OSError for writing.
         """
         version: str = ""
         retries = MAX_IMAGE_RETRIES if bytes_per_second == inf else inf
@@ -112,12 +112,12 @@ class WebFiles:
     ) -> Iterator[tuple[httpcore2.Response, httpx2.Headers]]:
         """The successful response after redirects, and its headers.
 
-        Raises RemoteError, and what `httpcore2` and `httpx2` raise.
+        Raises RemoteError, and the exceptions of `httpcore2` and `httpx2`.
         """
         timeouts = dict.fromkeys(("connect", "read", "write"), deadline)
         for _ in range(MAX_REDIRECTS + 1):
             target = httpx2.URL(url)
-            # of its parts, as httpcore leaves out what follows a semicolon
+            # built from parts: httpcore drops everything after a semicolon
             address = httpcore2.URL(
                 scheme=target.raw_scheme,
                 host=target.raw_host,
@@ -146,7 +146,7 @@ class WebFiles:
 
 
 def check_response(status: int, headers: httpx2.Headers) -> None:
-    """Raise RemoteError for a response that is not the file."""
+    """Raise RemoteError for a response without the file."""
     if status in (404, 410):
         raise RemoteError(errors.MISSING)
     if status in (401, 403, 407):

@@ -1,4 +1,4 @@
-"""Files that get their name when they are complete, and errors of writing, with remedies."""
+"""Files that appear once they are complete, and errors of writing, with remedies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from pgcli.errors import OutputExists, OutputFailed
 
-#: What a file system without hard links answers to `link`.
+#: The errors of `link` on a file system without hard links.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
-MAX_NAME_BYTES = 200  # of a name in that of its temporary file; file systems take 255
+MAX_NAME_BYTES = 200  # of a name within its temporary file's name; file systems allow 255
 
 
 @contextmanager
 def wrap_write_errors(name: Path | str) -> Iterator[None]:
     """A block that writes `name`; raises OutputFailed or OutputExists in place of an OSError.
 
-    BrokenPipeError is not wrapped: the reader of a pipe has closed it, which is not a failure.
+    BrokenPipeError is not wrapped: a reader that closes its pipe is not a failure.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def already_exists(name: Path | str, detail: str = "") -> OutputExists:
     """The error for a file that must not be replaced; `detail` continues the message."""
     return OutputExists(
         f"{name} exists{detail}",
-        hint="<--overwrite> replaces it; another <-o> leaves it alone",
+        hint="<--overwrite> replaces it, or choose another <-o>",
     )
 
 
@@ -58,14 +58,14 @@ def fsync(path: Path) -> None:
 def close(descriptor: int) -> None:
     """Close a file descriptor, also when a signal interrupts the call.
 
-    Linux has closed the file then. Python retries every other interrupted call itself.
+    Linux has closed the file by then. Python retries every other interrupted call itself.
     """
     with suppress(InterruptedError):
         os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder, and those above it, if it does not exist, durably. Raises OSError."""
+    """Create the folder and its parents, if missing, durably. Raises OSError."""
     if not path.parent.exists():
         make_folder(path.parent)
     try:
@@ -78,7 +78,7 @@ def make_folder(path: Path) -> None:
 
 
 def temporary_name(name: str, ending: str = ".part") -> str:
-    """A hidden name that nothing has, also nothing of a process of another container or host."""
+    """A unique hidden name, also across containers and hosts."""
     return f".{os.fsencode(name)[:MAX_NAME_BYTES].decode('utf-8', 'ignore')}.{token_hex(6)}{ending}"
 
 
@@ -86,9 +86,9 @@ def temporary_name(name: str, ending: str = ".part") -> str:
 def published(file: Path, *, replace: bool = True, temporary: str | None = None) -> Iterator[Path]:
     """A temporary path for the block to write, which becomes the file, durably, when it ends.
 
-    It is removed if the block fails; a process that is killed leaves it. Its name is `temporary`,
-    or one of its own. Raises OutputFailed, and without `replace` OutputExists where the file
-    exists by then: of several processes the first one wins.
+    It is deleted if the block fails, and stays if the process is killed. Its name is `temporary`,
+    or a unique one. Raises OutputFailed, and without `replace` OutputExists if the file exists by
+    then: of several processes the first wins.
     """
     path = file.with_name(temporary or temporary_name(file.name))
     with wrap_write_errors(file):
@@ -104,7 +104,7 @@ def published(file: Path, *, replace: bool = True, temporary: str | None = None)
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write the value as JSON, in place of the file. Raises OutputFailed."""
+    """Write the value as JSON, replacing the file. Raises OutputFailed."""
     with published(file) as path:
         path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
@@ -112,7 +112,7 @@ def write_json(file: Path, value: Any) -> None:
 def give_name(
     temporary: str | Path, name: str | Path, folder: int | None = None, *, replace: bool
 ) -> bool:
-    """Name a temporary file of the same (open) folder; False where the name is taken.
+    """Name a temporary file in the same (open) folder; False if the name is taken.
 
     The temporary name may remain. Raises OSError.
     """
@@ -126,8 +126,8 @@ def give_name(
     except OSError as problem:
         if problem.errno not in NO_LINKS:
             raise
-        # Between the two calls nobody creates the file: an output has one owner, and shards write
-        # different files, apart from the record that each of them would write.
+        # nobody else creates the file between the two calls: an output has one owner, and shards
+        # write different files, except for the record that each of them would write
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             return False

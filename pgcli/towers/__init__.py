@@ -1,1 +1,1 @@
-"""Runs two towers and classifiers: images and texts become vectors."""
+"""Runs two towers and classifiers: images and texts to vectors."""

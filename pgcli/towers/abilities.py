@@ -1,4 +1,4 @@
-"""Which kinds of models can do which tasks."""
+"""Which tasks each kind of model can do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS: Mapping[ModelKind, tuple[str, ...]] = {
 }
 NAMES: Mapping[ModelKind, str] = {
     "paligemma": "PaliGemma",
-    "two_towers": "two towers, as SigLIP and CLIP",
+    "two_towers": "a two-tower model (SigLIP, CLIP)",
     "vision_tower": "a vision tower without a text tower",
     "classifier": "an image classifier",
 }
@@ -41,13 +41,13 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
     what = f"{task} texts" if texts and task == "embed" else task
     raise UsageError(
         f"{model} is {NAMES[kind]}, which cannot {what}",
-        hint=f"{task} takes {'; or '.join(kinds)}; this model is for "
+        hint=f"{task} needs {' or '.join(kinds)}; this model is for "
         + ", ".join(f"pgcli {command}" for command in COMMANDS[kind]),
     )
 
 
 def check_question(question: AnyQuestion, model: str, description: ModelDescription) -> None:
-    """Raise UsageError for what this model cannot be asked."""
+    """Raise UsageError for a question that this model cannot answer."""
     if not isinstance(question, EmbeddingQuestion):
         check_kind(question.task, model, description.kind)
         return
@@ -57,7 +57,7 @@ def check_question(question: AnyQuestion, model: str, description: ModelDescript
 
 
 def check_labels(question: EmbeddingQuestion, model: str, labels: tuple[str, ...]) -> None:
-    """Raise UsageError for labels that are missing, or that a classifier does not have."""
+    """Raise UsageError for missing labels, or labels that a classifier does not have."""
     if not labels:
         if not question.labels:
             raise UsageError(
@@ -67,7 +67,7 @@ def check_labels(question: EmbeddingQuestion, model: str, labels: tuple[str, ...
     if question.label_templates or question.raw_text:
         option = "<--template=>" if question.label_templates else "<--raw-text>"
         raise UsageError(
-            f"{option} is for two towers, and {model} is {NAMES['classifier']}",
+            f"{option} needs two towers, but {model} is {NAMES['classifier']}",
             hint=f"leave {option} out",
         )
     for label in question.labels:

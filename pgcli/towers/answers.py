@@ -16,14 +16,14 @@ from pgcli.records import Answer, DecodedImage, LabelProbability, TextScore, una
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.towers.engine import EmbeddingEngine, EncodedImage, Stream
 
-#: The most bytes of vectors of texts that are kept for rows with the same text.
+#: The most bytes of text vectors that are cached for further rows with the same text.
 MAX_TEXT_BYTES = 64 * 2**20
 
 
 class EmbeddingAnswers:
     """Answers a question about a stream of images, or of texts, with an embedding engine.
 
-    Texts and labels that all rows share are encoded once, texts of rows once for each distinct one.
+    Texts and labels that all rows share are encoded once; a row's own text once per distinct text.
     """
 
     def __init__(self, engine: EmbeddingEngine, question: EmbeddingQuestion):
@@ -31,8 +31,8 @@ class EmbeddingAnswers:
         self._row_texts = TextVectors(engine, raw=question.raw_text)
         self._labels = engine.labels or question.labels
         self._wanted = frozenset(question.labels or engine.labels)
-        self._vectors: np.ndarray | None = None  # of the texts or the labels
-        self._truncated = frozenset[str]()  # of the texts of all rows, or of those of a batch
+        self._vectors: np.ndarray | None = None  # of the shared texts or labels
+        self._truncated = frozenset[str]()  # of the shared texts, or of the batch's texts
         if question.task == "score" and question.texts:
             self._vectors = engine.encode_texts(question.texts, raw=question.raw_text)
             self._note_truncated(question.texts)
@@ -45,7 +45,7 @@ class EmbeddingAnswers:
     ) -> Iterator[Row]:
         """The answers with their row indices, in the order of the stream.
 
-        Once `should_stop` returns True, no further batch is begun.
+        Once `should_stop` returns True, no further batch starts.
         """
         if self._question.embeds_texts:
             yield from self._embed_texts(stream, should_stop)
@@ -74,7 +74,7 @@ class EmbeddingAnswers:
                 yield row_index, replace(row, text=text, embedding=embedding, truncated=is_cut)
 
     def _answers(self, batch: Sequence[tuple[int, EncodedImage]]) -> Iterator[Row]:
-        """The answers of encoded images, of which all own texts are encoded together."""
+        """The answers of encoded images; their own texts are encoded in one batch."""
         if self._question.text_column is not None:
             texts = [encoded.image.item.prompts[0] for _, encoded in batch]
             self._row_texts.encode(texts)
@@ -88,7 +88,7 @@ class EmbeddingAnswers:
             yield row_index, replace(row, vision_ms=encoded.vision_ms, **columns)
 
     def _columns(self, image: DecodedImage, vector: np.ndarray) -> dict[str, Any]:
-        """What the task finds in an image's vector."""
+        """The task's result for an image's vector."""
         if self._question.task == "embed":
             return {"embedding": self._embedding(vector)}
         if self._question.task == "classify":
@@ -119,7 +119,7 @@ class EmbeddingAnswers:
         return tuple(TextScore(*values) for values in columns)
 
     def _label_probabilities(self, vector: np.ndarray) -> tuple[LabelProbability, ...]:
-        """The most probable labels; of a classifier's labels those that were asked for."""
+        """The most probable labels; for a classifier, of the requested labels."""
         logits = vector if self._vectors is None else self._engine.scores(self._vectors @ vector)
         pairs = zip(self._labels, softmax(logits), strict=True)
         labels = [LabelProbability(*pair) for pair in pairs if pair[0] in self._wanted]
@@ -133,14 +133,14 @@ class EmbeddingAnswers:
 
 
 class TextVectors:
-    """The embeddings of texts, each encoded once as long as it is kept: MAX_TEXT_BYTES of them."""
+    """The embeddings of texts, of which MAX_TEXT_BYTES are cached."""
 
     def __init__(self, engine: EmbeddingEngine, *, raw: bool):
         self._engine, self._raw = engine, raw
         self._vectors: OrderedDict[str, np.ndarray] = OrderedDict()
 
     def encode(self, texts: Iterable[str]) -> None:
-        """Encode those of the texts that are not kept, and keep all of them."""
+        """Encode the texts that are not cached, and cache them."""
         wanted = list(dict.fromkeys(texts))
         for text in wanted:
             if text in self._vectors:
@@ -148,7 +148,7 @@ class TextVectors:
         new = [text for text in wanted if text not in self._vectors]
         if new:
             vectors = self._engine.encode_texts(new, raw=self._raw)
-            # copies: a view would keep the vectors of its whole batch
+            # copies, since a view would keep its whole batch in memory
             self._vectors.update((text, v.copy()) for text, v in zip(new, vectors, strict=True))
             most = max(len(wanted), MAX_TEXT_BYTES // vectors[0].nbytes)
             while len(self._vectors) > most:

@@ -34,8 +34,8 @@ Stream = Iterable[tuple[int, DecodedImage]]
 class EncodedImage:
     """An image's vector: its embedding of length 1, or a classifier's logits.
 
-    `vision_ms` is the image's share of the time of its `batch`. The vector is None where memory
-    does not suffice even for this image alone.
+    `vision_ms` is the image's share of its `batch`'s time. The vector is None if memory does not
+    suffice for this image alone.
     """
 
     image: DecodedImage
@@ -46,7 +46,7 @@ class EncodedImage:
 
 @dataclass(frozen=True, slots=True)
 class InFlightBatch:
-    """A batch whose vectors are computed, or being computed by a GPU."""
+    """A batch whose vectors are computed, or in progress on a GPU."""
 
     rows: Sequence[tuple[int, DecodedImage]]
     vector_BE: Tensor
@@ -58,8 +58,8 @@ class EmbeddingEngine:
     """A loaded model with its image and text preprocessing.
 
     `kind` is "two_towers", "vision_tower", "classifier" or "paligemma"; `labels` are the classes of
-    a classifier. `batch_limits` are the rows at once after OOM errors; they persist from one
-    call to the next.
+    a classifier. `batch_limits` are the batch sizes after OOM errors; they persist from one call to
+    the next.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class EmbeddingEngine:
 
     @property
     def adds_eos(self) -> bool:
-        """Whether the checkpoint's own tokenizer ends texts with the end token, as done here."""
+        """Whether the checkpoint's own tokenizer also ends texts with the end token."""
         return self._texts is None or self._texts.format.adds_eos
 
     @property
     def has_sigmoid(self) -> bool:
-        """Whether the sigmoid of `scores` is a score, as for SigLIP."""
+        """Whether scores are the sigmoids of `scores`, as for SigLIP."""
         if not isinstance(self.model, TwoTowers) or self.model.logit_bias is None:
             return False
         return self.model.config.has_sigmoid
@@ -117,11 +117,11 @@ class EmbeddingEngine:
     def encode(
         self, stream: Stream, *, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, EncodedImage]]:
-        """Each image's vector with the row index that the stream gives it, in the same order.
+        """Each image's vector with its row index, in the order of the stream.
 
-        On OOM the batches are halved and their images encoded again; an image that does not fit
-        even alone has no vector, and NoUsableDevice is raised if the first images all have none.
-        Once `should_stop` returns True, no further batch is begun.
+        On OOM batches are halved and their images encoded again; an image that does not fit even
+        alone has no vector, and NoUsableDevice is raised if the first images all have none. Once
+        `should_stop` returns True, no further batch starts.
         """
         in_flight: deque[InFlightBatch] = deque()
         ahead = 1 if self._device.type == "cuda" else 0  # a GPU computes while images are decoded
@@ -145,7 +145,7 @@ class EmbeddingEngine:
     def encode_texts(self, texts: Sequence[str], *, raw: bool = False) -> np.ndarray:
         """The embeddings (B, E) of texts, in float32; each distinct text is encoded once.
 
-        With `raw`, texts are not lower-cased and keep their punctuation. Raises UsageError if the
+        With `raw`, texts keep their case and punctuation. Raises UsageError if the
         model has no text tower, InvalidCheckpoint if it has no tokenizer, and NoUsableDevice if
         memory does not suffice for one text.
         """
@@ -164,19 +164,19 @@ class EmbeddingEngine:
         if len(encoded) < len(rows):
             raise NoUsableDevice(
                 "the device has no memory left for even one text",
-                hint="free some, take <--dtype bfloat16>, or name another <--device=>",
+                hint="free memory, use <--dtype bfloat16>, or choose another <--device=>",
             )
         if not encoded:
             return np.zeros((0, self.model.config.embedding_dim), np.float32)
         return torch.stack(encoded)[[distinct[text] for text in texts]].numpy()
 
     def truncated(self, texts: Sequence[str], *, raw: bool = False) -> frozenset[str]:
-        """Those of the texts of which `encode_texts` cuts the end."""
+        """The texts that `encode_texts` truncates."""
         return frozenset() if self._texts is None else self._texts.truncated(texts, raw=raw)
 
     @torch.inference_mode()
     def scores(self, cosine: np.ndarray) -> np.ndarray:
-        """Cosines scaled, and biased where the model has a bias, for a sigmoid and a softmax."""
+        """Scaled cosines, with a bias if the model has one, for a sigmoid or a softmax."""
         if not isinstance(self.model, TwoTowers) or self.model.logit_scale is None:
             raise self._no_texts()
         values = torch.as_tensor(cosine, dtype=torch.float32, device=self._device)
@@ -186,12 +186,12 @@ class EmbeddingEngine:
     def _no_texts(self) -> PgcliError:
         if self.kind == "two_towers":
             return InvalidCheckpoint(
-                f"{self.label} has no tokenizer.json, which texts need",
+                f"{self.label} has no tokenizer.json, which is needed for texts",
                 hint="save the processor again with transformers: save_pretrained writes it",
             )
         return UsageError(
             f"{self.label} has no text tower",
-            hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",
+            hint="use SigLIP, SigLIP 2 or CLIP with both towers",
         )
 
     def _batches(self, stream: Stream) -> Iterator[list[tuple[int, DecodedImage]]]:
@@ -207,7 +207,7 @@ class EmbeddingEngine:
     def _launch(
         self, rows: Sequence[tuple[int, DecodedImage]]
     ) -> Iterator[InFlightBatch | tuple[int, DecodedImage]]:
-        """The batch, or smaller batches where memory runs out; a row that does not fit alone."""
+        """The batch, or smaller batches after OOM; a row that does not fit alone has no vector."""
         remaining = list(rows)
         while remaining:
             batch = remaining[: self.batch_limits.rows]

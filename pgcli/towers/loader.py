@@ -54,9 +54,9 @@ def open_towers(
 ) -> EmbeddingEngine:
     """An engine for the checkpoint; `batch_size` None is computed from free memory.
 
-    Of a PaliGemma checkpoint the vision tower alone is read. Raises InvalidCheckpoint for files
-    that are damaged or unsupported, NoUsableDevice if the device is missing or too small, and
-    UsageError for unknown names.
+    Only the vision tower of a PaliGemma checkpoint is read. Raises InvalidCheckpoint for damaged or
+    unsupported files, NoUsableDevice if the device is missing or too small, and UsageError for
+    unknown names.
     """
     folder = checkpoint.folder
     description = read_description(folder)
@@ -64,7 +64,7 @@ def open_towers(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     config = encoder_config(description)
     preprocessing = image_preprocessing(folder, description)
-    # images are embedded without a tokenizer
+    # no tokenizer is needed for images
     texts = text_processor(folder, description) if has_tokenizer(folder) else None
     parameters = weights.count_parameters(config)
     check_fits(lambda dtype, _: parameters * dtype.itemsize, chosen_dtype, chosen_device)
@@ -97,7 +97,7 @@ def of_paligemma(engine: InferenceEngine) -> EmbeddingEngine:
 
 
 def encoder_config(description: ModelDescription) -> TwoTowersConfig | ClassifierConfig:
-    """The sizes of what encodes images; of PaliGemma the vision tower, and the patches' mean."""
+    """The configuration of the image encoder; PaliGemma's vision tower, averaged over patches."""
     config = description.config
     if isinstance(config, PaliGemmaConfig):
         return TwoTowersConfig("mean", config.vision, None, config.vision.width)
@@ -115,14 +115,14 @@ def read_model(
 
 
 def text_processor(folder: Path, description: ModelDescription) -> TextProcessor | None:
-    """How texts become tokens; None for a model without a text tower."""
+    """The encoder of texts; None for a model without a text tower."""
     config = description.config
     if not isinstance(config, TwoTowersConfig) or config.text is None:
         return None
     tokenizer = open_text_tokenizer(folder, config.text)
     if config.family == "clip":
         clean = as_typed
-    else:  # transformers' tokenizer of SigLIP 1 removes underscores, that of SigLIP 2 nothing
+    else:  # in transformers, SigLIP 1's tokenizer removes underscores, SigLIP 2's nothing
         clean = canonical_text if tokenizer.is_gemma else siglip_text
     format = TextFormat(
         config.text.max_positions,
@@ -136,9 +136,9 @@ def text_processor(folder: Path, description: ModelDescription) -> TextProcessor
 
 
 def activation_bytes(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """The activations of one image in the vision tower, with what kernels allocate."""
+    """The bytes of one image's activations in the vision tower, with the buffers of kernels."""
     image = encode_bytes(vision, dtype.itemsize)
-    return image * 3 // 2 if device.type == "cpu" else image  # kernels allocate half as much again
+    return image * 3 // 2 if device.type == "cpu" else image  # CPU kernels allocate half again
 
 
 def automatic_batch_size(

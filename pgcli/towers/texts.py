@@ -21,7 +21,7 @@ class TextFormat:
     """The length of a text tower's inputs, and the tokens around a text.
 
     `clean` is applied to texts first. `adds_eos` says whether the checkpoint's own tokenizer adds
-    `eos`, as is done here in any case.
+    `eos`; pgcli always does.
     """
 
     length: int
@@ -41,25 +41,25 @@ class TextProcessor:
     def __init__(self, tokenizer: tokenizers.Tokenizer, format: TextFormat):
         self._tokenizer = tokenizer
         self.format = format
-        # a typed <|endoftext|> is text; as a token, it would end the text there
+        # a literal <|endoftext|> is text; as a token, it would end the text there
         tokenizer.encode_special_tokens = True
 
     def __call__(self, texts: Iterable[str], *, raw: bool = False) -> Tensor:
-        """The ids (B, T) of texts; longer ones are cut before their end token.
+        """The ids (B, T) of texts; longer ones are truncated before their end token.
 
-        With `raw`, the tokenizer gets texts as they are.
+        With `raw`, texts go to the tokenizer unchanged.
         """
         ids = [self._padded(ids) for ids in self._encode(texts, raw)]
         return torch.tensor(ids, dtype=torch.long).view(-1, self.format.length)
 
     def truncated(self, texts: Sequence[str], *, raw: bool = False) -> frozenset[str]:
-        """Those of the texts that are cut, as they are longer than the text tower's input."""
+        """The texts that are longer than the text tower's input and so truncated."""
         pairs = zip(texts, self._encode(texts, raw), strict=True)
         return frozenset(text for text, ids in pairs if len(ids) > self._room)
 
     @property
     def _room(self) -> int:
-        """The number of tokens of a text itself, beside the start and the end token."""
+        """The number of a text's tokens, without the start and end tokens."""
         return self.format.length - (self.format.bos is not None) - 1
 
     def _encode(self, texts: Iterable[str], raw: bool) -> list[list[int]]:
@@ -75,15 +75,15 @@ class TextProcessor:
 
 
 def as_typed(text: str) -> str:
-    """The text itself: CLIP's tokenizer makes it lower case."""
+    """The text unchanged: CLIP's tokenizer lower-cases it."""
     return text
 
 
 def siglip_text(text: str) -> str:
-    """The text in lower case, without punctuation and repeated blanks: transformers' SigLIP."""
+    """Lower case without punctuation and repeated whitespace, as in transformers' SigLIP."""
     return " ".join(text.lower().translate(_NO_PUNCTUATION).split())
 
 
 def canonical_text(text: str) -> str:
-    """As `siglip_text`, with blanks for underscores: SigLIP in big_vision."""
+    """`siglip_text` with spaces for underscores, as for SigLIP in big_vision."""
     return siglip_text(text.replace("_", " "))

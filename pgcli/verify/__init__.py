@@ -25,8 +25,8 @@ from pgcli.verify.preprocessing import compare_pixels
 from pgcli.verify.report import Comparison, Proof, Stages
 from pgcli.verify.towers import towers_case
 
-MAX_IMAGES = 8  # that are compared, of all given
-#: Shows, while it is entered, what the program is doing.
+MAX_IMAGES = 8  # images that are compared, at most
+#: Shows the current step while it is entered.
 Waiting = Callable[[str], AbstractContextManager[object]]
 
 
@@ -69,14 +69,14 @@ def prove(
 
 
 def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
-    """The first images, without those that cannot be read. Raises NoInputError for none."""
+    """The first readable images. Raises NoInputError without any."""
     images = [decode(item, spec, ImageLimits()) for item in items[:MAX_IMAGES]]
     readable = [image for image in images if image.fault is None]
     if not readable:
         fault = images[0].fault if images else None
         raise NoInputError(
             "no image to compare with" + (f": {fault.message}" if fault else ""),
-            hint="leave out --images to compare with generated images",
+            hint="drop --images to compare with generated images",
         )
     return readable
 
@@ -84,9 +84,9 @@ def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage
 def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Comparison:
     """Both programs in one dtype. The first model is freed before the second is loaded.
 
-    The outputs of `eager` attention, whose differences are rounding noise, are compared too in
-    bfloat16, and where float32 differs. float16, which may overflow in the reference, is compared
-    with the reference in float32, and the noise is that of the reference in bfloat16.
+    bfloat16, and float32 if it differs, are also compared with `eager` attention in transformers,
+    which differs from its default by rounding noise. float16, which may overflow in the reference,
+    is compared with the reference in float32, with the noise of the reference in bfloat16.
     """
     name, exact = str(dtype).removeprefix("torch."), dtype == torch.float32
     is_half = dtype == torch.float16
@@ -115,7 +115,7 @@ def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Compar
 def compare_stages(
     case: Case, ours: Outputs, expected: Outputs, eager: Outputs | None, *, exact: bool
 ) -> Stages:
-    """The tensors of each stage compared, then the tokens if there are any."""
+    """The comparison of each stage's tensors, and of the tokens if there are any."""
     stages: Stages = tuple(
         compare_tensors(
             stage,

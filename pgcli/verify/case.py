@@ -1,4 +1,4 @@
-"""What both programs compute of a checkpoint, whatever kind of model it has."""
+"""The outputs of both programs for a checkpoint, for any kind of model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ReadImages = Callable[[ImageSpec], list[DecodedImage]]
 class Outputs:
     """A program's outputs, in float32 on the CPU: a tensor of each stage, and generated tokens.
 
-    Tokens include the stop token. `steps` has for each row the logits (tokens, vocabulary) from
-    which its tokens were selected, or is None if they were not recorded. `terms` has the size of
-    the terms of stages whose values may be much smaller than these, and their rounding.
+    Tokens include the stop token. `steps` has for each row the logits (tokens, vocabulary) of the
+    generated tokens, or is None if they were not recorded. `terms` has, for stages that may be
+    much smaller than the terms of their sums, the size of these terms and so of their rounding.
     """
 
     tensors: Mapping[str, Tensor]
@@ -35,15 +35,15 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Both programs on one checkpoint; the reference is a `program` with its version.
+    """Both programs on one checkpoint; `program` is the reference with its version.
 
-    `ours` are the outputs of this code in a dtype. `load` loads the reference, of which `expected`
-    are the outputs, and `eager` those with another attention, None if there is only one. Numbers
-    that are exact in float32 differ by at most `bound`, and `memory` is what values of so many
-    bytes need. `rows` are those of images and prompts, None where no text is generated; then
-    `image_token` is never one of the answers. `texts` compares the tokens of texts. `not_followed`
-    are settings of the checkpoint that change the answers of the reference only. `float16_problem`
-    says why float16 is not for the model.
+    `ours` computes pgcli's outputs in a dtype. `load` loads the reference, `expected` computes its
+    outputs, and `eager` the same with another attention, or None if there is only one. Exact
+    float32 outputs differ by at most `bound`, and `memory` is the need for values of so many bytes.
+    `rows` counts images and prompts, None if no text is generated; `image_token` is never part of
+    an answer. `texts` compares the tokens of texts. `not_followed` has settings of the checkpoint
+    that change only the reference's answers. `float16_problem` says why float16 does not suit the
+    model.
     """
 
     program: str
@@ -60,4 +60,4 @@ class Case:
     rows: int | None = None
     image_token: int = -1
     not_followed: tuple[str, ...] = ()
-    float16_problem: str = "float16 is only for answers of PaliGemma 1"
+    float16_problem: str = "only PaliGemma 1 runs in float16"

@@ -38,8 +38,8 @@ class NoiseFloor:
 class TensorComparison:
     """A stage's tensor compared with transformers': same if `largest` and `mean` are in bounds.
 
-    `scale` is the largest absolute value of transformers. `first` is the index of the first value
-    out of bounds, or of the largest difference: row, patch and channel, or row and token.
+    `scale` is transformers' largest absolute value. `first` is the index of the first value out of
+    bounds, or of the largest difference: row, patch and channel, or row and token.
     """
 
     stage: str
@@ -57,7 +57,7 @@ class TensorComparison:
 class Divergence:
     """The first different token of a row, and the gap of transformers' logits of the two tokens.
 
-    Token -1 means that the answer has ended already; then there is no gap.
+    Token -1 means that the answer has already ended; then there is no gap.
     """
 
     row: int
@@ -98,10 +98,10 @@ def compare_tensors(
 ) -> TensorComparison:
     """Compare a stage; `eager` is transformers' with eager attention, for the noise floor.
 
-    In bfloat16 the rounding is that of the values, or of the `terms` of their sums if larger.
+    In bfloat16 the rounding is relative to the values, or to the `terms` of their sums if larger.
 
     With `exact`, for float32, the fixed `exact_bound` applies without `eager`. A model that
-    amplifies rounding errors beyond it is compared with the noise floor, as every model is in
+    amplifies rounding errors beyond it is compared with the noise floor, like every model in
     bfloat16.
     """
     difference = (ours - reference).abs()
@@ -150,7 +150,7 @@ def compare_tokens(
 ) -> TokenComparison:
     """Compare each row up to its first different token; later tokens have different prefixes.
 
-    With `exact` a tie is a gap of at most TIE; otherwise, one that rounding noise can cause.
+    With `exact` a tie is a gap of at most TIE; otherwise a gap that rounding noise can cause.
     """
     bound, floor_partings = TIE, None
     if eager is not None:
@@ -187,7 +187,7 @@ def _divergences(
             continue
         logits_V = reference.steps[row][step].clone()
         logits_V[image_token : image_token + 1] = -torch.inf
-        # a setting such as a repetition penalty makes transformers select another than the best
+        # with a setting such as a repetition penalty, transformers does not select the best token
         pair = tokens[step], expected[step]
         gap = (logits_V.max() - logits_V[[*pair]].min()).item()
         divergences.append(Divergence(row, step, *pair, gap, tie=gap <= bound))
@@ -204,7 +204,7 @@ def _first_different(first: tuple[int, ...], second: tuple[int, ...]) -> int | N
 def _noise(reference: Outputs, eager: Outputs, image_token: int) -> tuple[float, int]:
     """The largest gap of two logits that is a tie in bfloat16, and the number of divergent rows.
 
-    Each of the two logits may be off by the largest difference of transformers' two attention
+    Either logit may be off by the largest difference of transformers' two attention
     implementations while their tokens are equal.
     """
     assert reference.steps is not None

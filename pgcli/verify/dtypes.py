@@ -18,7 +18,7 @@ def choose_dtypes(
     free, chosen, skipped = free_bytes(device), list[torch.dtype](), list[str]()
     candidates = [torch.float32, torch.bfloat16]
     if requested == "float16" and not case.float16_problem:
-        candidates = [torch.float16]  # on any device: nothing is answered
+        candidates = [torch.float16]  # on any device, since nothing is generated
     elif requested != "auto":
         candidates = [choose_dtype(requested, device, stored_bytes, case.float16_problem)]
     for dtype in candidates:
@@ -28,15 +28,15 @@ def choose_dtypes(
         is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
         if needed > free:
             skipped.append(
-                f"{name}: it needs {byte_count(needed)}, and {device} has {byte_count(free)} free"
+                f"{name}: needs {byte_count(needed)}, but {device} has {byte_count(free)} free"
             )
         elif requested == "auto" and is_slow and case.parameters > LARGE_PARAMETERS:
-            skipped.append(f"{name}: slow on this processor; add --dtype {name} to compare in it")
+            skipped.append(f"{name}: slow on this processor; --dtype {name} includes it")
         else:
             chosen.append(dtype)
     if not chosen:
         raise NoUsableDevice(
             f"too little memory to compare in {skipped[-1]}",
-            hint="close other programs, or run it on a larger machine",
+            hint="close other programs, or use a larger machine",
         )
     return chosen, skipped

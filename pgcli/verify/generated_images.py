@@ -1,4 +1,4 @@
-"""Images for `verify` and `bench` if the user gives none, equal on every machine."""
+"""The default images of `verify` and `bench`, equal on every machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from pgcli.records import Item
 
-SIZES = ((320, 240), (200, 300), (448, 448))  # wider than high, higher than wide, square
+SIZES = ((320, 240), (200, 300), (448, 448))  # landscape, portrait, square
 
 
 def default_images() -> list[Item]:

@@ -1,6 +1,6 @@
-"""PaliGemma's outputs in both programs: rows in one batch here, one by one in transformers.
+"""PaliGemma's outputs in both programs: one batch in pgcli, row by row in transformers.
 
-Here shorter prompts are padded; there no prompt is.
+pgcli pads shorter prompts; transformers pads none.
 
 B rows · C channels · R resolution · P patches · T prompt tokens · L tokens of an answer · D width ·
 V vocabulary
@@ -61,7 +61,7 @@ class Inputs:
 
 
 def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) -> Case:
-    """Both programs on a checkpoint of PaliGemma.
+    """Both programs on a PaliGemma checkpoint.
 
     Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
     """
@@ -106,7 +106,7 @@ def make_inputs(
     config: PaliGemmaConfig,
     preprocessing: Preprocessing,
 ) -> Inputs:
-    """A row for each prompt or readable image, whichever are more; the others are repeated."""
+    """A row for each prompt or readable image, whichever are more; the fewer are repeated."""
     rows = range(max(len(images), len(PROMPTS)))
     prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in rows)
     pixels = [image.pixels for image in images if image.pixels is not None]
@@ -170,7 +170,7 @@ def eager_outputs(model: Any, inputs: Inputs) -> Outputs:
     """The outputs with transformers' eager attention, whose differences are rounding noise.
 
     Gemma 2's decoder always uses eager attention. Its image features are perturbed by one rounding
-    step instead, the least effect that another order of summation has.
+    step instead, the smallest effect of another order of summation.
     """
     is_eager_only = model.config.text_config._attn_implementation == "eager"
     model.set_attn_implementation("eager")

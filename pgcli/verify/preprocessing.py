@@ -26,7 +26,7 @@ class PromptComparison:
 
 @dataclass(frozen=True, slots=True)
 class PixelComparison:
-    """The difference of the processed images, in levels of 255."""
+    """The difference of the preprocessed images, in levels of 255."""
 
     largest: float
     mean: float
@@ -41,7 +41,7 @@ def compare_prompts(
     try:
         expected = read_expected()
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
-        # a tokenizer that transformers cannot read shows neither equality nor a difference
+        # a tokenizer that transformers cannot read proves nothing
         return PromptComparison(None, reason=first_line(error))
     for text, ids, expected_ids in zip(texts, ours, expected, strict=True):
         if ids != expected_ids:

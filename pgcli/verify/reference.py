@@ -1,6 +1,6 @@
 """Wraps transformers' PaliGemma, the reference of `verify` and `bench`.
 
-transformers is imported on first use; no run that answers imports it.
+transformers is imported on first use, and by no command that answers.
 
 B rows · C channels · R resolution · S slots of image and prompt
 """
@@ -24,7 +24,7 @@ from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import Difference, UsageError
 from pgcli.printable import first_line
 
-#: No downloads, and no code of the checkpoint, which transformers would otherwise offer to run.
+#: No downloads, and none of the checkpoint's own code, which transformers would offer to run.
 SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -34,7 +34,7 @@ def import_transformers() -> ModuleType:
         import transformers
     except ImportError as missing:
         raise UsageError(
-            f"this command compares with transformers, which cannot be imported: {missing}",
+            f"this command needs transformers, which cannot be imported: {missing}",
             hint="python -m pip install 'transformers>=5.23'",
         ) from missing
     module: ModuleType = transformers
@@ -78,19 +78,19 @@ def load_reference(
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
         reason = first_line(error)
         raise Difference(
-            f"different: transformers does not read this checkpoint: {reason}",
-            hint="this code does; with an older transformers, try a newer one",
+            f"different: transformers cannot read this checkpoint: {reason}",
+            hint="pgcli can; if transformers is old, try a newer version",
         ) from error
     if missing := sorted(map(str, info["missing_keys"])):  # transformers initializes them randomly
         raise Difference(
-            f"different: transformers does not find {missing[0]} in the checkpoint's files",
-            hint=f"this code does; of {len(missing)} such weights this is the first",
+            f"different: transformers does not find the weight {missing[0]} in the checkpoint",
+            hint=f"pgcli does; the first of {len(missing)} such weights",
         )
     return model.to(device).eval().requires_grad_(False)
 
 
 def free_memory() -> None:
-    """Return the memory of deleted models before the next is loaded."""
+    """Free the memory of deleted models before the next is loaded."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -108,8 +108,8 @@ def generate_greedily(
 ) -> tuple[Any, int]:
     """Greedy generation; returns what transformers returns, and the number of slots before it.
 
-    Prompts are left-padded after the image's slots. `settings` are those of GenerationConfig; the
-    others are the model's own. Raises Difference if transformers refuses these.
+    Prompts are left-padded after the image's slots. `settings` are fields of GenerationConfig; the
+    others are the model's own. Raises Difference if transformers rejects these.
     """
     token_BS, is_real_BS = left_pad([[image_token] * image_slots + [*ids] for ids in prompts])
     is_real = torch.ones_like(token_BS) if is_real_BS is None else is_real_BS.long()
@@ -118,7 +118,7 @@ def generate_greedily(
         generated = model.generate(
             input_ids=token_BS.to(device),
             attention_mask=is_real.to(device),
-            # without token types, transformers treats the prompt as an answer: causally
+            # without token types, transformers attends to the prompt causally, like an answer
             token_type_ids=torch.zeros_like(token_BS).to(device),
             pixel_values=pixels_BCRR,
             logits_processor=[*logits_processor],
@@ -129,8 +129,8 @@ def generate_greedily(
     except (ValueError, TypeError) as error:
         reason = first_line(error)
         raise Difference(
-            f"different: transformers refuses the checkpoint's generation_config.json: {reason}",
-            hint="this code answers without the settings that it warns of",
+            f"different: transformers rejects the checkpoint's generation_config.json: {reason}",
+            hint="pgcli ignores the settings that it warns of",
         ) from error
     return generated, token_BS.shape[1]
 
@@ -151,7 +151,7 @@ def text_ids(folder: Path, texts: Sequence[str], length: int) -> list[list[int]]
 
 
 def processed_pixels(folder: Path, image: Image.Image) -> Tensor:
-    """An image (1, C, R, R) as transformers prepares it by Pillow, not torchvision."""
+    """An image (1, C, R, R) as transformers prepares it with Pillow, without torchvision."""
     processor = import_transformers().AutoImageProcessor.from_pretrained(
         folder, backend="pil", **SAFE_OPTIONS
     )

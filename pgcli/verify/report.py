@@ -1,4 +1,4 @@
-"""The report of `verify`: the stages of each dtype, and the verdict in a sentence."""
+"""The report of `verify`: each dtype's stages, and the verdict in a sentence."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Comparison:
 class Proof:
     """All comparisons with the `program`, named with its version; `left_out` has reasons.
 
-    `rows` are those of images and prompts, None where no text is generated. `texts` are the tokens
-    of prompts or texts, None without a text tower; `levels`, which is informative, the pixels.
-    `not_followed` are settings of the checkpoint that change transformers' answers only.
+    `rows` counts images and prompts, None if no text is generated. `texts` compares the tokens of
+    prompts or texts, None without a text tower; `levels` compares the pixels, for information.
+    `not_followed` has settings of the checkpoint that change only transformers' answers.
     """
 
     device: str
@@ -53,7 +53,7 @@ class Proof:
     def verdict(self) -> str:
         """The result in a sentence."""
         if self.texts is not None and self.texts.same is False:
-            return f"different: {self.texts.first!r} has other tokens in {self.program}"
+            return f"different: {self.texts.first!r} has different tokens in {self.program}"
         differing = [
             f"{c.first_difference} differ in {c.dtype}"
             for c in self.comparisons
@@ -66,9 +66,9 @@ class Proof:
         *names, last = [stage.stage for stage in self.comparisons[0].stages]
         last = f"{tokens} {last}" if tokens else last
         names_text = f"{', '.join(names)} and {last}" if names else last
-        # the reference is in float32 where this code is in float16
+        # float16 is compared with the reference in float32
         dtypes = " and ".join(
-            "float32, with float16 here" if c.dtype == "float16" else c.dtype
+            "float32 (pgcli in float16)" if c.dtype == "float16" else c.dtype
             for c in self.comparisons
         )
-        return f"same: {names_text} are those of {self.program} in {dtypes}"
+        return f"same: {names_text} match {self.program} in {dtypes}"

@@ -1,6 +1,6 @@
 """Embeddings and logits of two towers and classifiers in both programs.
 
-This code computes them in one batch, transformers image by image.
+pgcli computes them in one batch, transformers image by image.
 
 B images · C channels · R resolution · N texts · T tokens · E embedding
 """
@@ -31,14 +31,14 @@ from pgcli.verify import reference
 from pgcli.verify.case import Case, Outputs, ReadImages
 from pgcli.verify.preprocessing import PromptComparison, compare_prompts
 
-#: Texts of different lengths; the last is cut.
+#: Texts of different lengths; the last is truncated.
 TEXTS = (
     "a red star",
     "A photo of two dogs, a cat & a polar_bear!",
     "three blue circles to the left of a small yellow square, seen from above",
     "a text that has more tokens than any text tower has positions for " * 12,
 )
-BOUND = 1e-5  # of values up to 1 in float32
+BOUND = 1e-5  # for values up to 1 in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outp
     text_NE = model.encode_texts(inputs.token_NT.to(weight.device))
     logits_BN = model.logits(image_BE @ text_NE.T)
     outputs = {"image embeddings": image_BE, "text embeddings": text_NE, "logits": logits_BN}
-    # of cosines 0 and 1: in the logits between them scale and bias cancel, and their rounding stays
+    # logits of cosines 0 and 1; between them scale and bias cancel, but not their rounding
     bias, largest = model.logits(image_BE.new_tensor([0, 1])).tolist()
     return replace(on_cpu(outputs), terms={"logits": largest - bias + abs(bias)})
 
@@ -130,7 +130,7 @@ def towers_outputs(model: Any, inputs: TowerInputs) -> Outputs:
         for pixels_1CRR in inputs.pixels_BCRR[:, None]
     ]
     outputs = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
-    if texts is not None:  # all rows have the same
+    if texts is not None:  # the same for all rows
         outputs["text embeddings"] = rows[0]["text embeddings"]
     return on_cpu(outputs)
 
@@ -158,7 +158,7 @@ def on_cpu(tensors: Mapping[str, Tensor]) -> Outputs:
 def compare_texts(folder: Path, texts: TextProcessor) -> PromptComparison:
     """Compare the tokens of each text."""
     cleaned = [*TEXTS]
-    if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # else the file makes them clean itself
+    if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # if equal, the tokenizer cleans texts
         cleaned = [texts.format.clean(text) for text in TEXTS]
     expected = partial(reference.text_ids, folder, cleaned, texts.format.length)
     return compare_prompts(TEXTS, texts(TEXTS).tolist(), expected)

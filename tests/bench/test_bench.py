@@ -90,7 +90,7 @@ def make_runners(folder, tmp_path, *, static=False):
     pool = BenchImages(generate_images(), engine.spec, tmp_path)
 
     def work(*lengths, images=3, prompts=PROMPTS, natural=0, batch=4):
-        """Rows whose answers have these lengths, one after the other and again."""
+        """Rows whose answers cycle through these lengths."""
         decoded, files = pool.first(images)
         question = tasks.ask(prompts, max_new_tokens=natural or max(lengths))
         ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
@@ -216,7 +216,7 @@ class TestSpeeds:
             assert min(comparison.speeds[0].seconds) >= SLEPT
         stages = report.stages[0].seconds
         assert stages.vision >= SLEPT
-        assert stages.vision > stages.decode  # the delay is in the vision tower alone
+        assert stages.vision > stages.decode  # only the vision tower is delayed
         generate = slowed(ReferenceRunner._generate)
         monkeypatch.setattr(ReferenceRunner, "_generate", generate)
         assert min(measured(tiny).files.speeds[1].seconds) >= SLEPT
@@ -235,7 +235,7 @@ class TestSpeeds:
         assert "".join(order) == "ABBAAB"
         assert [run.seconds for run in runs[1]] == [2, 3, 6]
 
-    def test_the_kv_cache_that_is_kept_counts_as_memory_of_a_run(self, runners, monkeypatch):
+    def test_a_kept_kv_cache_counts_as_memory_of_a_run(self, runners, monkeypatch):
         ours, _, work = runners
         bytes_allocated = iter((100, 130, 200, 260))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -248,13 +248,15 @@ class TestSpeeds:
         assert second == 60 + ours._engine.kept_bytes
         assert ours._engine.kept_bytes >= 4 * cache_bytes(ours._engine.model.config, 4)
 
-    def test_ratio_is_of_medians_with_the_range_of_rounds(self):
+    def test_ratio_compares_medians_and_has_the_range_of_rounds(self):
         reported = speedup("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
         assert (reported.times, reported.lowest, reported.highest) == (1.5, 1.5, 5.0)
         pace = speed("this", 8, [1.0, 2.0, 4.0])
         assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
 
-    def test_the_start_of_decoding_processes_counts_apart(self, runners, tmp_path, monkeypatch):
+    def test_the_start_of_decoding_processes_is_measured_separately(
+        self, runners, tmp_path, monkeypatch
+    ):
         ours, _, work = runners
         decode_ahead = engine_runner.decode_ahead
 
@@ -303,7 +305,7 @@ class TestSpeeds:
 
     def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
         monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # small, so that a busy machine reaches it
-        assert measured(tiny, seconds=0.0).model.rows == 2  # one batch at least
+        assert measured(tiny, seconds=0.0).model.rows == 2  # at least one batch
         assert measured(tiny, seconds=60.0).model.rows > 2
 
 
@@ -334,7 +336,7 @@ class TestAgreement:
 
 class TestRoofline:
     @pytest.mark.parametrize("generation", [1, 2])
-    def test_flops_equal_those_that_pytorch_counts(self, tiny, tiny2, generation):
+    def test_flops_equal_pytorchs_count(self, tiny, tiny2, generation):
         folder = tiny if generation == 1 else tiny2
         config = read_config(folder)
         model = weights.load_paligemma(folder, config, dtype=torch.float32)
@@ -372,7 +374,7 @@ class TestRoofline:
             if config.decoder.sliding_window is None:  # transformers frees slots outside the window
                 assert passes(2) == seen + whole + more
 
-    def test_bytes_are_those_of_weights_and_cache(self, tiny):
+    def test_bytes_are_the_weights_and_the_cache(self, tiny):
         config = read_config(tiny)
         model = weights.load_paligemma(tiny, config, dtype=torch.float32)
         names = [n for n, p in model.decoder.named_parameters() if p.ndim == 2]
@@ -424,7 +426,7 @@ class TestRoofline:
 
 
 def counted(act):
-    """The FLOPs of a call, with attention computed by operations that are counted."""
+    """The FLOPs of a call, with attention in operations that PyTorch can count."""
     with (
         FlopCounterMode(display=False) as counter,
         sdpa_kernel(SDPBackend.MATH),
@@ -443,7 +445,7 @@ def test_stop_tokens_do_not_end_a_forced_length(runners):
 
 
 def test_lm_head_of_transformers_gets_contiguous_rows(runners, monkeypatch):
-    """For rows that are not contiguous, PyTorch copies the weight of the head for each row."""
+    """PyTorch copies the head's weight for each non-contiguous row."""
     _, hf_runner, work = runners
     seen = []
     hf_runner.model.lm_head.register_forward_hook(
@@ -454,7 +456,7 @@ def test_lm_head_of_transformers_gets_contiguous_rows(runners, monkeypatch):
     assert all(seen)
 
 
-def test_too_little_memory_for_both_programs_is_refused(tiny, monkeypatch):
+def test_too_little_memory_for_both_programs_is_an_error(tiny, monkeypatch):
     monkeypatch.setattr(benchmark, "free_bytes", lambda device: 1000)
     with pytest.raises(NoUsableDevice, match="transformers needs") as refused:
         measured(tiny)
@@ -500,7 +502,7 @@ def test_a_quantized_model_is_measured_beside_the_exact_one(tiny):
 
 
 def test_bench_and_verify_run_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatch):
-    """Tokenizer and config name code; by default, transformers asks whether to run it."""
+    """Tokenizer and config name code, which transformers offers to run."""
     folder = shutil.copytree(tiny, tmp_path / "model")
     ran, questions = tmp_path / "ran", []
     monkeypatch.setattr("builtins.input", lambda *prompt: questions.append(prompt) or "y")
@@ -514,7 +516,7 @@ def test_bench_and_verify_run_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatc
         named = named or {"auto_map": auto, "tokenizer_class": "Own"}
         (folder / name).write_text(json.dumps(values | named))
     config = read_config(tiny)
-    with suppress(ValueError, OSError):  # transformers may refuse it, but must not run it
+    with suppress(ValueError, OSError):  # transformers may reject it, but must not run it
         reference.load_reference(folder, torch.float32, torch.device("cpu"))
     preprocessing = read_preprocessing(tiny, config.vision.resolution)
     hf_model = reference.load_reference(tiny, torch.float32, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Where the model runs, in which numbers, and why not elsewhere."""
+"""The choice of device and dtype, and the messages when a choice is impossible."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with so many CUDA devices, and perhaps Apple's."""
+    """A machine with so many CUDA devices, and perhaps an Apple GPU."""
 
     def machine(cuda=0, mps=False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
@@ -38,7 +38,7 @@ def machine(monkeypatch):
 
 
 class TestDevice:
-    def test_auto_takes_cuda_then_apple_s_then_the_cpu(self, machine):
+    def test_auto_prefers_cuda_then_mps_then_the_cpu(self, machine):
         machine(cuda=2, mps=True)
         assert choose_device("auto") == CUDA
         machine(mps=True)
@@ -46,13 +46,13 @@ class TestDevice:
         machine()
         assert choose_device("auto") == CPU
 
-    def test_a_named_one_is_taken_where_it_is(self, machine):
+    def test_a_named_device_is_used_if_available(self, machine):
         machine(cuda=12, mps=True)
         for name in ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:11", "mps"):
             assert str(choose_device(name)) == name
 
-    def test_without_a_driver_it_says_what_pytorch_was_built_for(self, machine, monkeypatch):
-        """tests/cli/test_messages.py has the others."""
+    def test_without_a_driver_the_error_names_pytorchs_build(self, machine, monkeypatch):
+        """tests/cli/test_messages.py has the other cases."""
         machine(mps=True)
         monkeypatch.setattr(torch.version, "cuda", None)
         monkeypatch.setattr(driver, "nvidia_driver", lambda: None)
@@ -63,13 +63,13 @@ class TestDevice:
     @pytest.mark.parametrize(
         ("count", "said"), [(1, "this machine has 1 CUDA device$"), (4, "has 4 CUDA devices$")]
     )
-    def test_a_number_past_the_last_says_how_many_there_are(self, machine, count, said):
+    def test_a_device_number_out_of_range_names_the_device_count(self, machine, count, said):
         machine(cuda=count)
         with pytest.raises(NoUsableDevice, match=said) as refused:
             choose_device(f"cuda:{count}")
         assert refused.value.hint == f"--device cuda:{count - 1}"
 
-    def test_without_apple_s_gpu(self, machine):
+    def test_mps_without_an_apple_gpu_is_an_error(self, machine):
         machine(cuda=1)
         with pytest.raises(NoUsableDevice, match="no Apple GPU") as refused:
             choose_device("mps")
@@ -83,9 +83,9 @@ class TestDevice:
             *("cuda:99999999999999999999", "cuda:0,1", "xpu", "cpu:0", "cpu ", "cuda\n", "meta"),
         ],
     )
-    def test_what_is_no_device_is_refused_with_what_there_is(self, machine, name):
+    def test_an_unknown_device_is_an_error_that_lists_the_devices(self, machine, name):
         machine(cuda=100)
-        with pytest.raises(UsageError, match="no device is called") as refused:
+        with pytest.raises(UsageError, match="unknown device") as refused:
             choose_device(name)
         assert refused.value.exit_code == 2
         assert refused.value.hint == "auto, cpu, cuda, cuda:N or mps"
@@ -93,18 +93,18 @@ class TestDevice:
 
 class TestDtype:
     @pytest.mark.parametrize("device", [CPU, CUDA, MPS], ids=str)
-    def test_a_named_one_is_taken_everywhere(self, device):
+    def test_a_named_dtype_is_used_on_every_device(self, device):
         assert choose_dtype("float32", device, 10**12) == torch.float32
         assert choose_dtype("bfloat16", device, 1) == torch.bfloat16
 
     @pytest.mark.parametrize("name", ["", "half", "bf16", "float64", "int8", "Float32", "auto "])
-    def test_what_is_no_dtype_is_refused_with_what_there_is(self, name):
-        with pytest.raises(UsageError, match="no dtype is called") as refused:
+    def test_an_unknown_dtype_is_an_error_that_lists_the_dtypes(self, name):
+        with pytest.raises(UsageError, match="unknown dtype") as refused:
             choose_dtype(name, CPU, 1)
         assert refused.value.hint == "auto, bfloat16, float16 or float32"
 
     @pytest.mark.parametrize("checkpoint_bytes", [1, 10**10])
-    def test_auto_on_cuda_is_bfloat16_where_that_gpu_has_it(self, monkeypatch, checkpoint_bytes):
+    def test_auto_on_cuda_is_bfloat16_if_the_gpu_supports_it(self, monkeypatch, checkpoint_bytes):
         capabilities = {
             CUDA: (9, 0),
             torch.device("cuda:1"): (7, 5),
@@ -115,7 +115,7 @@ class TestDtype:
         assert chosen == [torch.bfloat16, torch.float32, torch.bfloat16]
 
     @pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-    def test_auto_on_apple_s_gpu_asks_the_system(self, monkeypatch, has, dtype):
+    def test_auto_on_mps_depends_on_the_system(self, monkeypatch, has, dtype):
         monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: has)
         assert choose_dtype("auto", MPS, 1) == dtype
 
@@ -128,7 +128,7 @@ class TestDtype:
             (1, False, torch.float32),
         ],
     )
-    def test_auto_on_the_cpu_is_bfloat16_for_large_checkpoints_where_it_pays(
+    def test_auto_on_the_cpu_is_bfloat16_for_large_checkpoints_if_fast(
         self, monkeypatch, stored, has, dtype
     ):
         assert SMALL_CHECKPOINT_BYTES == 10**9
@@ -136,28 +136,26 @@ class TestDtype:
         assert choose_dtype("auto", CPU, stored) == dtype
 
     @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc/cpuinfo")
-    def test_what_the_processor_has_is_what_the_system_says(self):
+    def test_cpu_bfloat16_matches_the_systems_report(self):
         flags = Path("/proc/cpuinfo").read_text()
         if "avx512f" in flags:
             assert cpu_has_bfloat16() == ("avx512_bf16" in flags or "amx_tile" in flags)
 
 
 class TestFreeBytes:
-    def test_of_the_cpu_are_what_is_available(self, monkeypatch):
+    def test_cpu_free_bytes_are_the_available_memory(self, monkeypatch):
         monkeypatch.setattr(device_module, "memory_left", lambda: None)
         memory = psutil.virtual_memory()
         assert 0 < free_bytes(CPU) <= memory.total
         if sys.platform == "linux":
             assert free_bytes(CPU) == pytest.approx(memory.available, abs=2**29)
 
-    def test_where_the_system_does_not_say_half_the_memory_is_taken_for_free(
-        self, monkeypatch, tmp_path
-    ):
+    def test_without_a_report_half_the_memory_counts_as_free(self, monkeypatch, tmp_path):
         monkeypatch.setattr(device_module, "Path", lambda path: tmp_path / "nothing")
         monkeypatch.setattr(device_module, "memory_left", lambda: None)
         assert free_bytes(CPU) == pytest.approx(psutil.virtual_memory().total / 2, rel=0.01)
 
-    def test_of_a_gpu_include_what_pytorch_holds_and_no_tensor_uses(self, monkeypatch):
+    def test_gpu_free_bytes_include_pytorchs_cache(self, monkeypatch):
         for name, found in (
             ("mem_get_info", (50, 100)),
             ("memory_reserved", 40),
@@ -168,7 +166,7 @@ class TestFreeBytes:
 
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-    def test_of_a_gpu_are_its_own(self):
+    def test_gpu_free_bytes_shrink_with_an_allocation(self):
         before = free_bytes(CUDA)
         taken = torch.empty(2**28, dtype=torch.uint8, device="cuda")
         assert before - free_bytes(CUDA) >= 0.9 * taken.nbytes
@@ -179,7 +177,7 @@ GIB = 2**30
 
 @pytest.fixture
 def groups(monkeypatch, tmp_path):
-    """Control groups as files say them: membership, and what is in each folder."""
+    """Control groups as files: this process's membership, and the contents of each folder."""
 
     def groups(membership, files):
         monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
@@ -194,7 +192,7 @@ def groups(monkeypatch, tmp_path):
 
 
 class TestContainer:
-    def test_a_container_s_limit_is_all_that_is_free_in_it(self, groups):
+    def test_free_memory_is_within_the_containers_limit(self, groups):
         groups(
             "0::/\n",
             {
@@ -203,10 +201,10 @@ class TestContainer:
                 "memory.stat": f"anon 5\ninactive_file {GIB // 2}",
             },
         )
-        assert container.memory_left() == 5 * GIB // 2  # what it holds of files can be given up
+        assert container.memory_left() == 5 * GIB // 2  # the file cache can be reclaimed
         assert free_bytes(CPU) <= 5 * GIB // 2
 
-    def test_the_first_version_s_files_are_read_too(self, groups):
+    def test_cgroup_version_1_files_are_read(self, groups):
         folder = "memory/docker/abc"
         groups(
             "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n",
@@ -214,7 +212,7 @@ class TestContainer:
                 f"{folder}/memory.limit_in_bytes": 2 * GIB,
                 f"{folder}/memory.usage_in_bytes": GIB,
                 f"{folder}/memory.stat": f"total_inactive_file {GIB // 4}\ninactive_file 1",
-                "memory/memory.limit_in_bytes": 9223372036854771712,  # none
+                "memory/memory.limit_in_bytes": 9223372036854771712,  # no limit
                 "memory/memory.usage_in_bytes": 5 * GIB,
                 "cpu/docker/abc/cpu.cfs_quota_us": 150000,
                 "cpu/docker/abc/cpu.cfs_period_us": 100000,
@@ -223,7 +221,7 @@ class TestContainer:
         assert container.memory_left() == 5 * GIB // 4
         assert container.processors() == 1.5 or container.processors() == 1
 
-    def test_the_tightest_group_on_the_way_up_decides(self, groups):
+    def test_the_smallest_limit_of_all_ancestors_applies(self, groups):
         groups(
             "0::/a/b\n",
             {
@@ -250,17 +248,17 @@ class TestContainer:
             ("0::/\n", {"memory.max": "nonsense", "memory.current": "", "cpu.max": "0 0"}),
         ],
     )
-    def test_without_a_limit_the_machine_s_memory_counts(self, groups, membership, files):
+    def test_without_a_limit_the_machines_memory_counts(self, groups, membership, files):
         groups(membership, files)
         assert container.memory_left() is None
         assert container.processors() == psutil.cpu_count() or container.processors() >= 1
 
-    def test_a_group_that_is_past_its_limit_leaves_nothing(self, groups):
+    def test_a_group_beyond_its_limit_has_no_free_memory(self, groups):
         groups("0::/\n", {"memory.max": GIB, "memory.current": 2 * GIB})
         assert container.memory_left() == 0
 
 
-def test_the_stopwatch_tells_milliseconds(device):
+def test_the_stopwatch_returns_milliseconds(device):
     watch = Stopwatch(torch.device(device))
     first = watch.mark()
     time.sleep(0.02)
@@ -269,7 +267,7 @@ def test_the_stopwatch_tells_milliseconds(device):
     assert watch.between(second, third) >= 0
 
 
-def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(tmp_path, monkeypatch):
+def test_nvidia_smi_reports_the_driver_if_the_kernel_does_not(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "DRIVER_FILE", tmp_path / "none")
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 535.129.03\n")
@@ -291,7 +289,7 @@ def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(tmp_p
     ],
 )
 def test_all_cores_but_one_decode_for_gpus(monkeypatch, device, cores, gpus, processes):
-    """Where there are several GPUs, those of one share."""
+    """Engines on several GPUs share the processes."""
     monkeypatch.setattr(decoding, "installed_gpus", lambda: gpus)
     monkeypatch.setattr(decoding, "processors", lambda: cores)
     monkeypatch.setattr(decoding.os, "cpu_count", lambda: cores)
@@ -300,7 +298,7 @@ def test_all_cores_but_one_decode_for_gpus(monkeypatch, device, cores, gpus, pro
 
 
 def test_a_scheduler_gives_cores_with_a_gpu(monkeypatch):
-    """The process sees all eight GPUs of its machine but may use one."""
+    """The process sees all eight GPUs of its machine but may use only one."""
     monkeypatch.setattr(decoding, "installed_gpus", lambda: 8)
     monkeypatch.setattr(decoding, "visible_gpus", lambda: 1)
     monkeypatch.setattr(decoding, "processors", lambda: 16)

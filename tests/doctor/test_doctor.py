@@ -25,16 +25,16 @@ SECRET = "hf_not_to_be_shown"
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """No variables of the Hub except a temporary HF_HOME."""
+    """No Hub variables except a temporary HF_HOME."""
     for name in os.environ:
         if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))  # of processes that are started
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))  # for child processes
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
 
 
 def doctor_run(*arguments, code="", **environment):
-    """Run doctor in a new process, after `code`."""
+    """Run doctor in a new process, after the statements of `code`."""
     command = f"import sys; {code}\nfrom pgcli.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", command, "doctor", *arguments],
@@ -84,7 +84,7 @@ class TestCommand:
         assert main(["doctor"]) == 0
         values = "".join(capsys.readouterr())
         assert SECRET not in values
-        assert "a token, from HF_TOKEN" in values
+        assert "token from HF_TOKEN" in values
         assert "unset HF_HUB_OFFLINE" in values
 
     def test_terminal_shows_a_table(self, monkeypatch, capsys):
@@ -285,7 +285,7 @@ class TestMachine:
         monkeypatch.setattr(machine.cgroup, "memory_left", lambda: 2 * 10**9)
         found = machine.memory()
         assert (found.state, "2.0 GB free" in found.description) == ("warn", True)
-        assert "the container's limit" in found.description
+        assert "container limit" in found.description
 
 
 class TestHub:
@@ -303,9 +303,9 @@ class TestHub:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(file))
         assert hub.login().remedy == "hf auth login"
         file.write_text(SECRET + "\n")
-        assert hub.login() == ok("login", "a token, from `hf auth login`")
+        assert hub.login() == ok("login", "token from `hf auth login`")
         monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
-        assert hub.login() == ok("login", "a token, from HF_TOKEN")
+        assert hub.login() == ok("login", "token from HF_TOKEN")
         monkeypatch.setenv("HF_TOKEN", "password")
         assert hub.login().state == "warn"
         assert "password" not in hub.login().description

@@ -1,4 +1,4 @@
-"""Candidates are scored as in transformers, independently of the other candidates and rows."""
+"""Candidates get the same scores as in transformers, independently of other candidates and rows."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def candidate(*ids: int) -> Candidate:
     return Candidate(" ".join(map(str, ids)), ids)
 
 
-#: Candidates of several numbers and lengths, with common prefixes; one is as long as the window.
+#: Different numbers and lengths of candidates with common prefixes; one is as long as the window.
 CHOICES = [
     [candidate(400), candidate(401)],
     [
@@ -86,14 +86,14 @@ def sums_of(rows: abc.Sequence[ChoiceOutput]) -> list[list[float]]:
 def scored(
     model: PaliGemma, patch_BPD: Tensor, order: abc.Sequence[int] = range(4)
 ) -> list[ChoiceOutput]:
-    """The rows of these numbers, in this order."""
+    """The rows with these numbers, in this order."""
     prompts, some = [PROMPTS[n] for n in order], [CHOICES[n] for n in order]
     return score(model, patch_BPD[list(order)], prompts, some, output_of(model))
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
 def folder(request) -> Path:
-    """A checkpoint of either generation; the second's window is shorter than any prefix."""
+    """A checkpoint of either generation; the second has a window shorter than any prefix."""
     return Path(request.getfixturevalue(request.param))
 
 
@@ -133,7 +133,7 @@ def their_sum(
 
 
 @torch.inference_mode()
-def test_each_candidate_scores_as_transformers_scores_it_alone(folder, device):
+def test_each_candidate_scores_as_alone_in_transformers(folder, device):
     ours = weights.load_paligemma(folder, read_config(folder), dtype=torch.float32, device=device)
     theirs = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32
@@ -149,8 +149,8 @@ def test_each_candidate_scores_as_transformers_scores_it_alone(folder, device):
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 11])
-def test_candidates_too_many_for_one_pass_score_the_same(model, patch_BPD, monkeypatch, tokens):
-    """For several numbers of tokens per pass and of logits computed at once."""
+def test_candidates_in_several_passes_score_the_same(model, patch_BPD, monkeypatch, tokens):
+    """For several limits of tokens per pass and of logits at a time."""
     expected = sums_of(scored(model, patch_BPD))
     monkeypatch.setattr(module, "TOKENS_PER_PASS", tokens)
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", tokens)
@@ -188,7 +188,7 @@ def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(model, patch_BP
 
 def test_probabilities_are_a_softmax_of_the_sums():
     some = [candidate(3), candidate(4, 5), candidate(6), candidate(7)]
-    shift = -9000  # whose exponential is 0
+    shift = -9000  # its exponential is 0
     sums = [shift + math.log(0.02), shift + math.log(0.06), -1e5, shift + math.log(0.12)]
     row = ChoiceOutput(some, sums)
     assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
@@ -226,7 +226,7 @@ def test_candidates_are_encoded_as_plain_text(tokenizer):
 # --- other cases
 
 
-def test_nan_logits_are_refused_with_a_hint(tiny):
+def test_nan_logits_are_an_error_with_a_hint(tiny):
     damaged = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     with pytest.raises(InvalidCheckpoint, match="NaN") as caught:

@@ -1,4 +1,4 @@
-"""The confidence of boxes: the probability of the locations near each corner."""
+"""The confidence of boxes: the probability of locations near each corner."""
 
 import json
 import math
@@ -25,15 +25,15 @@ VOCABULARY = OutputVocabulary(1100, 1080, (1,), LOCATIONS)
 
 
 def mass_near(probability_V: Tensor, place: int) -> float:
-    """The probability of the places at most NEAR from one, added up one by one."""
+    """The sum of the probabilities of locations at most NEAR from one."""
     near = [value for value in range(1024) if abs(value - place) <= NEAR]
     return sum(float(probability_V[LOCATIONS.start + value]) for value in near)
 
 
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 17, 500, 1006, 1007, 1008, 1023])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=0.01, top_k=3)])
-def test_near_counts_the_places_within_16_of_the_token(place, sampling):
-    """Within the 1,024 of a side, and under the model's own distribution."""
+def test_near_includes_locations_within_16_of_the_token(place, sampling):
+    """Among the 1,024 locations of a side, in the model's own distribution."""
     logits_BV = normal(2, 1100, seed=place)
     logits_BV[0, LOCATIONS.start + place] = logits_BV[0].max() + 1
     probability_V = logits_BV[0].clone()
@@ -87,7 +87,7 @@ def test_rows_have_the_confidence_of_transformers_logits(words, capsys):
 
 @torch.inference_mode()
 def reference_probabilities(prompt: str, ids: list[int]) -> Tensor:
-    """transformers' probabilities (L, V) before each token of an answer, without the image's."""
+    """transformers' probabilities (L, V) before each token of an answer, without image tokens."""
     processor = AutoProcessor.from_pretrained(BUILTIN, backend="pil")
     model = PaliGemmaForConditionalGeneration.from_pretrained(BUILTIN, dtype=torch.float32).eval()
     image = Image.open(EXAMPLE).convert("RGB")

@@ -44,7 +44,7 @@ def grammar(tokenizer) -> Grammar:
 
 
 def allowed_tokens(grammar: Grammar, state: GrammarState, left: int) -> list[int]:
-    """The tokens that may come next in a row of this state, with so many tokens left."""
+    """The tokens that may follow in a row with this state and so many tokens left."""
     token_A, allowed_1A = grammar_rows(grammar, [(state, left)]).mask(slice(1))
     return token_A[allowed_1A[0]].tolist()
 
@@ -81,7 +81,7 @@ def waiting(rows: int, most: int, sampling: SamplingParams) -> list[Sequence]:
 
 
 def is_well_formed(tokenizer: Tokenizer, tokens: list[int], objects: tuple[str, ...]) -> bool:
-    """Whether text, tokens and boxes are well-formed, checked without the grammar's code."""
+    """Whether text, tokens and boxes are well-formed, by a check without the grammar's code."""
     if not tokens or tokens[-1] != STOP:
         return False
     words = tokens[:-1]
@@ -115,7 +115,7 @@ def test_every_path_of_the_grammar_is_well_formed_and_in_limit(tokenizer, gramma
 
 
 def walk(grammar: Grammar, most: int, rng: Random) -> list[int]:
-    """Tokens drawn from what is allowed, locations and words alike, until a stop token."""
+    """Allowed tokens drawn at random, locations as often as words, until a stop token."""
     tokens: list[int] = []
     state = START
     while True:
@@ -215,7 +215,7 @@ def test_an_object_begins_only_if_its_longest_label_fits(tokenizer):
 
 
 def test_an_answer_ended_by_the_limit_has_finish_length(model, tokenizer, grammar):
-    """It has a stop token and only whole boxes; an answer that ends by itself has `stop`."""
+    """It has a stop token and only complete boxes; an answer that ends on its own has `stop`."""
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
     whole = longest_object(tokenizer)
     finishes = set()
@@ -226,7 +226,7 @@ def test_an_answer_ended_by_the_limit_has_finish_length(model, tokenizer, gramma
             assert len(row.tokens) == len(row.logprobs) <= most
             assert row.has_stop_token
             last = most - len(row.tokens) + 1  # tokens left before the stop token
-            another = 2 if len(row.tokens) > 1 else 0  # tokens of a separator
+            another = 2 if len(row.tokens) > 1 else 0  # the separator's tokens
             fits = last >= another + whole
             assert row.finish == ("stop" if fits else "length")
             finishes.add(row.finish)
@@ -248,7 +248,7 @@ def test_any_of_several_stop_tokens_ends_an_answer(tokenizer):
     assert max(grammar.stops) < tokenizer.size
 
 
-def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(tokenizer):
+def test_a_grammar_needs_a_checkpoint_with_a_stop_token(tokenizer):
     with pytest.raises(InvalidCheckpoint, match="eos_token_id"):
         Grammar(tokenizer, [OBJECTS], {tokenizer.size})
 

@@ -1,4 +1,4 @@
-"""The image-feature cache: each image is encoded once for all its prompts, within a size bound."""
+"""The image-feature cache encodes each image once for all its prompts, within a size bound."""
 
 from functools import partial
 from unittest import mock
@@ -86,7 +86,7 @@ def test_an_evicted_image_is_encoded_again_and_answers_the_same(engine, monkeypa
 
 @pytest.mark.parametrize("room", [0, 10**9], ids=["evicted", "cached"])
 def test_staged_images_are_answered_as_others(engine, monkeypatch, room):
-    """As for a GPU; also those that are encoded again, as their features were evicted."""
+    """As for a GPU, including images that are encoded again after their features were evicted."""
     made = partial(Watched, max_bytes=room)
     monkeypatch.setattr(engines, "ImageFeatureCache", made)
     expected = asked(engine)
@@ -100,7 +100,7 @@ def test_staged_images_are_answered_as_others(engine, monkeypatch, room):
     ]
     assert add.call_count == engine.image_stats.misses
     assert (add.call_count > 6) == (not room)
-    assert not Watched.last._staged, "no image is held once all are answered"
+    assert not Watched.last._staged, "images are held after all answers"
 
 
 def request(number: int, image: DecodedImage, shares: int) -> Sequence:
@@ -139,7 +139,7 @@ def test_an_image_with_one_prompt_is_not_cached(features):
 
 
 def test_features_can_be_requested_again_before_release(features):
-    """OOM may follow the encoding, also for an image's only or last prompt."""
+    """OOM may follow the encoding, even for an image's only or last prompt."""
     alone, twice = (request(n, image, n + 1) for n, image in enumerate(images(2)))
     group = [alone, twice, twice]
     with torch.inference_mode():

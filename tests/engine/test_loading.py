@@ -1,4 +1,4 @@
-"""Loading part by part: the same weights as in one piece, in less memory."""
+"""Loading part by part gives the same weights as loading at once, in less memory."""
 
 import shutil
 import sys
@@ -37,7 +37,7 @@ EMBEDDING, FILE = "language_model.model.embed_tokens.weight", "model.safetensors
 
 
 def outputs(model):
-    """Logits of a prefill and of a step, with all values that the model's layers have a part in."""
+    """Logits of a prefill and of a step, which depend on all layers of the model."""
     pixels_BCRR = pixels().to(model.projector.weight.dtype)
     with torch.inference_mode():
         cache = model.kv_cache(len(PROMPTS))
@@ -46,7 +46,7 @@ def outputs(model):
 
 
 def in_one_piece(folder, dtype, quantize, adapter=None):
-    """All weights are loaded, then all are packed or quantized, with an embedding in memory."""
+    """All weights are loaded, then all packed or quantized, with the embedding in memory."""
     adapter = None if adapter is None else partial(open_adapter, adapter)
     model = weights.load_paligemma(folder, read_config(folder), dtype=dtype, adapter=adapter)
     optimize_for_device(model, quantize)
@@ -66,7 +66,7 @@ def by_parts(folder, dtype, quantize, adapter=None):
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_parts_have_the_weights_of_one_piece(base, dtype, quantize):
+def test_loading_by_parts_gives_the_same_weights(base, dtype, quantize):
     expected, found = (f(base, dtype, quantize) for f in (in_one_piece, by_parts))
     for whole, part in zip(outputs(expected), outputs(found), strict=True):
         assert torch.equal(whole, part)
@@ -76,7 +76,7 @@ def test_parts_have_the_weights_of_one_piece(base, dtype, quantize):
 
 @pytest.mark.parametrize("config", [{"target_modules": DECODER}, *EMBEDDINGS], ids=str)
 def test_adapters_are_merged_before_their_part_is_quantized(tiny, tmp_path, config):
-    """An embedding that the adapter changes is in memory; the head may have one of its own."""
+    """An embedding that the adapter changes is in memory; the head may have its own."""
     trained(tiny, tmp_path, **(SOME | config))
     expected, found = (f(tiny, torch.float32, "int8", tmp_path) for f in (in_one_piece, by_parts))
     for whole, part in zip(outputs(expected), outputs(found), strict=True):
@@ -98,7 +98,7 @@ def test_an_adapter_with_a_bad_value_is_named(tiny, tmp_path):
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_rows_of_a_mapped_embedding_are_converted(tiny, tmp_path, stored):
-    """As if the whole were; replacing or removing the file does not change them."""
+    """The same as converting the whole; replacing or removing the file does not change them."""
     folder = Path(shutil.copytree(tiny, tmp_path / "model"))
     tensors = {name: tensor.to(stored) for name, tensor in load_file(folder / FILE).items()}
     save_file(tensors, folder / FILE)
@@ -142,11 +142,11 @@ def test_blocks_have_the_values_of_one_quantization(width, dtype):
 
 
 class TestWeightBytes:
-    """`info` and the check before loading count what the loaded model holds."""
+    """`info` and the check before loading count the loaded model's bytes."""
 
     @pytest.mark.parametrize("has_tiles", [True, False])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    def test_of_int8_on_a_cpu(self, base, monkeypatch, dtype, has_tiles):
+    def test_weight_bytes_of_int8_on_a_cpu(self, base, monkeypatch, dtype, has_tiles):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
         model = by_parts(base, dtype, "int8")
         held = sum(tensor.nbytes for tensor in model.parameters())
@@ -158,7 +158,7 @@ class TestWeightBytes:
         counted = weight_bytes(model.config, dtype, quantize="int8")
         assert 0 <= counted - held <= norms * 4 * model.config.decoder.width
 
-    def test_of_fp8_on_a_gpu(self, base):
+    def test_weight_bytes_of_fp8_on_a_gpu(self, base):
         model = weights.load_paligemma(base, read_config(base), dtype=torch.bfloat16)
         plain = sum(tensor.nbytes for tensor in model.parameters())
         assert weight_bytes(model.config, torch.bfloat16, device="cuda") == plain
@@ -168,7 +168,7 @@ class TestWeightBytes:
         counted = weight_bytes(model.config, torch.bfloat16, device="cuda", quantize="fp8")
         assert counted == held - sum(tensor.nbytes for tensor in scales)
 
-    def test_weights_that_do_not_fit_are_refused_with_a_smaller_form(self, tiny, monkeypatch):
+    def test_weights_that_do_not_fit_suggest_quantization(self, tiny, monkeypatch):
         config = read_config(tiny)
         int8 = weight_bytes(config, torch.float32, quantize="int8")
         assert int8 < parameters(config) * 4
@@ -183,7 +183,7 @@ class TestWeightBytes:
 
 
 def kernel_bytes(kernel, dtype):
-    """The bytes of a kernel's weight, and of the packed one that is for prefills."""
+    """The bytes of a kernel's weight, including the packed weight for prefills."""
     if isinstance(kernel, PackedLinearKernel):
         bias = 0 if kernel._bias is None else kernel._bias.nbytes
         return kernel._weight.numel() * dtype.itemsize + bias
@@ -216,8 +216,8 @@ print(peak() - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_a_quantized_model_is_never_in_memory_as_it_is_stored(tmp_path):
-    """Of 400 MB, with a largest layer of 20 MB."""
+def test_a_quantized_model_is_never_in_memory_unquantized(tmp_path):
+    """A model of 400 MB with a largest layer of 20 MB."""
     reference(400, num_hidden_layers=20, intermediate_size=36_000).save_pretrained(tmp_path)
     plain, quantized = (int(run_python(MEASURE, tmp_path, name)) for name in ("none", "int8"))
     assert plain > 400e6

@@ -1,4 +1,4 @@
-"""The memory computed for a model and a batch, compared with their measured memory."""
+"""The computed memory of a model and a batch, compared with the measured memory."""
 
 import weakref
 from dataclasses import replace
@@ -57,8 +57,8 @@ def second(*sizes):
 
 
 SECOND = second(2304, 26, 9216, 8, 4, 256, 257216)
-#: MiB that are free after CUDA's start, bytes of a number, and rows at once: 3b at 224 and 448,
-#: and of the second generation.
+#: Free MiB after CUDA's start, bytes per number, and batch sizes: 3b of PaliGemma 1 at 224 and 448,
+#: and of PaliGemma 2.
 CARDS = {
     "RTX 4090, 24 GB": (23_600, 2, 256, 256, 223, 83),
     "A10, 24 GB": (22_500, 2, 256, 256, 209, 70),
@@ -94,7 +94,7 @@ def test_the_parameter_count_equals_the_models(tied, sizes, kv_heads, post_norms
 @pytest.mark.parametrize(
     ("config", "count", "cache_kib"),
     [
-        (PUBLISHED, 2_924_220_144, 18),  # 18 layers, keys and values, one head of 256 in bfloat16
+        (PUBLISHED, 2_924_220_144, 18),  # 18 layers, one key/value head of 256 in bfloat16
         (SECOND, 3_032_979_696, 104),
         (second(3584, 42, 14336, 16, 8, 256, 257216), 9_663_294_192, 336),
         (second(4608, 46, 36864, 32, 16, 128, 257216), None, 368),
@@ -107,13 +107,13 @@ def test_published_models_need_the_known_memory(config, count, cache_kib):
         assert parameters(config) - 64 * config.decoder.width == count
     slots = 1024 + LONG_PROMPT + NEW_TOKENS
     assert cache_bytes(config, 2) * slots < row_bytes(config, 2)
-    block = 0 if config is PUBLISHED else BLOCK_BYTES  # of scores, which are softcapped
+    block = 0 if config is PUBLISHED else BLOCK_BYTES  # of softcapped scores
     batch = block + row_bytes(config, 2) + group_bytes(config, 2, 1)
     assert needed_bytes(config, 2, 1) == 2 * parameters(config) + batch
 
 
 def test_activations_are_counted_for_a_group_and_not_for_every_row():
-    """At 896 px a 24 GB GPU holds more than twice the rows of one prefill of all of them."""
+    """At 896 px a 24 GB GPU holds more than twice the rows of a single prefill."""
     vision = replace(PUBLISHED.vision, resolution=896)
     config = replace(PUBLISHED, vision=vision)
     assert config.image_tokens == 4096
@@ -124,7 +124,7 @@ def test_activations_are_counted_for_a_group_and_not_for_every_row():
     group = group_size(config, rows, GROUP_TOKENS["cuda"][0])
     assert group < rows / 2
     recorded = cuda_bytes(config, 2, rows, 0) - CUDA_BYTES
-    assert recorded > rows * 6 * config.decoder.vocab_size  # the logits of a recorded step
+    assert recorded > rows * 6 * config.decoder.vocab_size  # a recorded step's logits
     assert cuda_bytes(config, 2, 0, group) - CUDA_BYTES == group * 896 * 896 * 3  # pixels
 
 
@@ -156,12 +156,12 @@ class Peak(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 6])
-def test_a_batch_takes_no_more_than_is_computed(dtype, rows):
-    """With the longest prompt and the longest answer that are counted."""
+def test_a_batch_takes_at_most_the_computed_memory(dtype, rows):
+    """With the longest prompt and the longest answer of the estimate."""
     torch.manual_seed(0)
     model = PaliGemma(SMALL).to(dtype).eval().requires_grad_(False)
     prompts = [[2, *range(200, 200 + length), 108] for length in range(62, 62 - rows, -1)]
-    any_token = tuple(range(SMALL.decoder.vocab_size))  # the prefill takes the most
+    any_token = tuple(range(SMALL.decoder.vocab_size))  # the prefill takes most memory
     vocabulary = OutputVocabulary(SMALL.decoder.vocab_size, SMALL.image_token_id, any_token)
     with torch.inference_mode(), Peak() as peak:
         pixels_BCRR = torch.zeros(rows, 3, 112, 112, dtype=dtype)
@@ -170,15 +170,15 @@ def test_a_batch_takes_no_more_than_is_computed(dtype, rows):
     assert [row.finish for row in done] == ["stop"] * rows
     computed = batch_bytes(SMALL, dtype.itemsize, rows)
     assert peak.most < computed
-    assert peak.most > computed / 4, "a number that holds for anything says nothing"
+    assert peak.most > computed / 4, "the estimate is far too high"
 
 
 @pytest.mark.parametrize("quantize", ["none", "fp8"])
 @pytest.mark.parametrize("generation", [1, 2])
-def test_a_batch_with_recorded_steps_takes_no_more_than_is_computed(
+def test_a_batch_with_recorded_steps_takes_at_most_the_computed_memory(
     generation, quantize, monkeypatch
 ):
-    """As on a GPU: fixed slots, fused layers, and the memory of a step that a recording keeps."""
+    """As on a GPU: fixed slots, fused layers, and the memory that a recorded step keeps."""
     config, rows, itemsize = SMALL, 6, 2
     if generation == 2:
         decoder = replace(SMALL.decoder, post_norms=True, attn_softcap=9.0, final_softcap=3.0)
@@ -207,9 +207,9 @@ def test_a_batch_with_recorded_steps_takes_no_more_than_is_computed(
     assert [len(row.tokens) for row in done] == [4] * rows
     assert len(held) == 1
     computed = batch_bytes(config, itemsize, rows, device="cuda", new_tokens=4) - CUDA_BYTES
-    taken = peak.most + held[0]  # the plain versions of fused operators take more than kernels
+    taken = peak.most + held[0]  # plain versions of fused operators take more than kernels
     assert taken < computed
-    if generation == 1:  # the other has blocks of scores, whose number is a constant
+    if generation == 1:  # PaliGemma 2 has blocks of scores of a constant number
         assert taken > computed / 4
     assert held[0] > (cuda_bytes(config, itemsize, rows, 0) - CUDA_BYTES) / 2
 
@@ -217,7 +217,7 @@ def test_a_batch_with_recorded_steps_takes_no_more_than_is_computed(
 class TestBatchSize:
     @pytest.mark.parametrize("device", MOST_ROWS)
     @pytest.mark.parametrize("config", [PUBLISHED, SMALL], ids=["published", "small"])
-    def test_it_stays_within_the_share_of_the_memory_that_is_free(self, device, config):
+    def test_the_batch_size_fits_into_the_share_of_free_memory(self, device, config):
         for rows in (1, 2, 7, 13):
             free = int(batch_bytes(config, 2, rows, device=device) / SHARE_OF_FREE[device]) + 9
             found = MemoryBudget(config, 2, device, free).batch_size()
@@ -226,8 +226,8 @@ class TestBatchSize:
             more = batch_bytes(config, 2, found + 1, device=device)
             assert more > SHARE_OF_FREE[device] * free
 
-    def test_it_is_a_useful_number(self):
-        """At least a row, at most what a device gains from, and few of a large model on a CPU."""
+    def test_the_batch_size_is_useful(self):
+        """At least a row, at most as many as the device needs, and few for large models on CPUs."""
         for config, free, sizes in (
             (PUBLISHED, 0, {"cpu": 1, "mps": 1, "cuda": 1}),
             (SMALL, 2**50, MOST_ROWS),
@@ -237,8 +237,8 @@ class TestBatchSize:
             assert found == sizes
 
     @pytest.mark.parametrize("card", CARDS)
-    def test_small_cards_have_useful_ones(self, card):
-        """Of 3b models with answers of 64 tokens; a display takes half a gigabyte."""
+    def test_small_gpus_have_useful_batch_sizes(self, card):
+        """For 3b models with answers of 64 tokens; a display takes half a gigabyte."""
         mebibytes, itemsize, *expected = CARDS[card]
         found = []
         for config, resolution in product((PUBLISHED, SECOND), (224, 448)):
@@ -247,7 +247,7 @@ class TestBatchSize:
             found.append(MemoryBudget(config, itemsize, "cuda", free).batch_size(64))
         assert found == expected
 
-    def test_groups_are_smaller_where_few_rows_would_fit(self, tiny, monkeypatch):
+    def test_groups_are_smaller_if_few_rows_would_fit(self, tiny, monkeypatch):
         monkeypatch.setitem(GROUP_TOKENS, "cpu", (2048, 128))
         engine = loader.open_engine(Checkpoint("m", tiny), device="cpu", dtype="float32")
         config, question = engine.model.config, Question("ask", None, 64)
@@ -258,7 +258,7 @@ class TestBatchSize:
             assert engine.batch_size >= rows
             assert engine._group_rows(question, rows) == group_size(config, rows, tokens)
 
-    def test_features_take_memory_where_images_have_several_prompts(self):
+    def test_features_take_memory_if_images_have_several_prompts(self):
         budget = MemoryBudget(PUBLISHED, 2, "cuda", 3 * 10**9)
         fewer = budget.batch_size(64, shares_images=True)
         needed = batch_bytes(PUBLISHED, 2, fewer + 1, device="cuda", new_tokens=64)
@@ -268,7 +268,7 @@ class TestBatchSize:
             *(True, False, False)
         ]
 
-    def test_an_automatic_one_follows_the_question(self, tiny):
+    def test_an_automatic_batch_size_depends_on_the_question(self, tiny):
         engine = loader.open_engine(Checkpoint("m", tiny), device="cpu", dtype="float32")
         free = int(batch_bytes(engine.model.config, 4, 9, new_tokens=64) / SHARE_OF_FREE["cpu"]) + 9
         engine._budget = MemoryBudget(engine.model.config, 4, "cpu", free)
@@ -277,7 +277,7 @@ class TestBatchSize:
         list(engine.ask([], Question("ask", None, 4096)))
         assert engine.batch_size < 9
 
-    def test_a_given_one_is_kept(self, tiny):
+    def test_a_given_batch_size_is_kept(self, tiny):
         engine = loader.open_engine(Checkpoint("m", tiny), device="cpu", batch_size=7)
         list(engine.ask([], Question("ask", None, 4096)))
         assert engine.batch_size == 7
@@ -291,7 +291,7 @@ class TestBatchSize:
     ("dtype", "numbers", "fits"),
     [("float32", 4, True), ("float32", 3, False), ("bfloat16", 3, True), ("bfloat16", 1, False)],
 )
-def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+def test_weights_that_do_not_fit_are_an_error_before_they_are_read(
     tiny, monkeypatch, dtype, numbers, fits
 ):
     free = parameters(read_config(tiny)) * numbers

@@ -1,4 +1,4 @@
-"""ModelRunner: end of sequences, invalid tokens, log-probabilities, times."""
+"""ModelRunner: ends of sequences, invalid tokens, log-probabilities, times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SAMPLED = SamplingParams(temperature=1)
 class Scripted:
     """A model that follows a script: row n's k-th token is `script[n][k]`.
 
-    It is its own cache, and records its rows and the tokens that it was given.
+    It is its own cache, and records its rows and input tokens.
     """
 
     projector = SimpleNamespace(weight=torch.zeros(0))
@@ -129,7 +129,7 @@ def test_a_prefill_reserves_slots_for_the_longest_answer():
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("loudest", [SIZE - 1, SIZE, SIZE + 2])
 def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(loudest, sampling):
-    """The embedding has more rows than there are tokens, and the extra rows hold noise."""
+    """The embedding has more rows than there are tokens; the extra rows are noise."""
     rows = answers(Scripted([loudest] * 5), sampling=sampling)
     assert all(token < SIZE - 1 for token in rows[0].tokens)
     assert rows[0].logprobs == pytest.approx([-math.log(SIZE - 1)] * len(rows[0].tokens))
@@ -144,7 +144,7 @@ def model(tiny) -> PaliGemma:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, SamplingParams(1, top_p=0.9, top_k=5)])
-def test_nan_logits_are_refused_with_a_hint(tiny, sampling):
+def test_nan_logits_are_an_error_with_a_hint(tiny, sampling):
     damaged = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     vocabulary = OutputVocabulary(300, 299, (STOP,))
@@ -169,7 +169,7 @@ def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(monkeypatch):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_tokens_are_the_same_however_late_they_are_read(model, monkeypatch, temperature):
+def test_tokens_do_not_depend_on_how_late_they_are_read(model, monkeypatch, temperature):
     """On a GPU, the next step is launched before the tokens of the previous one are read."""
     prompts, patch_BPD = prompts_of_many_lengths(9), normal(9, PATCHES, model.config.decoder.width)
     vocabulary = vocabulary_of(model, *range(0, model.config.decoder.vocab_size, 9))

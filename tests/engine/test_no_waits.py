@@ -1,4 +1,4 @@
-"""The host neither waits for the device nor makes it wait: steps, joins, departures and reads."""
+"""Host and device do not wait for each other: in steps, joins, departures and reads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ def model(request) -> PaliGemma:
 
 @pytest.fixture
 def make_runner(model, monkeypatch) -> Callable[[SamplingParams], ModelRunner]:
-    """Makes runners as on a GPU: fixed shapes, and tokens read a step late."""
+    """Makes runners as on a GPU, with fixed shapes and tokens that are read a step late."""
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 1)
     monkeypatch.setattr(module, "Stopwatch", FakeStopwatch)
 
@@ -68,7 +68,7 @@ def of_lengths(sampling: SamplingParams, lengths: list[int]) -> list[Sequence]:
 def test_joins_steps_and_departures_wait_for_nothing(make_runner, model, sampling):
     runner, patch_BPD = make_runner(sampling), images(model, 5)
     sequences = of_lengths(sampling, [9, 2, 5, 4, 3])
-    sequences[3].row_index = sequences[4].row_index = 2  # two more answers of the third prompt
+    sequences[3].row_index = sequences[4].row_index = 2  # two more answers to the third prompt
     with FakeDevice() as device:
         runner.prefill(patch_BPD[:2], sequences[:2])
         runner.decode()
@@ -83,7 +83,7 @@ def test_joins_steps_and_departures_wait_for_nothing(make_runner, model, samplin
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @torch.inference_mode()
 def test_steps_of_a_grammar_wait_for_nothing(make_runner, model, tiny, sampling):
-    """Nor do its joins, and departures of rows that the grammar ends."""
+    """Neither do joins, nor departures of rows that the grammar ends."""
     runner, patch_BPD = make_runner(sampling), images(model, 4)
     tokenizer = Tokenizer.from_folder(tiny)
     runner.set_grammar(Grammar(tokenizer, [["cat", "red circle"]], {1}))
@@ -101,7 +101,7 @@ def test_steps_of_a_grammar_wait_for_nothing(make_runner, model, tiny, sampling)
 
 @torch.inference_mode()
 def test_candidates_are_read_once_the_next_group_is_launched(make_runner, model):
-    """Beside rows that are generated, too."""
+    """Also beside rows that are being generated."""
     runner, patch_BPD = make_runner(GREEDY), images(model, 5)
     generated, *scored = of_lengths(GREEDY, [9, 1, 1, 1, 1])
     for number, one in enumerate(scored):
@@ -122,7 +122,7 @@ def test_candidates_are_read_once_the_next_group_is_launched(make_runner, model)
 
 @torch.inference_mode()
 def test_rows_that_end_by_length_take_no_further_step(make_runner, model, monkeypatch):
-    """Their number of tokens is known before the tokens are read."""
+    """The number of their tokens is known before the tokens are read."""
     steps = []
     real = PaliGemma.step_logits
     monkeypatch.setattr(
@@ -139,7 +139,7 @@ def test_rows_that_end_by_length_take_no_further_step(make_runner, model, monkey
 def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
     make_runner, model, monkeypatch
 ):
-    """Their time is read with their tokens."""
+    """Their times are read together with their tokens."""
     monkeypatch.setattr(image_cache, "Stopwatch", FakeStopwatch)
     side = model.config.vision.resolution
     images = ImageFeatureCache(model, Preprocessing(), ImageCacheStats())

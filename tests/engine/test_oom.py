@@ -1,4 +1,4 @@
-"""Out of memory: smaller batches give every row once, with the same answer."""
+"""Out of memory: smaller batches give every row exactly once, with the same answer."""
 
 import json
 import weakref
@@ -57,14 +57,14 @@ QUESTIONS = {
 
 
 def comparable(found: Iterable[tuple[int, Answer]]) -> list[tuple[int, Answer]]:
-    """The rows by index, without the fields that may depend on the batch."""
+    """The rows by index, without fields that may depend on the batch."""
     return sorted(
         ((row_index, without_batch(row)) for row_index, row in found), key=lambda one: one[0]
     )
 
 
 def without_batch(row: Answer) -> Answer:
-    """The row without what may depend on the batch."""
+    """The row without fields that may depend on the batch."""
     zeros = dict.fromkeys(("vision_ms", "prefill_ms", "decode_ms", "batch", "logprob"), 0)
     return replace(row, **zeros)
 
@@ -93,7 +93,7 @@ def expected_answers(loaded) -> dict[tuple[str, SamplingParams], list[tuple[int,
         for sampling in (GREEDY, SAMPLED)
     }
     lengths = {row.tokens for rows in found.values() for _, row in rows}
-    assert len(lengths) > 4, "rows must end at different times"
+    assert len(lengths) > 4, "rows end at the same time"
     return found
 
 
@@ -107,7 +107,7 @@ def test_oom_loses_doubles_or_changes_no_row(loaded, expected_answers, monkeypat
             assert memory.failures or size > 2
 
 
-#: Calls that leave keys, random numbers or tokens: their owner, and how to count the rows.
+#: Calls that leave keys, random numbers or tokens behind: their owner, and how to count their rows.
 AMID_A_PASS: dict[str, tuple[Any, Callable[..., int]]] = {
     "write": (KVCache, lambda cache, layer, key, value: len(key)),
     "select_tokens": (sampler, lambda logits_BV, *_: len(logits_BV)),
@@ -118,8 +118,8 @@ AMID_A_PASS: dict[str, tuple[Any, Callable[..., int]]] = {
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("name", AMID_A_PASS)
-def test_oom_amid_a_pass_changes_no_row(loaded, expected_answers, monkeypatch, name, depth):
-    """In groups that join running rows, also where tokens are read a step late."""
+def test_oom_during_a_pass_changes_no_row(loaded, expected_answers, monkeypatch, name, depth):
+    """In groups that join running rows, also if tokens are read a step late."""
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", depth)
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", (3 * (16 + memory_module.USUAL_PROMPT),))
     owner, count_rows = AMID_A_PASS[name]
@@ -142,7 +142,7 @@ def test_oom_amid_a_pass_changes_no_row(loaded, expected_answers, monkeypatch, n
 
 
 def test_oom_while_rows_are_freed_doubles_no_token(loaded, monkeypatch):
-    """A group joins: the step that is read meanwhile has given its tokens to rows that run on."""
+    """A group joins: the step that is read meanwhile has given its tokens to continuing rows."""
     images, sampling = stream(14), SamplingParams(temperature=1.5, top_k=20, seed=2)
     expected = list(fresh(loaded).ask(images, QUESTIONS["free"], sampling))
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
@@ -157,7 +157,7 @@ def test_oom_while_rows_are_freed_doubles_no_token(loaded, monkeypatch):
 
     def removing(cache: KVCache, rows: Any, *others: Any) -> Any:
         joining = len(batches[-1].sequences) if batches[-1].kind == "prefill" else cache.rows
-        if cache.rows - len(rows) > joining and not failures:  # rows of earlier groups run on
+        if cache.rows - len(rows) > joining and not failures:  # earlier rows are still running
             failures.append(len(rows))
             raise MemoryError
         return remove(cache, rows, *others)
@@ -203,7 +203,7 @@ def test_oom_scores_candidates_of_fewer_rows_at_once(loaded, monkeypatch):
                     assert mine.answer == other.answer
                     sums = [choice.logprob for choice in other.choices or ()]
                     assert [c.logprob for c in mine.choices or ()] == pytest.approx(sums, abs=1e-4)
-                assert memory.asked.count(8) == 1, "a size that failed is not tried again"
+                assert memory.asked.count(8) == 1, "a failed size is tried again"
                 assert engine.batch_limits.rows <= size
 
 
@@ -240,7 +240,7 @@ def test_each_oom_halves_the_rows_and_none_raises_them(failed, rows):
 # --- a single row
 
 
-def test_oom_of_a_single_row_costs_that_row_only(loaded, monkeypatch):
+def test_oom_of_a_single_row_costs_only_that_row(loaded, monkeypatch):
     question = Question("ask", None, TOKENS)
     images = stream(7, ["is it red?"])
     engine = fresh(loaded)
@@ -292,7 +292,7 @@ def test_oom_after_an_answered_row_does_not_end_the_run(loaded, monkeypatch):
 
 
 def test_a_single_row_is_retried_with_an_empty_kv_cache(loaded, monkeypatch):
-    """The memory of the KV cache is not freed before the retry."""
+    """The retry does not free the KV cache's memory."""
     engine = fresh(loaded, 1)
     monkeypatch.setattr(
         LimitedMemory, "runs_out", lambda self, rows: bool(held and held[-1].allocated_rows)
@@ -369,7 +369,7 @@ def test_oom_decodes_masks_in_smaller_chunks(loaded, monkeypatch):
     assert max(asked) > 1
 
 
-def test_an_input_that_runs_out_of_memory_alone_gives_none():
+def test_an_input_that_does_not_fit_alone_has_no_result():
     def work(some: Sequence[str]) -> Sequence[str]:
         if "b" in some:
             raise MemoryError
@@ -423,7 +423,7 @@ def test_tensors_of_a_failed_pass_are_freed_before_the_retry():
 
     with pytest.raises(OutOfMemory):
         run_or_free(work)
-    assert run_or_free(work) == 1, "only the second call's tensor is alive"
+    assert run_or_free(work) == 1, "the first call's tensor is alive"
 
 
 def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(loaded, monkeypatch):
@@ -450,10 +450,8 @@ def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(loaded, monkey
     assert set(alive) == {1}
 
 
-def test_a_cache_whose_rows_do_not_all_fit_is_as_large_as_batches_are(
-    loaded, expected_answers, monkeypatch
-):
-    """As on a GPU, where all rows are allocated at once, and on which other programs run."""
+def test_a_cache_that_does_not_fit_shrinks_to_the_batch_size(loaded, expected_answers, monkeypatch):
+    """As on a GPU, which allocates all rows at once and also runs other programs."""
     engine, failures, allocate = fresh(loaded, 16), list[int](), kv_buffers.allocate
 
     def limited(config: Any, rows: int, slots: int, *, like: Tensor) -> Any:
@@ -494,7 +492,7 @@ def test_row_times_include_failed_passes(loaded, monkeypatch):
 
 @pytest.mark.parametrize("site", ["decode", "prefill"])
 def test_running_rows_finish_if_oom_follows_a_stop(loaded, expected_answers, monkeypatch, site):
-    """Preempted rows run again after a stop; rows that have never run are left unanswered."""
+    """Preempted rows run again after a stop; rows that have never run stay unanswered."""
     steps: list[int] = []
     decode = ModelRunner.decode
     monkeypatch.setattr(

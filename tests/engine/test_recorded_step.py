@@ -1,4 +1,4 @@
-"""Recorded steps give the tokens of steps that run as they are; a tape stands for CUDA graphs."""
+"""Recorded steps give the same tokens as eager steps; a tape replaces CUDA graphs."""
 
 import gc
 import warnings
@@ -35,12 +35,12 @@ from tests.support.tiny import PATCHES
 GREEDY = SamplingParams(ignore_eos=True)
 SAMPLED = SamplingParams(temperature=1.5, top_p=0.9, seed=3, ignore_eos=True)
 ROWS = 4
-#: Image and prompt, answers beyond the first slots allocated: the cache grows in rows and slots.
+#: Image and prompt, and answers beyond the first allocation: the cache grows in rows and slots.
 LENGTHS = [6, 20, 9, 14, 1, 8, 105, 3]
 
 
 class Recorder(StepRecorder):
-    """Records on a tape, and counts."""
+    """Records on a tape, and counts the recordings and replays."""
 
     def __init__(self) -> None:
         super().__init__(self._record_and_count)
@@ -58,7 +58,7 @@ class Recorder(StepRecorder):
 
 
 def recorders_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
-    """The recorders of engines that begin from now on."""
+    """The recorders of all engines that start from now on."""
     recorders: list[Recorder] = []
 
     def make(model: PaliGemma) -> Recorder:
@@ -121,7 +121,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(model, sampling):
 
 
 @pytest.mark.parametrize("site", ["insert", "prefill", "decode"])
-def test_answers_are_the_same_after_memory_ran_out(loaded, monkeypatch, site):
+def test_answers_are_the_same_after_oom(loaded, monkeypatch, site):
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
     question = Question("ask", None, 9)
 
@@ -138,7 +138,7 @@ def test_answers_are_the_same_after_memory_ran_out(loaded, monkeypatch, site):
 
 
 def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, monkeypatch):
-    """Rows are those of an engine for each chunk, though the keys of images repeat."""
+    """Rows equal those of one engine per chunk, although image keys repeat."""
     question, images = Question("ask", None, 9), [image for _, image in stream(40)]
     chunks = [[(3 * n, images[4 * k + n]) for n in range(4)] for k in range(10)]
     caches, make_cache = [], PaliGemma.kv_cache
@@ -161,7 +161,7 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, mo
         recorded.append(recorders[0].recorded)
     assert len(caches) == len(recorders) == 1
     assert recorded[0] == recorded[-1] > 0
-    next(engine.ask(chunks[0], question, GREEDY))  # the caller needs one row only
+    next(engine.ask(chunks[0], question, GREEDY))  # the caller needs only one row
     assert ask(engine, 1) == expected[1]
     assert len(caches) == 1
     in_turns = zip(*(engine.ask(chunks[n], question, GREEDY) for n in (2, 3)), strict=True)
@@ -172,8 +172,8 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, mo
     assert len(caches) == 2
 
 
-def test_answers_of_a_grammar_are_those_of_eager_steps(loaded, monkeypatch):
-    """The states of the grammar are among what steps read and write."""
+def test_answers_with_a_grammar_equal_eager_steps(loaded, monkeypatch):
+    """Steps read and write the grammar's states too."""
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
     question = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24)
     images = stream(6, question.templates)
@@ -190,8 +190,8 @@ def test_answers_of_a_grammar_are_those_of_eager_steps(loaded, monkeypatch):
     assert recorders[0].replayed > recorders[0].recorded > 0
 
 
-def test_a_runner_takes_another_grammar(loaded, monkeypatch):
-    """And goes on without one; steps that were recorded for the other are not repeated."""
+def test_a_runner_accepts_another_grammar(loaded, monkeypatch):
+    """It continues without one; steps recorded for another grammar are not replayed."""
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
     questions = [
         tasks.detect((name,), strict=strict, max_new_tokens=24)
@@ -206,7 +206,7 @@ def test_a_runner_takes_another_grammar(loaded, monkeypatch):
     recorders = recorders_from_now_on(monkeypatch)
     engine = fresh(loaded, 4)
     assert [ask(engine, question) for question in questions] == expected
-    assert len(recorders) == 1, "one runner"
+    assert len(recorders) == 1, "more than one runner"
     assert recorders[0].recorded > 2
 
 
@@ -234,7 +234,7 @@ def run(recorder: StepRecorder, step: Step, times: int, memory: tuple[Tensor, ..
 
 
 def pretend_graphs(monkeypatch: pytest.MonkeyPatch, live: Counter[int] | None = None) -> list[None]:
-    """Graphs without a GPU: counts those of each pool; when workspaces of cuBLAS were cleared."""
+    """Graphs without a GPU: counts each pool's graphs and the clearing of cuBLAS workspaces."""
     live = Counter() if live is None else live
     handles, cleared = count(), []
 
@@ -264,7 +264,7 @@ def pretend_graphs(monkeypatch: pytest.MonkeyPatch, live: Counter[int] | None = 
     return cleared
 
 
-def test_steps_run_as_they_are_where_recording_fails_with_one_warning():
+def test_steps_run_eagerly_with_one_warning_if_recording_fails():
     calls: list[int] = []
     recorder = StepRecorder(failing(RuntimeError("operation not permitted\nwhen capturing")))
     with pytest.warns(UserWarning, match=r"CUDA graphs.*\(operation not permitted\)"):
@@ -276,7 +276,7 @@ def test_steps_run_as_they_are_where_recording_fails_with_one_warning():
     assert len(calls) == 10
 
 
-def test_recording_is_tried_again_after_memory_ran_out_for_it():
+def test_recording_is_retried_after_oom():
     calls: list[int] = []
     recorder = StepRecorder(failing(torch.OutOfMemoryError("CUDA out of memory")))
     run(recorder, counting_step(calls), 4)
@@ -286,10 +286,10 @@ def test_recording_is_tried_again_after_memory_ran_out_for_it():
     assert len(calls) == 6
     recorder.drop()
     run(recorder, counting_step(calls), 5)
-    assert len(calls) == 8  # the first, and the recording
+    assert len(calls) == 8  # the first call, and the recording
 
 
-def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(monkeypatch):
+def test_a_failed_capture_restores_the_stream(monkeypatch):
     current = ["compute"]
 
     class Capture:
@@ -309,7 +309,7 @@ def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(monkeypatch):
 
 
 def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch):
-    """Also those of other models: cuBLAS' workspace is in the pool of the first of them."""
+    """Also with graphs of other models: cuBLAS' workspace is in the pool of the first graph."""
     live: Counter[int] = Counter()
     cleared = pretend_graphs(monkeypatch, live)
     record = recorded_step.CudaGraphs(torch.device("cuda"))

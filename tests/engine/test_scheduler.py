@@ -1,4 +1,4 @@
-"""The scheduler: groups of equal prompt lengths, and refill before decode."""
+"""The scheduler groups equal prompt lengths, and refills before it decodes."""
 
 from collections import abc
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ sizes = st.integers(1, 6)
 
 @st.composite
 def sizes_and_windows(draw: st.DrawFn) -> tuple[int, int]:
-    """A batch size, and a window that holds at least one batch."""
+    """A batch size, and a window of at least one batch."""
     size = draw(sizes)
     return size, size * draw(st.integers(1, 5)) + draw(st.integers(0, 3))
 
@@ -35,7 +35,7 @@ def request(row_index: int, length: int) -> Sequence:
 
 
 class Arrivals:
-    """An iterator of sequences that counts how many have been taken."""
+    """An iterator of sequences that counts the taken ones."""
 
     def __init__(self, lengths: abc.Sequence[int]):
         self.lengths = lengths
@@ -103,7 +103,7 @@ def test_prompts_of_one_length_keep_their_order(count, length, how):
             range(row_index, row_index + len(batch))
         )
         row_index += len(batch)
-        assert arrivals.taken == row_index, "a full group does not wait"
+        assert arrivals.taken == row_index, "a full group waits"
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
@@ -181,7 +181,7 @@ def test_groups_fill_a_batch_evenly(loaded, monkeypatch, batch_size, fitting, gr
 
 
 def test_running_rows_wait_for_the_group_that_joins_them():
-    """A GPU computes their prefill meanwhile."""
+    """Meanwhile a GPU computes their prefill."""
     queue = RequestQueue(size=8, window=8)
     scheduler = Scheduler(queue, BatchLimits(), max_rows=16)
     found: list[str] = []
@@ -217,8 +217,8 @@ def answers(
 
 
 @pytest.mark.parametrize("choices", [(), ("yes", "no")], ids=["generated", "choices"])
-def test_first_rows_come_after_a_few_images_and_are_the_same(loaded, choices):
-    """Before the images of a whole batch are there, and for the next question only."""
+def test_first_rows_need_only_a_few_images_and_are_the_same(loaded, choices):
+    """Before a whole batch of images has arrived, and only for the next question."""
     engine = fresh(loaded, 16)
     small, early = answers(engine, small=True, choices=choices)
     assert engine.starts_small is False

@@ -1,4 +1,4 @@
-"""Images that are staged for a GPU: equal features, few copies, and none that is read too early."""
+"""Staged images for a GPU: equal features, few copies, and no early reads."""
 
 import numpy as np
 import torch
@@ -13,12 +13,12 @@ def image(value: int, side: int = 4) -> np.ndarray:
 
 
 def staging_of(images: int, monkeypatch) -> Staging:
-    """One whose slabs hold so many images of 4 x 4."""
+    """A staging area with slabs of so many images of 4 x 4."""
     monkeypatch.setattr("pgcli.engine.staging.SLAB_BYTES", images * image(0).nbytes)
     return Staging(CPU)
 
 
-def test_a_batch_has_its_images_in_order_from_any_slabs(monkeypatch):
+def test_a_batch_has_its_images_in_order_across_slabs(monkeypatch):
     staging = staging_of(3, monkeypatch)
     staged = [staging.add(image(value)) for value in range(8)]
     for order in ([0, 1, 2, 3, 4, 5, 6, 7], [7, 0, 4, 3, 5, 6], [2]):
@@ -26,14 +26,14 @@ def test_a_batch_has_its_images_in_order_from_any_slabs(monkeypatch):
         assert batch[:, 0, 0, 0].tolist() == order
 
 
-def test_neighbours_are_one_copy(monkeypatch):
+def test_adjacent_images_are_one_copy(monkeypatch):
     staging = staging_of(3, monkeypatch)
     staged = [staging.add(image(value)) for value in range(8)]
     runs = neighbours([*staged[1:7], staged[0], staged[7]])
     assert [rows for _, rows in runs] == [range(1, 3), range(3), range(1), range(1), range(1, 2)]
 
 
-def test_an_image_of_another_size_begins_a_slab():
+def test_an_image_of_another_size_starts_a_slab():
     staging = Staging(CPU)
     small, large = staging.add(image(1)), staging.add(image(2, side=6))
     assert small.slab is not large.slab

@@ -63,7 +63,7 @@ def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer):
 
 
 def test_text_around_a_control_token_is_encoded_unchanged(tokenizer):
-    """Only the control token is split, and neither half merges with the text next to it."""
+    """Only the control token is split, and neither half merges with the adjacent text."""
     cut = tokenizer.encode_text("<") + tokenizer.encode_text("eos>")
     assert tokenizer.encode_text("red circle<eos> star") == [
         *tokenizer.encode_text("red circle"),
@@ -114,8 +114,8 @@ def test_final_newline_is_not_merged_with_the_text():
 
 
 @pytest.mark.parametrize("all_are_special", [False, True])
-def test_added_tokens_of_text_are_matched_and_those_of_control_are_not(all_are_special):
-    """Also where a checkpoint says that its locations and mask codes are special tokens."""
+def test_added_text_tokens_are_matched_and_control_tokens_are_not(all_are_special):
+    """Even if the checkpoint declares its locations and mask codes as special tokens."""
     file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
     file.add_special_tokens([AddedToken("<|user|>", normalized=False)])
     file.add_tokens([AddedToken("<table>", normalized=False, special=False)])
@@ -166,7 +166,7 @@ def test_control_tokens_in_an_answer_are_not_shown(tokenizer):
 
 def test_an_incomplete_character_decodes_without_error(tokenizer):
     ids = tokenizer.encode_text("a🟥")
-    assert len(ids) == 5, "a letter and four bytes"
+    assert len(ids) == 5, "not a letter and four bytes"
     (piece,) = tokenizer.decode(ids[:-1], [1.0] * 4)
     assert piece.text.startswith("a")
     assert "🟥" not in piece.text
@@ -183,21 +183,21 @@ def test_no_tokens_decode_to_no_spans(tokenizer):
 
 @pytest.mark.parametrize("prompts", [[[2, 108]], [[2, 7, 108], [2, 8, 108]], [[0, 0], [2, 0]]])
 def test_prompts_of_equal_length_need_no_padding(prompts):
-    """For any ids: a real token may have the id of the padding."""
+    """For any ids: a real token may have the padding's id."""
     token_BT, is_real_BT = left_pad(prompts)
     assert token_BT.tolist() == prompts
     assert is_real_BT is None
 
 
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=9), min_size=1, max_size=9))
-def test_real_tokens_are_those_of_the_prompts(prompts):
+def test_real_tokens_are_the_prompts(prompts):
     token_BT, is_real_BT = left_pad(prompts)
     if is_real_BT is None:
         is_real_BT = torch.ones_like(token_BT, dtype=torch.bool)
     rows = zip(token_BT, is_real_BT, strict=True)
     assert [row[real].tolist() for row, real in rows] == prompts
     assert bool(is_real_BT[:, -1].all())
-    assert bool((is_real_BT[:, 1:] >= is_real_BT[:, :-1]).all()), "one run, at the right"
+    assert bool((is_real_BT[:, 1:] >= is_real_BT[:, :-1]).all()), "gaps between real tokens"
 
 
 # --- invalid tokenizer files
@@ -214,7 +214,7 @@ def test_truncation_and_padding_of_the_file_are_ignored(tokenizer, file_tokenize
     assert Tokenizer.from_folder(tmp_path).encode_prompt("answer en how many red circles?") == plain
 
 
-def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path):
+def test_a_folder_without_a_tokenizer_is_an_error_with_a_hint(tmp_path):
     with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json") as caught:
         Tokenizer.from_folder(tmp_path)
     assert "save_pretrained" in caught.value.hint
@@ -228,15 +228,15 @@ def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path):
         (models.WordLevel({"a": 0}, unk_token="nowhere"), "cannot encode"),
     ],
 )
-def test_another_models_tokenizer_is_refused(tmp_path, model, message):
-    """Also one that cannot encode, which is found before the first prompt."""
+def test_another_models_tokenizer_is_rejected(tmp_path, model, message):
+    """Also a tokenizer that cannot encode, which is detected before the first prompt."""
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidCheckpoint, match=message):
         Tokenizer.from_folder(tmp_path)
 
 
-def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path):
-    """The library panics, which does not raise an Exception."""
+def test_a_tokenizer_with_contradictory_merges_is_rejected(tmp_path):
+    """The library panics, which is not an Exception."""
     steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
     values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
@@ -254,7 +254,7 @@ SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": 
 
 @pytest.fixture
 def opened(file_tokenizer, tmp_path) -> Callable[..., Tokenizer]:
-    """Opens the tokenizer with other values in its file."""
+    """Opens the tokenizer with changed values in its file."""
 
     def opened(**changes: Any) -> Tokenizer:
         values = json.loads(file_tokenizer.to_str())
@@ -279,7 +279,7 @@ def opened(file_tokenizer, tmp_path) -> Callable[..., Tokenizer]:
     ],
     ids=range(7),
 )
-def test_slow_expressions_and_random_merges_are_refused(opened, part, value, message):
+def test_slow_expressions_and_random_merges_are_rejected(opened, part, value, message):
     with pytest.raises(InvalidCheckpoint, match=message):
         opened(**{part: value})
 
@@ -308,7 +308,7 @@ def renamed(old: str, new: str) -> Edit:
 
 
 def exchanged(one: str, other: str) -> Edit:
-    """An edit that exchanges the ids of two added tokens."""
+    """An edit that swaps the ids of two added tokens."""
 
     def exchange(added: list[dict[str, Any]]) -> None:
         first, second = (next(t for t in added if t["content"] == name) for name in (one, other))
@@ -330,7 +330,7 @@ def exchanged(one: str, other: str) -> Edit:
         (exchanged("<seg000>", "<seg127>"), "<seg001> is out of its order"),
     ],
 )
-def test_a_missing_or_misplaced_token_is_refused_by_name(file_tokenizer, opened, edit, message):
+def test_a_missing_or_misplaced_token_is_named(file_tokenizer, opened, edit, message):
     values = json.loads(file_tokenizer.to_str())
     edit(values["added_tokens"])
     vocab = {token["content"]: token["id"] for token in values["added_tokens"]}

@@ -1,4 +1,4 @@
-"""Decoders for tests of decoding processes, which import them by name; and these processes."""
+"""Decoders that decoding processes import by name, and a list of these processes."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ REPLY = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "shape": [1, 1,
 
 @dataclass(frozen=True)
 class ScriptedDecoder:
-    """A decoder with behaviour chosen by the item's id. Every image has one pixel."""
+    """A decoder that behaves as the item's id says. Every image has one pixel."""
 
     def __call__(self, item: Item) -> DecodedImage:
         match item.id:
@@ -53,7 +53,7 @@ class ScriptedDecoder:
 
 
 def alone(item: Item, file: Path) -> DecodedImage:
-    """An image of one pixel, or a fault if another one is decoded at the same time."""
+    """An image of one pixel, or a fault if another image is being decoded."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:
@@ -64,9 +64,9 @@ def alone(item: Item, file: Path) -> DecodedImage:
 
 
 class HostileDecoder(ScriptedDecoder):
-    """A decoder that a hostile file has taken over: it writes bytes of its own.
+    """A decoder taken over by a hostile file: it writes its own bytes.
 
-    The item's path holds the bytes in hexadecimal; an item without a path is decoded.
+    The item's path has the bytes in hexadecimal; an item without a path is decoded.
     """
 
     def __call__(self, item: Item) -> DecodedImage:
@@ -88,17 +88,17 @@ def is_socket(fd: Path) -> bool:
 
 
 def frame(header: bytes, data: bytes = b"", *, size: int | None = None) -> bytes:
-    """The bytes of one message of a Connection, `size` the stated length of its data."""
+    """The bytes of one message of a Connection that states `size` for its data."""
     return struct.pack("!II", len(header), len(data) if size is None else size) + header + data
 
 
 def reply(data: bytes = bytes(3), **changes: object) -> bytes:
-    """The bytes of the reply of a process: an image of one pixel, with these changes."""
+    """The bytes of a process's reply, an image of one pixel, with these changes."""
     return frame(json.dumps({**REPLY, **changes}).encode(), data)
 
 
 def worker_processes() -> list[psutil.Process]:
-    """The decoding processes of this one; other tests may have left a server running."""
+    """This process's decoding processes; other tests may have left a server running."""
     workers = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.ZombieProcess):  # a server that another test has ended

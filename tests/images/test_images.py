@@ -1,4 +1,4 @@
-"""Images are decoded upright, in RGB, at the model's resolution; a bad file costs one row."""
+"""Images are decoded upright, in RGB, at the model's resolution; a bad file gives an error row."""
 
 import io
 import os
@@ -186,7 +186,7 @@ def test_fast_decode_changes_only_large_jpegs(format_):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
-def test_pixels_equal_those_of_transformers(mode):
+def test_decoded_pixels_equal_transformers(mode):
     siglip = pytest.importorskip("transformers.models.siglip.image_processing_pil_siglip")
     rgba = drawing(61, 47).convert("RGBA")
     rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
@@ -243,7 +243,7 @@ def test_invalid_orientation_is_ignored(format_, orientation):
 @pytest.mark.parametrize("profile", [display_p3(), display_p3()[:200], b"nonsense"])
 def test_colour_profile_does_not_change_pixels(format_, profile):
     tagged = encoded(drawing(), format_, icc_profile=profile)
-    assert profile in tagged or format_ == "PNG"  # which compresses it
+    assert profile in tagged or format_ == "PNG"  # PNG compresses it
     assert np.array_equal(pixels_of(tagged), pixels_of(encoded(drawing(), format_)))
 
 
@@ -335,7 +335,7 @@ def test_more_frames_take_no_more_time(format_):
     film = encoded(frames[0], format_, save_all=True, append_images=frames[1:], **options)
     with Image.open(io.BytesIO(film)) as opened:
         assert opened.n_frames == 10_000
-    with processor_time_below(3):  # all of them take five
+    with processor_time_below(3):  # all frames take five seconds
         assert decode_source(film).pixels[0, 0].tolist() == [255, 0, 0]
 
 
@@ -399,7 +399,7 @@ def test_no_image_starts_another_program(tmp_path, monkeypatch):
         assert not (tmp_path / "called").exists()
     with pytest.raises(OSError), Image.open(io.BytesIO(eps)) as opened:  # noqa: PT011
         opened.load()
-    assert (tmp_path / "called").exists(), "a program that nothing would start proves nothing"
+    assert (tmp_path / "called").exists(), "nothing starts this program anyway"
 
 
 def test_jpeg_with_a_broken_frame_index_is_decoded():
@@ -432,7 +432,7 @@ def test_pixel_limit_of_pillow_does_not_apply():
     ],
     ids=["png", "warned", "gif", "frame", "bmp", "tiff", "ppm"],
 )
-def test_bomb_is_refused_from_its_header(bomb):
+def test_bomb_is_rejected_by_its_header(bomb):
     with processor_time_below(2):
         assert code(bomb) == "too_many_pixels"
 
@@ -544,7 +544,7 @@ def test_decoder_messages_do_not_reach_the_terminal(voice, tmp_path):
     file.write_bytes(noisy()[voice])
     bare, quiet = (DECODE_FILES.replace("BARE", str(bare)) for bare in (True, False))
     fate, noise = decode_in_a_program(bare, file)
-    assert noise, "a file that makes no noise proves nothing"
+    assert noise, "decoders print nothing anyway"
     assert decode_in_a_program(quiet, file) == [fate, ""]
 
 

@@ -1,4 +1,4 @@
-"""Every layout of pixels in a TIFF or BMP is read with its right values, or refused by name."""
+"""Every TIFF or BMP pixel layout is read with correct values, or rejected by name."""
 
 import io
 import struct
@@ -26,7 +26,7 @@ STORED: dict[str, dict[str, Any]] = {
 
 
 def values(low: float, high: float, dtype: Any, samples: int | None = None) -> np.ndarray:
-    """An image of all values between two, in a random order."""
+    """An image of all values in a range, in random order."""
     shape = (HEIGHT, WIDTH) if samples is None else (HEIGHT, WIDTH, samples)
     numbers = np.linspace(low, high, np.prod(shape))
     np.random.default_rng(0).shuffle(numbers)
@@ -56,7 +56,7 @@ def refusal(data: bytes) -> str:
 
 
 def by_hand(pixels: bytes, *, byteorder: str = "<", **tags: tuple[int, ...]) -> bytes:
-    """A TIFF of these tags, named t262, with one strip of pixels."""
+    """A TIFF with these tags, named like t262, and one strip of pixels."""
     size = {256: (WIDTH,), 257: (HEIGHT,), 278: (HEIGHT,), 279: (len(pixels),), 273: (0,)}
     entries = size | {int(name[1:]): numbers for name, numbers in tags.items()}
     start = 8 + 2 + 12 * len(entries) + 4
@@ -76,7 +76,7 @@ def by_hand(pixels: bytes, *, byteorder: str = "<", **tags: tuple[int, ...]) -> 
 
 
 def packed(pixels: np.ndarray, bits: int) -> bytes:
-    """Rows of values of so many bits each, each row filled up to whole bytes."""
+    """Rows of values of so many bits, each row padded to whole bytes."""
     places = np.arange(bits)[::-1]
     return np.packbits((pixels[..., None] >> places & 1).reshape(HEIGHT, -1), axis=1).tobytes()
 
@@ -101,12 +101,12 @@ GREYS = {
 }
 
 
-#: Without floats that are differences, which tifffile alone does not write.
+#: Without floats with a predictor, which tifffile alone cannot write.
 GREYS_STORED = [pair for pair in product(GREYS, STORED) if pair != ("float32", "predictor")]
 
 
 @pytest.mark.parametrize(("kind", "stored"), GREYS_STORED)
-def test_grey_values_of_tiffs_are_those_of_tifffile(kind, stored):
+def test_grey_values_of_tiffs_equal_tifffile(kind, stored):
     low, high, dtype, range_ = GREYS[kind]
     pixels = values(low, high, dtype)
     for photometric in ("minisblack", "miniswhite"):
@@ -161,7 +161,7 @@ COLOURS: dict[str, tuple[Any, int, Callable[[np.ndarray], np.ndarray], dict[str,
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("planes", ["contig", "separate"])
 @pytest.mark.parametrize("kind", COLOURS)
-def test_colours_of_tiffs_are_those_of_tifffile(kind, planes, stored):
+def test_colours_of_tiffs_equal_tifffile(kind, planes, stored):
     dtype, samples, expected, options = COLOURS[kind]
     pixels = values(0, np.iinfo(dtype).max, dtype, samples)
     arranged = pixels if planes == "contig" else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
@@ -231,7 +231,7 @@ def test_uncompressed_ycbcr_is_read_with_its_subsampling(subsampling, byteorder)
     tags = {"t258": (8, 8, 8), "t262": (6,), "t277": (3,), "t530": subsampling}
     data = by_hand(bytes(stored), byteorder=byteorder, **tags)
     expected = np.asarray(Image.fromarray(rows, "YCbCr").convert("RGB")).astype(int)
-    assert abs(loaded(data) - expected).mean() < 8  # pixels of another subsampling differ by 50
+    assert abs(loaded(data) - expected).mean() < 8  # another subsampling differs by 50
 
 
 @pytest.mark.parametrize(
@@ -246,16 +246,16 @@ def test_stated_maximum_of_16_bits_is_white(high, maximum, white):
     )
 
 
-def test_dark_16_bit_colours_are_refused_unless_their_maximum_is_stated():
+def test_dark_16_bit_colours_are_rejected_unless_their_maximum_is_stated():
     pixels = values(0, 4095, np.uint16, 3)
     tags = {"t258": (16, 16, 16), "t262": (2,), "t277": (3,)}
-    assert "values all fit in 12 bits" in refusal(by_hand(pixels.tobytes(), **tags))
+    assert "16-bit colours that all fit in 12 bits" in refusal(by_hand(pixels.tobytes(), **tags))
     stated = by_hand(pixels.tobytes(), **tags, t281=(65535,) * 3)
     assert abs(loaded(stated) - pixels / 257).max() <= 1
     stated = by_hand(pixels.tobytes(), **tags, t281=(4095,) * 3)
-    assert "MaxSampleValue is not 65535" in refusal(stated)
+    assert "MaxSampleValue other than 65535" in refusal(stated)
     few = by_hand((pixels * 3).tobytes(), **tags, t281=(16383,) * 3)
-    assert "values all fit in 14 bits" in refusal(few)
+    assert "16-bit colours that all fit in 14 bits" in refusal(few)
 
 
 def test_stated_maximum_below_the_values_of_colours_is_ignored():
@@ -273,7 +273,7 @@ def test_black_16_bit_colours_are_black(compression, byteorder, samples):
     options |= {"extrasamples": ["unspecified"]} if samples == 4 else {}
     assert not loaded(tiff(black, **options)).any()
     black[20, 30, 1] = 255
-    assert "values all fit in 12 bits" in refusal(tiff(black, **options))
+    assert "16-bit colours that all fit in 12 bits" in refusal(tiff(black, **options))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ CUT = {
 
 @pytest.mark.parametrize("name", CUT)
 @pytest.mark.parametrize("share", [0.6, 0.95])
-def test_cut_image_is_truncated(name, share):
+def test_incomplete_image_is_truncated(name, share):
     with pytest.raises(ImageError) as caught:
         load_image(CUT[name][: int(len(CUT[name]) * share)], ImageLimits())
     assert caught.value.fault.code == "truncated"
@@ -418,14 +418,14 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_unsupported_layout_is_refused_by_name(name):
+def test_unsupported_layout_is_named(name):
     data, words = UNSUPPORTED[name]
     message = refusal(data)
     assert words in message
     assert message.endswith(("convert it to PNG or 8 bits.", "convert it to PNG or JPEG."))
 
 
-def test_refused_tiff_keeps_its_upright_size():
+def test_unsupported_tiff_has_its_upright_size():
     data = tiff(values(0, 1, np.float16), extratags=[(274, 3, 1, 6, True)])
     with pytest.raises(ImageError) as caught:
         load_image(data, ImageLimits())
@@ -433,7 +433,7 @@ def test_refused_tiff_keeps_its_upright_size():
 
 
 @pytest.mark.parametrize("kind", ["uint16", "12 bits in 16", "uint32", "int8"])
-def test_turned_copy_of_white_is_zero_has_the_same_pixels(kind):
+def test_rotated_copy_of_white_is_zero_has_the_same_pixels(kind):
     low, high, dtype, _ = GREYS[kind]
     data = tiff(
         values(low, high, dtype), photometric="miniswhite", extratags=[(274, 3, 1, 6, True)]
@@ -447,7 +447,7 @@ def test_turned_copy_of_white_is_zero_has_the_same_pixels(kind):
 @pytest.mark.parametrize(
     ("samples", "extra"), [*product([2, 4], [(0,), (1,), (2,)]), (4, ())], ids=str
 )
-def test_turned_copy_of_a_tiff_with_alpha_has_the_same_pixels(samples, extra, alpha):
+def test_rotated_copy_of_a_tiff_with_alpha_has_the_same_pixels(samples, extra, alpha):
     pixels = values(0, 127, np.uint8, samples)
     pixels[..., -1] = alpha
     tags = {"t262": (2 if samples == 4 else 1,), "t277": (samples,), "t274": (6,)}
@@ -458,10 +458,10 @@ def test_turned_copy_of_a_tiff_with_alpha_has_the_same_pixels(samples, extra, al
     assert np.array_equal(loaded(turned), loaded(data))
 
 
-def test_no_turned_copy_of_colours_that_are_refused():
+def test_rejected_colours_have_no_rotated_copy():
     pixels = values(0, 4095, np.uint16, 3)
     tags = {"t258": (16, 16, 16), "t262": (2,), "t277": (3,), "t274": (6,)}
-    with pytest.raises(ImageError, match="values all fit in 12 bits"):
+    with pytest.raises(ImageError, match="16-bit colours that all fit in 12 bits"):
         upright_file(by_hand(pixels.tobytes(), **tags))
 
 
@@ -511,5 +511,5 @@ def test_bmp_of_16_bits_is_read(header, green, fields):
         (bmp(values(0, 4095, np.uint16), 108, (0xF00, 0xF0, 0xF, 0xF000)), "bitfields"),
     ],
 )
-def test_unsupported_bmp_is_refused_by_name(data, words):
+def test_unsupported_bmp_is_named(data, words):
     assert words in refusal(data)

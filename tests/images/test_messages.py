@@ -1,4 +1,4 @@
-"""Messages between decoding processes and their parent: what crosses, and what is refused."""
+"""Messages between decoding processes and their parent: valid ones arrive, others are errors."""
 
 import socket
 import threading
@@ -31,7 +31,7 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
 
 
 def crossed(ends: tuple[Connection, Connection], image: DecodedImage, side: int) -> DecodedImage:
-    """The image on the other side of the connection."""
+    """The image after it has crossed the connection."""
     sending = threading.Thread(target=ends[0].send, args=image_message(image))
     sending.start()
     header, data = ends[1].receive(2**24)
@@ -46,7 +46,7 @@ def test_pixels_cross_a_connection_unchanged_and_writable(ends, side):
     assert (received.width, received.height, received.load_ms) == (5, 6, 0.5)
     assert (received.item.data, received.item.kept) == (None, ITEM.kept)
     assert np.array_equal(received.pixels, pixels)
-    received.pixels[0, 0, 0] ^= 1  # torch warns of arrays that are not writable
+    received.pixels[0, 0, 0] ^= 1  # torch warns about read-only arrays
 
 
 @pytest.mark.parametrize("size", [None, (5, 6)])
@@ -57,14 +57,14 @@ def test_faults_cross_a_connection(ends, size):
     assert (received.width, received.height) == (size or (None, None))
 
 
-def test_decoder_of_the_main_program_is_refused():
+def test_decoder_from_the_main_program_is_an_error():
     local = type("Local", (ScriptedDecoder,), {"__module__": "__main__"})
     with pytest.raises(TypeError, match="Local is not in a module"):
         describe_decoder(local())
 
 
 def received(raw: bytes, max_bytes: int = 100) -> tuple[dict[str, Any], bytes]:
-    """What is received of a process that sends these bytes and ends."""
+    """The parent's result for a process that sends these bytes and ends."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -94,12 +94,12 @@ def test_process_that_ends_within_a_message_is_noticed():
         b"\xff" * 100,
     ],
 )
-def test_bytes_that_are_not_a_message_are_refused(raw):
+def test_invalid_messages_are_rejected(raw):
     with pytest.raises(ProcessFailed):
         received(raw)
 
 
-def test_message_of_a_byte_now_and_then_is_late(ends):
+def test_message_that_trickles_in_times_out(ends):
     ended = threading.Event()
 
     def drip() -> None:
@@ -116,7 +116,7 @@ def test_message_of_a_byte_now_and_then_is_late(ends):
     assert problem.value.is_late
 
 
-def test_message_that_nobody_reads_is_late(ends):
+def test_message_that_nobody_reads_times_out(ends):
     with pytest.raises(ProcessFailed) as problem:
         ends[0].send({}, bytes(2**24), 0.2)
     assert problem.value.is_late
@@ -146,13 +146,13 @@ def test_message_that_nobody_reads_is_late(ends):
         ({"fault": ["missing", "m"], "width": None}, 0),
     ],
 )
-def test_reply_that_the_decoder_cannot_have_made_is_refused(change, data):
+def test_impossible_reply_is_rejected(change, data):
     with pytest.raises(ProcessFailed):
         image_from({**REPLY, **change}, bytearray(data), ITEM, ScriptedDecoder())
 
 
 @pytest.mark.parametrize("claim", [None, True, -1, 1.5, "1", [1]])
-def test_claim_that_is_no_number_of_bytes_is_refused(claim):
+def test_invalid_claim_is_rejected(claim):
     assert claim_of({"claim": 10**30}) == 10**30
     with pytest.raises(ProcessFailed):
         claim_of({"claim": claim})
@@ -185,7 +185,7 @@ def test_hostile_worker_costs_one_row(kind, monkeypatch):
     assert codes == [None, code, None]
 
 
-def test_budget_lets_one_thread_hold_more_than_all_of_it():
+def test_budget_lets_a_single_thread_exceed_it():
     budget = Budget(10)
     assert budget.take(4)
     assert budget.take(6)
@@ -201,8 +201,8 @@ def test_budget_lets_one_thread_hold_more_than_all_of_it():
     assert not budget.take(1)
 
 
-def test_no_file_but_those_of_engines_imports_pickle_or_multiprocessing():
-    """Decoding processes send JSON and pixels; engines get pixels that were checked."""
+def test_only_engine_files_import_pickle_or_multiprocessing():
+    """Decoding processes send JSON and pixels; engine processes get checked pixels."""
     package = Path(pgcli.__file__).parent
     for file in set(package.rglob("*.py")) - {
         package / "pipeline" / "workers" / "engine_process.py"
@@ -211,5 +211,5 @@ def test_no_file_but_those_of_engines_imports_pickle_or_multiprocessing():
         imports = [line for line in lines if line.lstrip().startswith(("import ", "from "))]
         for name in ("pickle", "multiprocessing", "marshal", "shelve", "dill", "cloudpickle"):
             assert not any(name in line.split() for line in imports), file
-        # which unpickle what they receive
+        # they unpickle what they receive
         assert not any(f"connection.{name}()" in " ".join(lines) for name in ("recv", "send")), file

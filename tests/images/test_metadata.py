@@ -1,4 +1,4 @@
-"""Metadata that is large or broken costs neither the image nor much time or memory."""
+"""Large or broken metadata costs neither the image nor much time or memory."""
 
 import io
 import struct
@@ -45,10 +45,10 @@ CHUNKS = {
     "eXIf with a wrong checksum": broken(chunk(b"eXIf", b"MM\0*")),
     "text with a wrong checksum": broken(chunk(b"tEXt", b"a\0b")),
     "transparency with a wrong checksum": broken(chunk(b"tRNS", bytes(6))),
-    "iCCP without an end of its name": chunk(b"iCCP", b"xxxx"),
-    "iCCP of another method": chunk(b"iCCP", b"x\0\5" + zlib.compress(b"p")),
-    "zTXt of another method": chunk(b"zTXt", b"k\0\1abc"),
-    "zTXt that is cut": chunk(b"zTXt", b"XML:com.adobe.xmp\0\0" + zlib.compress(NOISE)[:500]),
+    "iCCP with an endless name": chunk(b"iCCP", b"xxxx"),
+    "iCCP with an unknown method": chunk(b"iCCP", b"x\0\5" + zlib.compress(b"p")),
+    "zTXt with an unknown method": chunk(b"zTXt", b"k\0\1abc"),
+    "truncated zTXt": chunk(b"zTXt", b"XML:com.adobe.xmp\0\0" + zlib.compress(NOISE)[:500]),
     "large iCCP": chunk(b"iCCP", b"x\0\0" + zlib.compress(NOISE)),
     "large zTXt": chunk(b"zTXt", b"x\0\0" + zlib.compress(NOISE)),
     "large iTXt": chunk(b"iTXt", b"x\0\1\0\0\0" + zlib.compress(NOISE)),
@@ -187,7 +187,7 @@ def test_comments_of_a_pnm_take_no_time(kind, text):
 
 
 @pytest.mark.parametrize("head", [b"P4 #", b"P6 1 #", b"P1 #", b"P0CMYK #", b"PyP #"])
-def test_endless_comment_is_no_image(head):
+def test_endless_comment_is_not_an_image(head):
     with processor_time_below(40):
         assert code(head + b"a" * 20_000_000) == "not_an_image"
 
@@ -195,7 +195,7 @@ def test_endless_comment_is_no_image(head):
 @pytest.mark.parametrize(
     "header", [b"P5 " + b"9" * 5000 + b" 1 9\n", b"P5 0 0 9\n", b"P6 2 2 0\n", b"P6 -1 2 9\n"]
 )
-def test_impossible_header_of_a_pnm_is_no_image(header):
+def test_impossible_pnm_header_is_not_an_image(header):
     assert code(header + b"\0" * 99) in ("not_an_image", "decode_failed")
 
 
@@ -227,10 +227,10 @@ def test_values_of_a_pnm_are_scaled_by_its_maximum(maximum):
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0\4CgBI" + bytes(20), "PNG for iOS"),
         (b"P7\nWIDTH 1\nHEIGHT 1\n", "PAM"),
-        (b"PF\n1 1\n-1.0\n" + bytes(12), "PFM of colours"),
+        (b"PF\n1 1\n-1.0\n" + bytes(12), "PFM with colours"),
     ],
 )
-def test_relatives_of_known_formats_are_named(data, words):
+def test_variants_of_known_formats_are_named(data, words):
     with pytest.raises(ImageError, match=words) as caught:
         load_image(data, ImageLimits())
     assert caught.value.fault.code == "unsupported_format"

@@ -1,4 +1,4 @@
-"""Images are decoded ahead of the model, in order, and none affects another."""
+"""Images are decoded ahead of the model, in order, and independently of each other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def codes(images: list[DecodedImage]) -> list[str | None]:
 
 
 class CountingReader:
-    """Notes how many items are fetched at once."""
+    """Records how many items are fetched at the same time."""
 
     def __init__(self, fetch_threads: int):
         self.fetch_threads = fetch_threads
@@ -60,7 +60,7 @@ class CountingReader:
         self._lock = threading.Lock()
 
     def __copy__(self) -> CountingReader:
-        return self  # which counts for all
+        return self  # counts for all copies
 
     @contextlib.contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:
@@ -154,7 +154,7 @@ def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch):
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL, as where memory runs"),
+        ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL, probably for lack of"),
         ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
         ("raise SystemExit(7)", "it ended with exit code 7"),
     ],
@@ -233,15 +233,15 @@ def test_small_file_of_many_pixels_takes_the_memory_of_one_image():
 
 
 @pytest.mark.slow
-def test_large_images_wait_for_each_other_and_not_in_their_time(tmp_path, monkeypatch):
+def test_large_images_wait_for_each_other_outside_their_time_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 1.2)
     large = [Item(n, "large", "x", str(tmp_path / "one")) for n in range(8)]
     assert codes(list(decode_ahead(large, ScriptedDecoder(), workers=4, total=None))) == [None] * 8
 
 
 def endless(kind: str) -> bytes:
-    """A small file of nearly as many pixels as are decoded by default."""
-    if kind == "alpha":  # which four copies of were held, with four bytes a pixel
+    """A small file with nearly as many pixels as the default limit allows."""
+    if kind == "alpha":  # four copies were in memory, with four bytes a pixel
         whole = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
         return whole[:33] + chunk(b"tRNS", b"\0\0") + whole[33:]
     return encoded(Image.new("CMYK", (9400, 9400)), "JPEG", progressive=True, quality=5)
@@ -289,7 +289,7 @@ def test_stopped_run_does_not_wait_for_an_image_being_decoded():
     assert not worker_processes()
 
 
-def test_slow_image_is_a_pause():
+def test_slow_image_yields_a_pause():
     named = [Item(0, "a", "a"), Item(1, "hang", "x")]
     images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None, pauses=True)
     assert codes([next(image for image in images if image is not None)]) == [None]
@@ -359,7 +359,7 @@ def test_items_are_read_ahead_up_to_max_bytes():
     for _ in range(5):
         next(images)
     time.sleep(0.3)
-    decoded = max_bytes // pixel_bytes  # which no longer hold the bytes of their files
+    decoded = max_bytes // pixel_bytes  # decoded images no longer hold their files' bytes
     assert 5 + 10 < taken <= 5 + decoded + 1
     images.close()
 

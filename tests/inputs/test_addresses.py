@@ -107,7 +107,7 @@ def test_names_at_an_address_are_selected(s3):
     ("name", "code", "message"),
     [
         ("s3://images/none", UsageError, "nothing at s3://images/none"),
-        ("s3://nobucket/*.png", UsageError, "nothing at the address"),
+        ("s3://nobucket/*.png", UsageError, "address does not exist"),
         ("s3://images/photos/*.gif", NoInputError, "nothing matches"),
         ("s3://images/photos/notes.txt", UsageError, "neither an image nor a manifest"),
         ("s3://images/photos/broken.parquet", UsageError, "not a readable Parquet"),

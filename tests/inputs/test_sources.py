@@ -189,7 +189,7 @@ class TestManifests:
 
     @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
     def test_drives_and_shares_of_windows_are_named(self, path, set_stdin):
-        message = "The file does not exist. The path has a drive or a share of Windows"
+        message = "The file does not exist. The path has a Windows drive or share"
         rows = [json_lines({"image": path}), parquet(image=[path]), "m.csv", "-"]
         Path("m.csv").write_text(f"image\n{path}\n")
         set_stdin(f"{path}\n".encode())
@@ -214,7 +214,7 @@ class TestManifests:
         first, *others = items(json_lines(*({"image": f"x\\{n}.jpg"} for n in ("there", "gone"))))
         assert read_file(first.path, ImageLimits()) == b"x"
         for path in (others[0].path, "d\\x.jpg", "./..\\d/x.jpg"):
-            with pytest.raises(ImageError, match="The path has backslashes, which do not"):
+            with pytest.raises(ImageError, match="The path has backslashes; use /"):
                 read_file(path, ImageLimits())
         with pytest.raises(ImageError, match=r"The file does not exist\.$"):
             read_file("d/y.jpg", ImageLimits())

@@ -1,4 +1,4 @@
-"""Tests when FlexAttention computes softcapped attention, and the fallback after an error."""
+"""FlexAttention computes softcapped attention where it can, with a fallback after an error."""
 
 import warnings
 
@@ -35,7 +35,7 @@ UNSUPPORTED = [
     raised_from(RuntimeError("backend failed"), InductorError(ValueError("lowering"), None)),
 ]
 OOM = torch.OutOfMemoryError("CUDA out of memory")
-#: Errors of the kernel, and what is raised.
+#: Errors of the kernel, and the errors that callers see.
 OTHER = [
     *((error, error) for error in (OOM, RuntimeError("CUDA error: an illegal memory access"))),
     (raised_from(InductorError(ValueError("autotuning"), None), OOM), OOM),
@@ -44,14 +44,14 @@ OTHER = [
 
 @pytest.fixture
 def heads(monkeypatch):
-    """Query, and key and value in one, for which a kernel would be compiled on a GPU."""
+    """A query, and one tensor as key and value, for which a GPU would compile a kernel."""
     monkeypatch.setattr(attention, "can_compile", lambda query: True)
     monkeypatch.setattr(attention, "FLEX_UNSUPPORTED", set())
     return normal(1, 2, 5, 16), normal(1, 2, 7, 16)
 
 
 def failing(monkeypatch, error):
-    """Have the compiled kernel raise the error; the calls are counted in the list."""
+    """Make the compiled kernel raise the error; the list counts the calls."""
     calls = []
 
     def fail(*arguments):
@@ -89,7 +89,7 @@ def test_another_head_size_is_still_tried(heads, monkeypatch):
 
 @pytest.mark.parametrize(("error", "raised"), OTHER)
 def test_other_errors_are_raised_and_disable_nothing(heads, monkeypatch, error, raised):
-    """So is OOM, also if the compiler wraps it, as it does while it tries configurations."""
+    """This includes OOM wrapped by the compiler, which happens while it tries configurations."""
     query, key = heads
     failing(monkeypatch, error)
     with pytest.raises(type(raised)) as caught:

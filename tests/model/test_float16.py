@@ -1,4 +1,4 @@
-"""PaliGemma in float16: scaled, it computes the same, and overflows at no magnitude of Gemma's."""
+"""PaliGemma in float16 with scaled activations: equal results, and no overflow at Gemma's size."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -28,8 +28,8 @@ LARGEST = torch.finfo(torch.float16).max
 
 
 def outliers(seed: int) -> PaliGemma:
-    """Random weights with the magnitudes of trained ones: hidden states of thousands, a few of a
-    hundred thousand, and products inside MLPs beyond 65,504.
+    """Random weights with trained magnitudes: hidden states of thousands, a few of a hundred
+    thousand, and products inside MLPs beyond 65,504.
     """
     model = randomised(PaliGemma(CONFIG), seed=seed, dtype=torch.float32)
     for layer in model.decoder.layers:
@@ -42,13 +42,13 @@ def outliers(seed: int) -> PaliGemma:
 
 
 def peaks(model: PaliGemma) -> list[float]:
-    """The largest hidden state of each layer, as it is without a scale."""
+    """The largest unscaled hidden state of each layer."""
     assert model.decoder.peak_L is not None
     return (model.decoder.peak_L / model.decoder.residual_scale).tolist()
 
 
 def answers(model: PaliGemma, dtype: torch.dtype) -> list[tuple[int, ...]]:
-    """The tokens of rows of images and ragged prompts, in a dtype."""
+    """The tokens of rows with images and ragged prompts, in a dtype."""
     model = deepcopy(model).to(dtype)
     if dtype == torch.float16:
         scale_for_float16(model)
@@ -65,13 +65,13 @@ def answers(model: PaliGemma, dtype: torch.dtype) -> list[tuple[int, ...]]:
 
 
 def agreeing(answers_: list[tuple[int, ...]], expected: list[tuple[int, ...]]) -> int:
-    """How many tokens come before the first different one of their row."""
+    """The number of tokens before the first difference of their row."""
     pairs = [zip(*pair, strict=True) for pair in zip(answers_, expected, strict=True)]
     return sum([*(a == b for a, b in pair), False].index(False) for pair in pairs)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_tokens_agree_with_float32_more_often_than_those_of_bfloat16(seed):
+def test_tokens_agree_with_float32_more_often_than_in_bfloat16(seed):
     model = outliers(seed)
     expected = answers(model, torch.float32)
     counts = {
@@ -96,7 +96,7 @@ def logits(model: PaliGemma) -> Tensor:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_scale_changes_no_logit(fused):
-    """In float64, with an epsilon that matters: it is scaled as well."""
+    """In float64, with an epsilon large enough to matter, which is scaled too."""
     decoder = replace(CONFIG.decoder, norm_eps=100.0)
     model = randomised(PaliGemma(replace(CONFIG, decoder=decoder)))
     expected = logits(model)
@@ -143,11 +143,11 @@ def test_float16_is_for_gpus_without_bfloat16_and_the_first_generation(monkeypat
     second = replace(CONFIG, decoder=replace(CONFIG.decoder, post_norms=True))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert choose_dtype("float16", cuda, 1, float16_problem(CONFIG)) == torch.float16
-    for device, config, text in ((cuda, second, "PaliGemma 2"), (cpu, CONFIG, "NVIDIA GPUs")):
+    for device, config, text in ((cuda, second, "PaliGemma 2"), (cpu, CONFIG, "NVIDIA GPU")):
         with pytest.raises(UsageError, match=text):
             choose_dtype("float16", device, 1, float16_problem(config))
-    with pytest.raises(UsageError, match="only for answers of PaliGemma 1"):
+    with pytest.raises(UsageError, match="only PaliGemma 1 runs in float16"):
         choose_dtype("float16", cuda, 1)  # embeddings and training
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with pytest.raises(UsageError, match="GPUs without bfloat16, and cuda has it"):
+    with pytest.raises(UsageError, match="cuda supports bfloat16"):
         choose_dtype("float16", cuda, 1, float16_problem(CONFIG))

@@ -1,4 +1,4 @@
-"""The fused model computes as the plain one: its operators, and their Triton kernels.
+"""The fused model computes the same as the plain one: its operators, and their Triton kernels.
 
 The kernels run on a GPU or, where Triton is installed, in its interpreter.
 """
@@ -47,7 +47,7 @@ def close(one: Tensor, other: Tensor, dtype: torch.dtype) -> None:
 
 
 def logits_of(model: PaliGemma, steps: int, *, fixed_shape: bool) -> Tensor:
-    """Of a ragged prefill and steps after it, in which a row leaves."""
+    """The logits of a ragged prefill and further steps; a row leaves between two steps."""
     dtype = model.projector.weight.dtype
     patch_BPD = normal(3, PATCHES, model.config.decoder.width).to(dtype)
     token_BT, is_real_BT = left_pad(PROMPTS)
@@ -98,7 +98,7 @@ def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(folder, kernel
         close(logits_of(model, 1, fixed_shape=True), expected, torch.float32)
 
 
-def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(tiny, monkeypatch):
+def test_a_decoder_with_wrong_or_missing_kernels_stays_plain(tiny, monkeypatch):
     def load() -> PaliGemma:
         check.kernel_problem.cache_clear()
         model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
@@ -202,12 +202,12 @@ def test_geglu_and_softcap(kernels, dtype):
     [
         (torch.float32, 0.0, 3, 1, 8, 256),
         (torch.bfloat16, 0.7, 2, 2, 2, 256),
-        (torch.float32, 0.7, 2, 2, 2, 1),  # slots are not split
+        (torch.float32, 0.7, 2, 2, 2, 1),  # without split slots
         (torch.bfloat16, 0.0, 2, 1, 4, 1),
     ],
 )
 def test_decode_attention(kernels, monkeypatch, dtype, cap, rows, kv_heads, groups, programs):
-    """Rows of all lengths, with padding, and slots behind the newest that hold other values."""
+    """Rows of all lengths, with padding, and later slots that hold other values."""
     monkeypatch.setattr(kernels.attention, "PROGRAMS", programs)
     size, slots = 32, 150
     qkv_BX = normal(rows, (groups + 2) * kv_heads * size, dtype=dtype)
@@ -230,7 +230,7 @@ def test_decode_attention(kernels, monkeypatch, dtype, cap, rows, kv_heads, grou
 @FLOATS
 @pytest.mark.parametrize(("heads", "kv_heads"), [(8, 1), (4, 2), (5, 5)])
 def test_rotation_into_the_cache(kernels, dtype, heads, kv_heads):
-    """New slots behind others, in a cache that has more slots; nothing else is written."""
+    """New slots after others, in a cache with more slots; nothing else is written."""
     size, slots, new = 32, 9, slice(2, 6)
     qkv_BLX = normal(2, 4, (heads + 2 * kv_heads) * size, dtype=dtype)
     angle = normal(2, 4, 1, size // 2, seed=1, dtype=torch.float32)
@@ -273,7 +273,7 @@ def test_choice(kernels, monkeypatch, dtype, programs):
 @pytest.mark.nightly
 @pytest.mark.parametrize("capability", ["80", "90"])
 def test_the_kernels_compile_for_gpus(kernels, capability):
-    """Without a GPU; each takes at most the shared memory that all GPUs have."""
+    """Without a GPU; each kernel takes at most the shared memory that all GPUs have."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.support.compile_kernels", capability]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)

@@ -46,7 +46,7 @@ SIZES = {
 def published(size="3b", **changes):
     text, _ = SIZES[size]
     text = {"model_type": "gemma2", "vocab_size": 257216, "eos_token_id": [1, 107], **text}
-    # the width stands in `projection_dim`; `hidden_size` is 2048 whatever it is
+    # the width is in `projection_dim`; `hidden_size` is 2048 whatever it is
     return paligemma_3b() | {"projection_dim": text["hidden_size"], "text_config": text | changes}
 
 
@@ -74,7 +74,7 @@ class TestConfigurations:
         scalar = 144 if size == "28b" else 256
         assert decoder.query_scale == scalar**-0.5
 
-    def test_absent_sizes_are_those_of_transformers(self):
+    def test_absent_sizes_have_transformers_defaults(self):
         values = published()
         values["text_config"] = {"model_type": "gemma2"}
         decoder, default = parse_config(values).decoder, transformers.Gemma2Config()
@@ -119,7 +119,7 @@ class TestConfigurations:
             ("use_bidirectional_attention", False),
         ],
     )
-    def test_value_out_of_range_is_refused_by_name(self, key, value):
+    def test_value_out_of_range_is_named(self, key, value):
         assert f"text_config.{key}" in refusal(**{key: value})
 
 
@@ -168,8 +168,8 @@ class TestAttention:
     @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing to compile with")
     @pytest.mark.nightly
     def test_the_compiled_kernel_computes_the_same(self, monkeypatch):
-        """With padding and in views of a cache; for one shape at a time, as PyTorch 2.13 writes C++
-        for lengths that vary, and for a mask of each query, that does not compile.
+        """With padding and in views of a cache; one shape at a time, because PyTorch 2.13 generates
+        C++ that does not compile for dynamic lengths and for a mask per query.
         """
         static = torch.compile(flex_attention, dynamic=False)
         monkeypatch.setattr(attention, "flex", lambda: static)

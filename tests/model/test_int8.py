@@ -1,4 +1,4 @@
-"""Int8: rounding of linear layers, changes of answers, and refusals."""
+"""Int8: rounding of linear layers, changed answers, and errors for unsupported devices."""
 
 import json
 
@@ -33,7 +33,7 @@ def drawn(*shape, dtype=torch.float32, seed=0):
 
 
 def whole_numbers(rows, width, *, seed=0):
-    """Integers that int8 represents exactly: each row has 126, or 127 for weights."""
+    """Integers that int8 represents exactly: each row has 126 (127 for weights)."""
     generator = torch.Generator().manual_seed(seed)
     found = torch.randint(-126, 127, (rows, width), generator=generator).float()
     found[:, 0] = 126
@@ -124,7 +124,7 @@ def test_int8_decode_linear_quantizes_decode_only():
 
 @pytest.mark.parametrize("has_tiles", [True, False])
 def test_prefill_is_not_quantized_on_a_cpu_with_amx(monkeypatch, tiny, has_tiles):
-    """In bfloat16, decode uses int8, and the weights take memory for both."""
+    """In bfloat16, decode uses int8, and both copies of the weights take memory."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
     found = []
     for quantization in ("none", "int8"):
@@ -175,7 +175,7 @@ def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     assert same < 64 or dtype == "bfloat16" or answers[0] == answers[1]
 
 
-def test_unsupported_quantization_is_refused(monkeypatch, clear_cache, tiny):
+def test_unsupported_quantization_is_an_error(monkeypatch, clear_cache, tiny):
     with pytest.raises(UsageError, match="unknown quantization 'int4'"):
         open_engine(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
 

@@ -1,4 +1,4 @@
-"""The KV cache: rows that are inserted late, moved or removed have the results of a single row."""
+"""The KV cache: rows inserted late, moved or removed give the results of a single row."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def unit_cache(max_rows: int, *, window: int | None = None, fixed_shape: bool = 
 
 
 class OperationCounter(TorchDispatchMode):
-    """Counts the operations that are no views."""
+    """Counts the operations other than views."""
 
     operations = 0
 
@@ -156,8 +156,8 @@ def test_no_more_rows_are_copied_than_are_removed():
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
-def test_rows_that_move_together_keep_what_is_theirs(fixed_shape):
-    """With a fixed shape, as on a GPU, they are copied by a few operations."""
+def test_rows_that_move_together_keep_their_values(fixed_shape):
+    """With a fixed shape, as on a GPU, a few operations copy them."""
     cache, tokens = unit_cache(40, fixed_shape=fixed_shape), torch.arange(40)
     for slots in (5, 9):
         cache.insert(20, slots)

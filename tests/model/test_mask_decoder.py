@@ -28,11 +28,11 @@ CODE_WIDTH = 24
 CODEBOOK = "_vq_vae._embedding"
 
 
-# The network as big_vision describes it, in NumPy
+# big_vision's network in NumPy
 
 
 def convolved(x_yxi, weights, name):
-    """Computed for one output pixel at a time, with zeros around the image."""
+    """Computed one output pixel at a time, with zeros around the image."""
     kernel_oiyx, bias_o = weights[f"{name}.weight"], weights[f"{name}.bias"]
     size = kernel_oiyx.shape[2]
     edge = size // 2
@@ -48,7 +48,7 @@ def doubled(x_yxi, weights, name):
     """Each pixel adds a 4 x 4 stamp around its position on an image twice as large."""
     kernel_ioyx, bias_o = weights[f"{name}.weight"], weights[f"{name}.bias"]
     height, width = x_yxi.shape[:2]
-    out = np.zeros((2 * height + 2, 2 * width + 2, len(bias_o)))  # a pixel of margin, cut below
+    out = np.zeros((2 * height + 2, 2 * width + 2, len(bias_o)))  # with a margin, removed below
     for y, x in np.ndindex(height, width):
         stamp = np.einsum("i,ioyx->yxo", x_yxi[y, x], kernel_ioyx)
         out[2 * y : 2 * y + 4, 2 * x : 2 * x + 4] += stamp
@@ -231,7 +231,7 @@ def npz(members):
 
 
 def npy_claiming(shape):
-    """A header of an array that is larger than the data."""
+    """An array's header that claims more than the data."""
     made = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(made, header)
@@ -245,7 +245,7 @@ def npy_claiming(shape):
         ([("a.txt", b"")], "has no tensor"),
     ],
 )
-def test_a_hostile_archive_is_refused_without_using_memory(tmp_path, members, message):
+def test_a_hostile_archive_is_rejected_without_using_memory(tmp_path, members, message):
     path = tmp_path / "a.npz"
     path.write_bytes(npz(members))
     tracemalloc.start()
@@ -257,7 +257,7 @@ def test_a_hostile_archive_is_refused_without_using_memory(tmp_path, members, me
     assert len(str(error.value)) < 1000
 
 
-def test_an_archive_with_an_invalid_name_is_refused(tmp_path):
+def test_an_archive_with_an_invalid_name_is_rejected(tmp_path):
     packed = npz([("decoder.8.bias.npyé", b"")]).replace("é".encode(), b"\xff\xff")
     (tmp_path / "a.npz").write_bytes(packed)
     with pytest.raises(InvalidCheckpoint, match=r"not an intact \.npz"):
@@ -286,7 +286,7 @@ def test_a_damaged_array_is_named(tmp_path, damaged):
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
-def test_a_damaged_file_is_refused_or_read_correctly(tmp_path, decoder, ending):
+def test_a_damaged_file_is_rejected_or_read_correctly(tmp_path, decoder, ending):
     path = tmp_path / "a"
     if ending == "npz":
         np.savez_compressed(path.with_suffix(".npz"), **WEIGHTS)
@@ -328,7 +328,7 @@ def answer(*objects):
 
 
 def by_pillow(grid, box, width, height):
-    """As in the evaluator: the whole image in memory."""
+    """As in the evaluator: in memory for the whole image."""
     left, top, right, bottom = map(int, (box.xmin, box.ymin, box.xmax, box.ymax))
     image = np.zeros((height, width), bool)
     if left < right and top < bottom:

@@ -1,4 +1,4 @@
-"""Packed weights give the same outputs, and the original ones are used if packing fails."""
+"""Packed weights give the same outputs; if packing fails, the original weights are used."""
 
 import os
 import platform
@@ -145,7 +145,7 @@ def test_freed_memory_is_reused_without_page_faults_unless_settings_differ(setti
     assert (kept < 10) == (not settings)
 
 
-def test_saving_a_packed_model_is_refused(tiny, tmp_path):
+def test_saving_a_packed_model_is_an_error(tiny, tmp_path):
     model = open_engine(Checkpoint("tiny", tiny), device="cpu").model
     with pytest.raises(ValueError, match=r"weight is packed"):
         save(model, tmp_path / "out", dtype=torch.float32)

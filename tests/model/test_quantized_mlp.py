@@ -1,4 +1,4 @@
-"""Launches of a step on GPUs; MLPs of 8 bits: rounding, products beside float64, refusals."""
+"""8-bit MLPs: rounding, products compared with float64, launches of a GPU step, and errors."""
 
 from pathlib import Path
 
@@ -32,8 +32,8 @@ from tests.support.tiny import PATCHES
 kernels = pytest.fixture(interpreted_kernels, scope="module")
 MOST_LAUNCHES = 260
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
-#: How values are quantized, and their largest error: relative (half of the last of three digits),
-#: and in parts of the scale.
+#: Ways to quantize, and their largest error: relative (half of the last of three digits), and
+#: as a fraction of the scale.
 QUANTIZED = {
     "rows in int8": (lambda x: quantize_per_row(x, torch.int8), 0.0, 0.5),
     "rows in float8": (lambda x: quantize_per_row(x, FLOAT8), 2**-4, 2**-10),
@@ -61,7 +61,7 @@ def test_quantized_values_are_the_nearest_for_any_values(how, numbers):
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
 
 
-def test_a_row_that_is_not_finite_stays_so():
+def test_a_row_that_is_not_finite_gives_nan():
     x = normal(4, 32, dtype=torch.float32)
     x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
     linear = QuantizedLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16())
@@ -72,8 +72,8 @@ def test_a_row_that_is_not_finite_stays_so():
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_products_are_those_of_the_restored_values(rows):
-    """Exact but for the rounding of the output, and near those of the numbers themselves."""
+def test_products_match_the_dequantized_values(rows):
+    """Exact except for the output's rounding, and close to the product of the original numbers."""
     x, weight = normal(rows, 1, 64).float(), normal(48, 64, seed=1).bfloat16()
     weight[7] *= 1e4  # a large channel does not affect the others
     quantized, scale = quantize_per_row(x, FLOAT8)
@@ -88,7 +88,7 @@ def test_products_are_those_of_the_restored_values(rows):
 
 
 def logits_of(model: PaliGemma) -> Tensor:
-    """Of a prefill, a step, a departure and a step."""
+    """The logits of a prefill, a step, a departure and a step."""
     patch_BPD = normal(3, PATCHES, model.config.decoder.width).to(model.projector.weight.dtype)
     token_BT = torch.arange(300, 312).view(3, 4)
     cache = model.kv_cache(3, fixed_shape=True)
@@ -100,7 +100,7 @@ def logits_of(model: PaliGemma) -> Tensor:
 
 @pytest.mark.parametrize("folder", ["tiny", "tiny2"])
 @torch.inference_mode()
-def test_the_fused_decoder_and_the_plain_one_quantize_alike(folder, request):
+def test_fused_and_plain_decoders_quantize_alike(folder, request):
     path: Path = request.getfixturevalue(folder)
     model = weights.load_paligemma(path, read_config(path), dtype=torch.bfloat16)
     exact = logits_of(model)
@@ -150,7 +150,7 @@ def test_a_step_of_a_3b_model_has_few_launches(generation, sampling, more):
 def test_a_prefill_of_the_first_generation_has_few_launches():
     counter = count_prefill(meta_model(1), rows=64)
     assert 0 < counter.launches.total() <= 210, counter.launches
-    assert counter.launches["pgcli::rotate"] == 17  # the last layer has one query a row
+    assert counter.launches["pgcli::rotate"] == 17  # the last layer has one query per row
 
 
 # --- kernels beside their plain versions
@@ -159,7 +159,7 @@ def test_a_prefill_of_the_first_generation_has_few_launches():
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "read twice"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_kernels_quantize_as_the_plain_operators(kernels, monkeypatch, dtype, is_held):
-    if not is_held:  # a row takes several turns
+    if not is_held:  # a row takes several iterations
         monkeypatch.setattr(kernels.activations, "MAX_COLUMNS_HELD", 16)
         monkeypatch.setattr(kernels.activations, "COLUMNS_AT_ONCE", 32)
     x, delta = normal(3, 2, 48).to(dtype), normal(3, 2, 48, seed=2).to(dtype)
@@ -196,20 +196,20 @@ def refusal(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, s
 @pytest.mark.parametrize(
     ("name", "capability", "dtype", "problem", "remedy"),
     [
-        ("fp8", (8, 0), torch.bfloat16, "capability 8.9, and cuda has 8.0", "leave it out"),
+        ("fp8", (8, 0), torch.bfloat16, "capability 8.9, but cuda has 8.0", "drop"),
         (
             "int8",
             (9, 0),
             torch.bfloat16,
-            "int8 is for CPUs, and the model would run on cuda",
-            "--quantize fp8",
+            "int8 needs a CPU, but the model runs on cuda",
+            "use --quantize fp8",
         ),
-        ("int8", (8, 6), torch.bfloat16, "int8 is for CPUs", "leave it out"),
-        ("fp8", (9, 0), torch.float32, "computes in bfloat16, and the dtype is float32", "--d"),
-        ("fp8", (9, 0), torch.bfloat16, "does not work on cuda with this PyTorch", "leave it out"),
+        ("int8", (8, 6), torch.bfloat16, "int8 needs a CPU", "drop"),
+        ("fp8", (9, 0), torch.float32, "computes in bfloat16, not in float32", "--d"),
+        ("fp8", (9, 0), torch.bfloat16, "does not work on cuda with this PyTorch", "drop"),
     ],
 )
-def test_gpus_without_such_products_are_refused(
+def test_gpus_without_8_bit_products_are_rejected(
     monkeypatch, name, capability, dtype, problem, remedy
 ):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -222,11 +222,11 @@ def test_gpus_without_such_products_are_refused(
     loader.check_quantization("fp8", CUDA, torch.bfloat16, support.SMALL)
 
 
-def test_other_devices_are_refused(capsys):
-    assert "NVIDIA GPUs" in refusal("fp8", CPU, torch.bfloat16)[0]
-    assert "for CPUs" in refusal("int8", torch.device("mps"), torch.float32)[0]
+def test_other_devices_are_rejected(capsys):
+    assert "NVIDIA GPU" in refusal("fp8", CPU, torch.bfloat16)[0]
+    assert "needs a CPU" in refusal("int8", torch.device("mps"), torch.float32)[0]
     assert main(["caption", str(EXAMPLES), "--model", "demo", "--quantize", "fp8"]) == 17
-    assert "--quantize int8, or leave it out" in capsys.readouterr().err
+    assert "--quantize int8, or drop --quantize" in capsys.readouterr().err
 
 
 def test_products_that_fail_or_are_wrong_are_found(monkeypatch):

@@ -103,7 +103,7 @@ def nested(levels: int) -> bytes:
         nested(100_000),
     ],
 )
-def test_what_is_no_row_is_none(line):
+def test_other_lines_are_not_rows(line):
     assert parse_row(line) is None
 
 
@@ -114,7 +114,7 @@ def test_rows_nest_as_deep_as_a_manifest_and_a_row_around():
     assert not lines.is_too_deep(b"[" * 200)
 
 
-def test_rows_end_where_a_line_is_not_whole(tmp_path):
+def test_rows_end_before_an_incomplete_line(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}')
     assert list(read_lines(file)) == [b'{"a":1}\n', b'{"a":2}\n', b'{"a":3}']
@@ -198,7 +198,7 @@ def test_name_or_option_chooses_the_format(name, option, expected):
         ("out.jsonl", "text"),
     ],
 )
-def test_invalid_output_name_is_refused_with_a_hint(name, option):
+def test_invalid_output_name_is_an_error_with_a_hint(name, option):
     with pytest.raises(UsageError) as refusal:
         output_format(name, option)
     assert refusal.value.hint

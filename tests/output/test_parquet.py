@@ -1,4 +1,4 @@
-"""Rows in Parquet: types that other tools read, one for each column, and values as they were."""
+"""Rows in Parquet: one type per column that other tools read, and unchanged values."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def written(path: Path, tables: Any, metadata: Any = None) -> Path:
 
 @pytest.mark.parametrize("dim", [None, 3])
 def test_embeddings_are_lists_of_one_length(tmp_path, dim):
-    """Those of lines in a state folder are text of their bytes."""
+    """In the lines of a state folder, embeddings are the text of their bytes."""
     from array import array
 
     values = array("f", [0.1, 0.2, 0.3])
@@ -68,7 +68,7 @@ def test_embeddings_are_lists_of_one_length(tmp_path, dim):
 # --- metadata
 
 
-def test_metadata_tell_what_a_file_holds(tmp_path):
+def test_metadata_describe_the_content_of_a_file(tmp_path):
     file = written(tmp_path / "a.parquet", [table_of([answer()])], part_metadata(INFO))
     assert PARQUET.part_info(file) == INFO
     assert json.loads(pq.read_schema(file).metadata[b"pgcli"]) == {"task": "ask", "seed": None}
@@ -110,7 +110,7 @@ def test_other_files_have_no_part_info(tmp_path):
 # --- kept columns
 
 
-#: Values of JSON, the type of their column, and the values that are read if they are others.
+#: JSON values, the type of their column, and the values that are read back if they differ.
 JSON_COLUMNS: list[tuple[list[Any], str, list[Any] | None]] = [
     ([1, 2, 3, 4], "int64", None),
     ([1, None, None, None, 2], "int64", None),
@@ -183,7 +183,7 @@ PROMOTED = [
 
 @pytest.mark.parametrize(("kinds", "common"), PROMOTED, ids=str)
 def test_types_of_several_results_are_promoted(tmp_path, kinds, common):
-    """As Arrow columns, and as values of rows that have several types."""
+    """In Arrow columns, and in rows with values of several types."""
     columns = [
         pa.array([None, pa.scalar(0).cast(kind) if pa.types.is_primitive(kind) else None], kind)
         for kind in kinds
@@ -214,7 +214,7 @@ def test_columns_that_a_table_lacks_are_null(tmp_path):
     assert table.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": 2, "b": "y"}]
 
 
-def test_text_of_values_that_are_no_text():
+def test_values_of_other_types_become_text():
     assert as_text([1, None, "x", [1], {"k": 1.5}]).to_pylist() == [
         "1",
         None,
@@ -272,10 +272,10 @@ def test_no_kept_value_stops_a_file(tmp_path_factory, examples):
 
 
 def test_rows_are_counted_without_reading_columns(tmp_path):
-    """The file may be of anyone: its columns may unpack to any size."""
+    """An untrusted file's columns may unpack to any size."""
     file = tmp_path / "rows.parquet"
     table = pa.table({"text": [f"{number} " * 20 for number in range(3000)]})
     pq.write_table(table, file, row_group_size=1000, compression="none")
     data = file.read_bytes()
-    file.write_bytes(data[:4] + b"\xff" * 20_000 + data[20_004:])  # pages that cannot be read
+    file.write_bytes(data[:4] + b"\xff" * 20_000 + data[20_004:])  # unreadable pages
     assert PARQUET.count(file) == 3000

@@ -1,4 +1,4 @@
-"""Rows read back from outputs of every form, complete, under way and damaged."""
+"""Rows are read back from every form of output: complete, in progress and damaged."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def write(folder: Path, name: str, count: int, run: str = "run") -> Path:
 
 
 def leave(output: Path, first: int, stop: int, shard: str = "", end: bytes = b"") -> Path:
-    """A file of lines that a command or a shard left in the state, without the kept column."""
+    """A file of lines that a command or a shard left in its state, without the kept column."""
     folder = state_folder(output) / (f"shard-{shard}-of-9/open" if shard else "open")
     folder.mkdir(parents=True, exist_ok=True)
     (state_folder(output) / "run.json").write_text(json.dumps({"run_id": "run"}))
@@ -77,7 +77,7 @@ def leave(output: Path, first: int, stop: int, shard: str = "", end: bytes = b""
 
 
 def numbers(output: Path) -> list[int]:
-    """The numbers of the rows, which are the right rows."""
+    """The numbers of the rows, after a check of the rows themselves."""
     found = []
     for number, row in indexed_rows(output):
         assert row is not None
@@ -105,7 +105,7 @@ def test_exact_rows_have_cells_of_kept_columns(tmp_path):
 
 
 def test_parts_are_read_by_their_first_rows(tmp_path):
-    """Also where another program has written one of them again; others are no parts."""
+    """Even if another program has rewritten one of them; other files are not parts."""
     output = write(tmp_path, "rows/", 12)
     with (output / part_name(1)).open("wb") as stream:
         PARQUET.write_tables(stream, [rows_table(ROWS[4:8], SCHEMA)])
@@ -116,7 +116,7 @@ def test_parts_are_read_by_their_first_rows(tmp_path):
     assert numbers(output) == [*range(4), *range(8, 12)]
 
 
-# --- outputs of runs that go on or were stopped
+# --- outputs of running and stopped runs
 
 
 def test_link_leads_to_the_rows(tmp_path):
@@ -125,7 +125,7 @@ def test_link_leads_to_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_final_form_comes_before_open_files(tmp_path, name):
+def test_the_final_form_is_read_before_open_files(tmp_path, name):
     output = write(tmp_path, name, 8)
     file = leave(output, 4, 12)
     file.write_bytes(file.read_bytes().replace(b'"a car"', b'"other"'))
@@ -181,7 +181,7 @@ def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path, name):
     assert [number for number, _ in reading] == [*range(4, 12)]
 
 
-def test_other_names_in_the_state_folder_are_no_rows(tmp_path):
+def test_other_names_in_the_state_folder_are_ignored(tmp_path):
     output = write(tmp_path, "rows.jsonl", 2)
     file = leave(output, 2, 4)
     for name in (".000000000004.jsonl.part", "4.jsonl", "000000000004-x.jsonl", "notes"):
@@ -200,7 +200,7 @@ def test_other_names_in_the_state_folder_are_no_rows(tmp_path):
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.binary(max_size=2)), max_size=5),
 )
 def test_every_saved_row_is_read_once(tmp_path_factory, name, final, files):
-    """Of a final form and any open files, which may overlap and be cut."""
+    """From a final form and any open files, which may overlap and be truncated."""
     folder = tmp_path_factory.mktemp("state")
     output = write(folder, name, final)
     for shard, (first, stop, end) in enumerate(files):
@@ -209,7 +209,7 @@ def test_every_saved_row_is_read_once(tmp_path_factory, name, final, files):
     assert numbers(output) == sorted(saved)
 
 
-# --- what cannot be read
+# --- unreadable files
 
 
 def test_damaged_rows_are_named(tmp_path):
@@ -226,11 +226,11 @@ def test_damaged_rows_are_named(tmp_path):
         (whole[: len(whole) // 2] + b"\0\0" + whole[len(whole) // 2 :] + b"{", 4),
     ):
         output.write_bytes(content)
-        with pytest.raises(UsageError, match=f"row {row} is not a result row: it is cut or dam"):
+        with pytest.raises(UsageError, match=f"row {row} is not a result row: it is truncated"):
             list(read_results(output))
 
 
-def test_rows_without_a_column_are_refused(tmp_path):
+def test_rows_without_a_column_are_an_error(tmp_path):
     row = dict(ROWS[0])
     del row["boxes"], row["error"]
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
@@ -243,7 +243,7 @@ def test_rows_without_a_column_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("levels", [130, 500])
-def test_columns_nested_too_deeply_are_refused(tmp_path, levels):
+def test_columns_nested_too_deeply_are_an_error(tmp_path, levels):
     kind = pa.int8()
     for _ in range(levels):
         kind = pa.list_(kind)
@@ -254,13 +254,13 @@ def test_columns_nested_too_deeply_are_refused(tmp_path, levels):
         list(read_results(tmp_path / "rows.parquet"))
 
 
-def test_what_has_no_rows_is_refused(tmp_path):
+def test_paths_without_rows_are_errors(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo.jsonl")
     (tmp_path / "text.parquet").write_text("text")
     for name, reason in (
         ("none.jsonl", "does not exist"),
-        ("folder", "is a folder without rows"),
+        ("folder", "has no result files"),
         ("fifo.jsonl", "is not a regular file"),
         ("text.parquet", "cannot be read"),
         ("x" * 248 + ".jsonl", "too long"),
@@ -270,8 +270,8 @@ def test_what_has_no_rows_is_refused(tmp_path):
         assert refusal.value.hint
 
 
-def test_damaged_bytes_are_rows_or_a_refusal(tmp_path):
-    """At any byte of a file of any form; nothing else is raised."""
+def test_damaged_bytes_are_rows_or_an_error(tmp_path):
+    """Truncated or changed at any byte of any form; nothing else is raised."""
     change = random.Random(5)
     for name in FORMS:
         output = write(tmp_path, name, 6)
@@ -299,7 +299,7 @@ def test_names_of_state_folders_are_beside_outputs(tmp_path, monkeypatch):
 
 
 def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path):
-    """Every listing of the folder meets a later state of it."""
+    """Every listing of the folder sees a later state of the run."""
     output = tmp_path / "rows/"
     output.mkdir()
     steps = iter(range(3))
@@ -328,22 +328,22 @@ def parquet_rows(file: Path, answers: pa.Array, **options: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["dictionary", "text", "plain", "groups"])
 @pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_few_bytes_that_unpack_to_gigabytes_are_refused(tmp_path, monkeypatch, kind, exact):
-    """A quarter of the real sizes: texts of 4 MiB, and memory for 64 of them."""
+def test_few_bytes_that_unpack_to_gigabytes_are_an_error(tmp_path, monkeypatch, kind, exact):
+    """At a quarter of the real sizes: texts of 4 MiB, and memory for 64 of them."""
     monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**28)
     texts = pa.array(["z" * 2**22])
     answers = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), texts)
     file = tmp_path / "rows.parquet"
     options: dict[str, Any] = {"compression": "zstd"}
     if kind == "text":
-        options["store_schema"] = False  # so the column is read as texts
+        options["store_schema"] = False  # so that the column is read as text
     elif kind == "plain":
         answers, options["use_dictionary"] = pa.array(["z" * 2**22] * 80), False
     elif kind == "groups":
-        options["row_group_size"] = 20  # none of which has too much
+        options["row_group_size"] = 20  # each small enough
     parquet_rows(file, answers, **options)
     assert file.stat().st_size < 2**18
-    with pytest.raises(UsageError, match=r"rows.parquet unpacks to far more than") as no:
+    with pytest.raises(UsageError, match=r"rows.parquet unpacks to suspiciously many bytes") as no:
         for _ in read_results(file, exact=exact):
             pass
     assert "use_dictionary=False" in no.value.hint
@@ -352,7 +352,7 @@ def test_few_bytes_that_unpack_to_gigabytes_are_refused(tmp_path, monkeypatch, k
 @pytest.mark.parametrize("group", [20, 1000])
 @pytest.mark.parametrize("exact", [False, True])
 def test_large_rows_are_read(tmp_path, monkeypatch, group, exact):
-    """A few at a time: here 1,000 rows of 200 kB, and memory for a third of them."""
+    """A few at a time: here 1,000 rows of 200 kB, with memory for a third of them."""
     monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**26)
     monkeypatch.setattr(pgcli.output.parquet, "BATCH_BYTES", 2**23)
     answers = pa.array([random.Random(n).randbytes(10**5).hex() for n in range(1000)])

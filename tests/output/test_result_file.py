@@ -1,4 +1,4 @@
-"""Result files written at once: whole or not at all, with columns in their own types."""
+"""Result files are complete or absent, with columns in their own types."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ def target(request, tmp_path) -> Path:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, read by other libraries."""
+    """The rows of a file, as other libraries read them."""
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows
@@ -54,7 +54,7 @@ def write(target: Path, answers: list[Answer], **columns: Any) -> Path:
 
 
 def plain(each: Answer) -> dict[str, Any]:
-    """The row of an answer according to the contract."""
+    """An answer's row according to the contract."""
     row = {name: value for name, value in asdict(each).items() if name in COLUMNS}
     return row | {"boxes": list(row["boxes"])} | dict(each.kept)
 
@@ -63,10 +63,8 @@ def plain(each: Answer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
-    tmp_path, monkeypatch, batch
-):
-    """Of rows of two files in turns, as `merge` has them, in one table or in several."""
+def test_mixed_results_become_text_without_a_common_type(tmp_path, monkeypatch, batch):
+    """For alternating rows of two files, as `merge` writes them, in one or several tables."""
     monkeypatch.setattr(tables, "TABLE_ROWS", batch)
     columns = {
         "at": pa.array([10**12, None], pa.int64()).view(pa.timestamp("ms", "UTC")),
@@ -98,7 +96,7 @@ def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
     assert table["note"].to_pylist() == ["n", "m", None, None]
 
 
-def test_value_that_its_column_cannot_hold_is_named(tmp_path):
+def test_value_that_does_not_fit_its_column_is_named(tmp_path):
     row = RowSchema().row(answer()) | {"width": "wide"}
     with pytest.raises(UsageError, match="does not fit the columns of a table"):
         write_result_file(result_target(str(tmp_path / "a.parquet")), lambda: [row], RowSchema())
@@ -171,7 +169,7 @@ def test_common_libraries_read_the_rows(target, library):
 # --- files
 
 
-def test_file_of_no_rows_has_its_columns(target):
+def test_file_without_rows_has_its_columns(target):
     assert write_result_file(result_target(str(target)), list, RowSchema(keep=("a",))) == 0
     assert rows_of(target) == list(read_results(target)) == []
     assert [file.name for file in target.parent.iterdir()] == [target.name]
@@ -181,7 +179,7 @@ def test_file_of_no_rows_has_its_columns(target):
 
 def test_existing_file_is_replaced_only_with_overwrite(target):
     target.write_text("old")
-    for rows in (list, lambda: pytest.fail("they were read")):
+    for rows in (list, lambda: pytest.fail("rows are read")):
         with pytest.raises(OutputExists) as refusal:
             write_result_file(result_target(str(target)), rows, RowSchema())
         assert "--overwrite" in refusal.value.hint
@@ -232,7 +230,7 @@ def test_failure_leaves_no_file(target, monkeypatch):
     assert list(target.parent.iterdir()) == []
 
 
-def test_names_that_cannot_be_written_are_refused(tmp_path):
+def test_names_that_cannot_be_written_are_errors(tmp_path):
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "folder.jsonl" / "file").touch()
     run = tmp_path / "run.jsonl"

@@ -1,4 +1,4 @@
-"""The five tests that carry the design, the fifth (a bad image) in test_end_to_end.py."""
+"""The five central tests of the design; the fifth (a bad image) is in test_end_to_end.py."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ STEPS = 8
 
 @pytest.fixture(params=["tiny", "tiny2"])
 def model(request, device) -> PaliGemma:
-    """Each generation; the second has softcaps and a window shorter than any prefix."""
+    """Both generations; the second has softcaps and a window shorter than any prefix."""
     folder: Path = request.getfixturevalue(request.param)
     return weights.load_paligemma(folder, read_config(folder), dtype=torch.float64, device=device)
 
@@ -84,7 +84,7 @@ def test_cached_decode_equals_a_full_pass(model, patch_BPD):
 
 
 def test_finished_rows_do_not_affect_other_rows(model, patch_BPD):
-    """Whichever token is made the stop token, each row is cut there and no row changes."""
+    """Each row stops at any token that is made the stop token, and no other row changes."""
     endless = answer(model, patch_BPD, PROMPTS)
     for stop in {token for tokens in endless for token in tokens}:
         rows = run_together(model, patch_BPD, PROMPTS, vocabulary_of(model, stop), STEPS)
@@ -95,7 +95,7 @@ def test_finished_rows_do_not_affect_other_rows(model, patch_BPD):
 
 
 def test_decode_step_processes_one_token_per_row(model, patch_BPD, monkeypatch):
-    """Prefill computes logits for the last position only: a row of logits is one mebibyte."""
+    """Prefill computes logits only for the last position: a row of logits takes a mebibyte."""
     monkeypatch.setattr("pgcli.engine.model_runner.step_recorder", lambda model: None)
     read, scored, logits = [], [], model.decoder.logits
     layer = model.decoder.layers[0]
@@ -109,7 +109,7 @@ def test_decode_step_processes_one_token_per_row(model, patch_BPD, monkeypatch):
 
 
 def logits_of(model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor) -> Tensor:
-    """The prefill's logits and those of two steps after it."""
+    """The logits of the prefill and of two steps after it."""
     cache = model.kv_cache(len(token_BT))
     found = [model.prefill(patch_BPD, token_BT, is_real_BT, cache)]
     for token in (300, 301):
@@ -120,7 +120,7 @@ def logits_of(model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT:
 def make_masks(
     is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
 ) -> AttentionMasks:
-    """The masks of layers without and with a sliding window, which applies to answers only."""
+    """The masks of layers without and with a sliding window, which limits only answers."""
     full = prefix_lm_mask(is_real_BS, is_prefix_BS)
     if window is None:
         return AttentionMasks(full, full)

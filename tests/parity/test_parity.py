@@ -1,6 +1,6 @@
 """The same random weights in transformers give the same numbers, tokens and text.
 
-transformers gets `token_type_ids` of zeros; without them, its prompts are causal.
+transformers gets `token_type_ids` of zeros; without them, it attends to prompts causally.
 """
 
 import numpy as np
@@ -40,20 +40,20 @@ PROMPTS = [
 ]
 STEPS = 12
 TIE = 1e-4
-EXACT = {"rtol": 0, "atol": 3e-5}  # of logits that vary by 0.14, summed in another order
+EXACT = {"rtol": 0, "atol": 3e-5}  # logits vary by 0.14, and sums have another order
 
 
 @pytest.fixture(autouse=True)
 def exact_convolutions():
-    """Turns off TF32 in the patch convolution of transformers."""
+    """Turns off TF32 in transformers' patch convolution."""
     with torch.backends.cudnn.flags(allow_tf32=False):
         yield
 
 
 def pair(folder, device="cpu", dtype=torch.float32, *, options=None, packed=True, **layout):
-    """A random model of transformers, and this package's model loaded from its files.
+    """transformers' random model, and pgcli's model loaded from its files.
 
-    If `packed`, the weights are packed as for a run, where device and dtype allow it.
+    With `packed`, weights are packed as in a run, if the device and the dtype support it.
     """
     own_head = layout.pop("own_head", False)
     hf_model = reference(VOCABULARY, **layout)
@@ -75,7 +75,7 @@ def pixels(rows, *, seed=3):
 
 
 def hf_inputs(prompts, pixels_BCRR, device, patches=PATCHES):
-    """Left-padded as transformers' processor does it: padding, image, prompt."""
+    """Left-padded as by transformers' processor: padding, image, prompt."""
     rows = [[IMAGE] * patches + list(prompt) for prompt in prompts]
     token_BS, is_real_BS = left_pad(rows)
     if is_real_BS is None:
@@ -111,7 +111,7 @@ def pgcli_answers(model, pixels_BCRR, prompts, steps=STEPS):
 
 
 def assert_same_but_for_ties(ids, expected, hf_logits, image=IMAGE):
-    """Where tokens differ, the two highest logits of transformers differ by less than 1e-4."""
+    """Tokens may differ only if transformers' two highest logits differ by less than 1e-4."""
     for row, (mine, other) in enumerate(zip(ids, expected, strict=True)):
         for step, token in enumerate(mine):
             if token != other[step]:
@@ -154,7 +154,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_image_features_equal_transformers(tmp_path, device, seed):
-    """In float64, where rounding hides no difference of the computation."""
+    """In float64, so that rounding hides no difference."""
     hf_model, model = pair(tmp_path, device, torch.float64, seed=seed)
     pixels_BCRR = pixels(3, seed=seed).to(device, torch.float64)
     vision = hf_model.model.vision_tower(pixels_BCRR).last_hidden_state
@@ -200,7 +200,7 @@ def test_logits_and_tokens_equal_transformers(tmp_path, device, layout, packed):
 @pytest.mark.parametrize("resolution", [28, 98])
 @pytest.mark.parametrize("generation", [1, 2])
 def test_any_resolution_equals_transformers(tmp_path, generation, resolution):
-    """4 and 49 image tokens here, 16 in every other test; as many as the config's sizes make."""
+    """4 and 49 image tokens here, 16 in every other test, as the config's sizes say."""
     hf_model, model = pair(tmp_path, generation=generation, resolution=resolution)
     patches = (resolution // 14) ** 2
     assert model.config.image_tokens == patches
@@ -240,7 +240,7 @@ def test_bfloat16_rounding_matches_transformers(tmp_path, device, seed):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_norms_angles_and_embeddings_equal_bitwise(dtype):
-    """Norms and angles are float32 in every dtype; the embedding's factor is rounded first."""
+    """Norms and angles are float32 for every dtype; the embedding's factor is rounded first."""
     torch.manual_seed(0)
     sizes = {"head_dim": 64, "hidden_size": 48, "num_attention_heads": 2, "vocab_size": 20}
     hf_config = transformers.GemmaConfig(**sizes, num_key_value_heads=1)
@@ -278,7 +278,7 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def image_files(tmp_path_factory):
-    """Files of several formats, sizes and shapes; as many as fill a batch of 64 with questions."""
+    """Files of several formats, sizes and shapes, enough to fill a batch of 64 with questions."""
     folder = tmp_path_factory.mktemp("image_files")
     random = np.random.default_rng(5)
     found = []
@@ -293,9 +293,9 @@ def image_files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_transformers(tiny, image_files):
-    """What PaliGemmaProcessor and generate make of every image and question, in one batch."""
+    """The output of PaliGemmaProcessor and generate for every image and question, in one batch."""
     processor = transformers.PaliGemmaProcessor(
-        # where torchvision is installed, transformers would resize with it, and round elsewhere
+        # if torchvision is installed, transformers would resize with it, which rounds differently
         transformers.AutoImageProcessor.from_pretrained(tiny, backend="pil"),
         transformers.AutoTokenizer.from_pretrained(tiny),
     )

@@ -1,4 +1,4 @@
-"""Sampling: what transformers keeps of each distribution, greedy, and draws of each row alone."""
+"""Sampling keeps the same tokens as transformers, can be greedy, and draws each row separately."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.support.sequences import make_sequences, next_tokens, run_together, v
 from tests.support.tiny import PATCHES
 
 DRAWS = 100_000
-#: Not sorted, as those of a model.
+#: Unsorted, like a model's.
 PROBABILITY = torch.tensor([0.1, 0.05, 0.5, 0.1, 0.2, 0.05])
 
 
@@ -49,7 +49,7 @@ def chosen(logits_BV: Tensor, sampling: SamplingParams, keys: list[str]) -> list
 def test_chunked_logsumexp_equals_the_unchunked_one(monkeypatch, dtype, columns):
     monkeypatch.setattr(sampler, "LOGSUMEXP_CHUNK", columns)
     logits_BV = (torch.randn(5, 100, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
-    logits_BV[1, :60] = -torch.inf  # whole parts without a valid token
+    logits_BV[1, :60] = -torch.inf  # whole chunks without a valid token
     found = logsumexp(logits_BV)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, logits_BV.float().logsumexp(-1), rtol=1e-6, atol=1e-6)
@@ -118,8 +118,8 @@ def test_top_p_keeps_tokens_until_their_mass_reaches_p(top_p, expected):
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 @pytest.mark.parametrize("size", [40, 40 * NEIGHBOURS, 40 * NEIGHBOURS + 1, 9000])
-def test_the_first_tokens_are_those_of_a_stable_sort(size, count):
-    """Of equal logits too, also where many are equal or none is finite."""
+def test_the_first_tokens_equal_a_stable_sort(size, count):
+    """Also with many equal logits, or only infinite ones."""
     logits_BV = (normal(5, size) * 2).bfloat16()  # many are equal
     logits_BV[0] = 0
     logits_BV[1, ::2] = -torch.inf
@@ -131,8 +131,8 @@ def test_the_first_tokens_are_those_of_a_stable_sort(size, count):
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (4, 1.0), (0, 0.8), (5, 0.6), (1, 0.9)])
-def test_shares_are_those_of_transformers(temperature, top_k, top_p):
-    """Its warpers in the order of `generate`: temperature, top-k, and top-p of what is left."""
+def test_shares_equal_transformers(temperature, top_k, top_p):
+    """Its warpers in the order of `generate`: temperature, top-k, then top-p of the rest."""
     logits_BV = normal(1, 9, dtype=torch.float32) * 2
     expected_BV = TemperatureLogitsWarper(temperature)(None, logits_BV)
     if top_k:
@@ -145,14 +145,14 @@ def test_shares_are_those_of_transformers(temperature, top_k, top_p):
 
 @pytest.mark.parametrize("temperature", [1e18, 1e39, float("inf")])
 def test_at_an_extreme_temperature_all_tokens_are_equally_likely(temperature):
-    """But for the tokens that are masked."""
+    """Except for masked tokens."""
     probability = torch.cat([PROBABILITY, torch.zeros(1)])
     found = shares(probability, SamplingParams(temperature))
     assert found == pytest.approx([*[1 / 6] * 6, 0], abs=1e-4)
 
 
 def test_probability_ignores_temperature_and_filters():
-    """The probability of a token is that of the unscaled, unfiltered logits."""
+    """A token's probability comes from the unscaled, unfiltered logits."""
     sampling = SamplingParams(temperature=3, top_p=0.9, top_k=4)
     sequences = make_sequences([[2]] * 20, 1, sampling)
     logits_BV, vocabulary = PROBABILITY.log().expand(20, -1) + 5, OutputVocabulary(6, 10**9, ())

@@ -1,4 +1,4 @@
-"""Two towers and classifiers compared with transformers, on random weights of its layouts."""
+"""Two towers and classifiers, compared with transformers on random weights in its layouts."""
 
 import json
 from dataclasses import replace
@@ -61,7 +61,7 @@ def compare(reference: Any, model: TwoTowers, image: dict[str, int], eos: int | 
 
 
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
-def test_embeddings_are_those_of_transformers(tmp_path, kind):
+def test_tower_embeddings_equal_transformers(tmp_path, kind):
     eos = 55 if kind == "clip" else None
     reference = towers.reference(kind, **({"eos_token_id": eos} if eos else {}))
     compare(reference, loaded(reference, tmp_path), TINY_IMAGE, eos)
@@ -69,7 +69,7 @@ def test_embeddings_are_those_of_transformers(tmp_path, kind):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
-def test_embeddings_of_base_size_are_those_of_transformers(tmp_path, kind):
+def test_base_size_embeddings_equal_transformers(tmp_path, kind):
     reference = towers.reference(kind, sizes=BASE, image=BASE_IMAGE)
     compare(reference, loaded(reference, tmp_path), BASE_IMAGE, 59 if kind == "clip" else None)
 
@@ -88,7 +88,7 @@ def test_exact_gelu_of_clip_is_followed(tmp_path):
 
 
 def test_both_generations_of_vit_names_are_read(tmp_path):
-    """transformers 5 has other names in memory than in the files that it writes."""
+    """transformers 5 uses other names in memory than in the files that it writes."""
     reference = towers.reference("vit")
     old = loaded(reference, tmp_path)
     assert any(name.startswith("vit.layers.") for name in reference.state_dict())
@@ -102,7 +102,7 @@ def test_both_generations_of_vit_names_are_read(tmp_path):
 
 
 def outputs(reference: Any, kind: str) -> Tensor:
-    """What transformers' model computes of seeded images and texts."""
+    """The outputs of transformers' model for seeded images and texts."""
     torch.manual_seed(7)
     images, tokens = pixels(3, TINY_IMAGE), texts(3, 55)
     if kind in ("siglip", "clip"):
@@ -123,12 +123,12 @@ def test_saved_models_are_loaded_by_transformers_and_here(tmp_path, kind):
     assert again.config == model.config
     assert all(map(torch.equal, again.parameters(), model.parameters()))
     theirs, info = type(reference).from_pretrained(tmp_path / "saved", output_loading_info=True)
-    assert not any(info.values()), info  # every tensor that it has is saved, and no other
+    assert not any(info.values()), info  # exactly its tensors are saved
     assert_close(outputs(theirs.eval(), kind), outputs(reference, kind))
     assert theirs.config.id2label == reference.config.id2label
 
 
-def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path):
+def test_weights_are_saved_in_the_requested_dtype(tmp_path):
     model = loaded(towers.reference("siglip"), tmp_path / "stored")
     save_encoder(model, tmp_path / "saved", dtype=torch.bfloat16)
     tensors = load_file(tmp_path / "saved" / "model.safetensors")

@@ -175,7 +175,7 @@ def test_paths_that_are_no_vectors_are_refused(tmp_path):
     (tmp_path / "v.csv").write_text("id,embedding\n")
     (tmp_path / "begun.parquet.pgcli").mkdir()
     for name, message in (
-        ("empty", "a folder without rows"),
+        ("empty", "has no result files"),
         ("v.csv", "cannot be read: JSON parse error"),
         ("none.parquet", "does not exist"),
         ("begun.parquet", "its run is not finished"),

@@ -1,4 +1,4 @@
-"""Files that a user names are opened only if they are regular files, and where they have to be."""
+"""Files that a user names are opened only if they are regular, and in an allowed folder."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.support.time_limits import ends_soon
 
 @pytest.fixture(params=["linux", "no /proc"])
 def system(request, monkeypatch) -> None:
-    """What systems other than Linux lack."""
+    """Features that systems other than Linux lack."""
     if request.param != "linux":
         monkeypatch.setattr(Path, "readlink", missing)
 

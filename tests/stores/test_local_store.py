@@ -1,4 +1,4 @@
-"""A local folder: its files are whole or absent, and nothing but a regular file is ever opened."""
+"""A local folder: files are complete or absent, and only regular files are opened."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from tests.support.time_limits import ends_soon
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["run.json", "open/000.jsonl"]
-#: Every way to touch a file by its name.
+#: Every way to access a file by its name.
 USES: dict[str, Callable[[LocalStore, str], Any]] = {
     "read": lambda store, name: store.read(name),
     "create": lambda store, name: store.create(name, b"new"),
@@ -41,7 +41,7 @@ def store(tmp_path) -> Iterator[LocalStore]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of everything in the folder, also of what is hidden."""
+    """The names of everything in the folder, including hidden files."""
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -75,7 +75,7 @@ STRANGERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", STRANGERS)
 @pytest.mark.parametrize("use", USES)
-def test_what_is_no_file_is_refused_by_name(store, tmp_path, use, kind, name):
+def test_a_name_that_is_not_a_file_is_an_error(store, tmp_path, use, kind, name):
     path = store.path / name
     path.parent.mkdir(exist_ok=True)
     STRANGERS[kind](path)
@@ -129,7 +129,7 @@ def test_file_that_becomes_a_link_between_two_calls_is_not_followed(store, tmp_p
     (store.path / "log.txt").write_bytes(b"")
     monkeypatch.setattr(files, "is_regular", is_regular)
     monkeypatch.setattr(local, "is_regular", swap)
-    store.replace("log.txt", b"new")  # takes the place of the link, not of what it leads to
+    store.replace("log.txt", b"new")  # replaces the link, not its target
     assert victim.read_bytes() == b"precious"
 
 
@@ -151,7 +151,7 @@ def test_file_that_becomes_a_fifo_between_two_calls_is_not_used(store, monkeypat
         (store.path / "log.txt").touch()
 
 
-def test_folder_may_be_a_link_only_where_that_is_said(tmp_path):
+def test_folder_may_be_a_link_only_with_follow(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "mine").touch()
     (tmp_path / "state").symlink_to("docs")
@@ -171,8 +171,8 @@ def test_folder_may_be_a_link_only_where_that_is_said(tmp_path):
     assert (tmp_path / "none" / "deeper").is_dir()
 
 
-def test_folder_that_is_swapped_for_a_link_is_not_left(store, tmp_path):
-    """What was opened stays open: a link in the place of the folder later changes nothing."""
+def test_folder_swapped_for_a_link_stays_in_use(store, tmp_path):
+    """The open folder is used: a link that replaces it later has no effect."""
     store.replace("a", b"1")
     victims = tmp_path / "victims"
     victims.mkdir()
@@ -195,7 +195,7 @@ for number in range(200):
 """
 
 
-def test_of_several_processes_one_creates_a_file(tmp_path):
+def test_one_of_several_processes_creates_a_file(tmp_path):
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", CREATE, str(tmp_path / "state"), letter],
@@ -225,7 +225,7 @@ def test_temporary_files_of_killed_processes_are_removed_and_no_others(store, tm
     kept = {".hidden.part", temporary_name("a.jsonl"), temporary_name("a.jsonl.b")}
     for name in [*kept, *(temporary_name("xa.jsonl") for _ in range(2))]:
         (store.path / name).touch()
-    link = store.path / temporary_name("xa.jsonl")  # this program makes no link
+    link = store.path / temporary_name("xa.jsonl")  # pgcli makes no links
     link.symlink_to(tmp_path / "victim")
     store.remove_abandoned(is_own="xa.jsonl".__eq__)
     assert {*names_in(store.path)} == {*kept, link.name}
@@ -258,7 +258,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-def test_each_failing_call_is_an_error_that_leaves_whole_files(tmp_path, problem, monkeypatch):
+def test_each_failing_call_is_an_error_and_leaves_complete_files(tmp_path, problem, monkeypatch):
     def use(folder: Path) -> None:
         store = LocalStore(folder, create=True)
         with store.lock("lock", timeout_seconds=0):
@@ -306,8 +306,8 @@ def test_full_disk_leaves_the_earlier_file(store):
     assert names_in(store.path) == ["run.json"]
 
 
-def test_interrupted_close_is_no_error(store, monkeypatch):
-    """Linux has closed the file then."""
+def test_interrupted_close_is_not_an_error(store, monkeypatch):
+    """Linux has closed the file by then."""
     real, interrupted = os.close, list[int]()
 
     def close(descriptor: int) -> None:
@@ -332,7 +332,7 @@ def test_appended_file_is_at_its_end(store):
     assert store.read("open/000.jsonl") == b"abcabc"
 
 
-def test_exclusive_lock_is_alone_and_shared_ones_are_not(store):
+def test_exclusive_locks_exclude_and_shared_locks_do_not(store):
     other = LocalStore(store.path)
     with store.lock("lock"):
         for shared in (True, False):
@@ -366,7 +366,7 @@ def test_exclusive_lock_is_seen(store, monkeypatch):
     assert store.is_locked("lock") is None
 
 
-def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(store):
+def test_lock_of_a_removed_folder_moves_to_the_new_one(store):
     store.remove_folders()
     assert not store.path.exists()
     with store.lock("lock"):
@@ -390,7 +390,7 @@ def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(store):
         assert names_in(store.path) == ["lock"]
 
 
-def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(store, monkeypatch):
+def test_lock_of_a_file_removed_meanwhile_moves_to_the_new_one(store, monkeypatch):
     flock, removed = local.fcntl.flock, list[Path]()
 
     def remove(descriptor: int, operation: int) -> None:
@@ -440,7 +440,7 @@ def test_descriptors_are_closed(tmp_path):
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_file_of_any_path_is_published_as_a_whole(tmp_path):
+def test_file_at_any_path_is_published_complete(tmp_path):
     file = tmp_path / "x.json"
     for replace, text in ((False, "first"), (True, "second")):
         with published(file, replace=replace) as path:
@@ -457,12 +457,12 @@ def test_file_of_any_path_is_published_as_a_whole(tmp_path):
     assert len(os.fsencode(temporary_name("é" * 127))) < 255
 
 
-def test_file_is_created_once_where_there_are_no_hard_links(store, tmp_path, monkeypatch):
+def test_file_is_created_once_without_hard_links(store, tmp_path, monkeypatch):
     def link(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", link)
-    monkeypatch.setattr(local, "is_regular", lambda *_: False)  # it is created just then
+    monkeypatch.setattr(local, "is_regular", lambda *_: False)  # the file appears after the check
     assert store.create("a", b"1")
     assert not store.create("a", b"2")
     assert (store.read("a"), names_in(store.path)) == (b"1", ["a"])

@@ -1,4 +1,4 @@
-"""Files in S3, Google Cloud Storage, Azure and the Hub are those of a local folder."""
+"""Files in S3, Google Cloud Storage, Azure and the Hub read like those in a local folder."""
 
 import io
 import socket
@@ -22,7 +22,7 @@ from tests.support.time_limits import ends_soon
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch) -> None:
-    """Pauses of hundredths of a second between tries, for a second."""
+    """Pauses of hundredths of a second between tries, for at most a second."""
     monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
@@ -61,7 +61,7 @@ def store(request) -> Iterator[StoreLocation]:
 
 @pytest.fixture
 def base(store, monkeypatch) -> str:
-    """The address of the files, which this process reads."""
+    """The address of the files, with this process set up to read them."""
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
     if store.base.startswith("hf:"):
@@ -120,7 +120,7 @@ def test_tables_and_archives_are_seekable_streams(base):
 
 @contextmanager
 def s3_of(kind: type[S3], files: Files) -> Iterator[None]:
-    """An S3 server of a kind, which this process reads."""
+    """An S3 server of a kind, with this process set up to read it."""
     with serve(kind, files) as endpoint, pytest.MonkeyPatch.context() as patch:
         for name, value in locate_store("s3", endpoint).environment.items():
             patch.setenv(name, value)
@@ -128,7 +128,7 @@ def s3_of(kind: type[S3], files: Files) -> Iterator[None]:
 
 
 def refusing(status: int) -> type[S3]:
-    """A kind of S3 server that answers with this status."""
+    """A kind of S3 server that always answers with this status."""
 
     class Refusing(S3):
         def answer(self, path: str, query: Any) -> None:
@@ -145,13 +145,13 @@ def fault_of(read: Callable[[str], Any], url: str) -> Fault:
 
 @pytest.fixture
 def s3() -> Iterator[Files]:
-    """The files of an S3 server that this process reads."""
+    """The files of an S3 server, with this process set up to read them."""
     files = {f"images/{name}": data for name, data in FILES.items()}
     with s3_of(S3, files):
         yield files
 
 
-def test_object_that_stands_for_the_folder_is_left_out(s3):
+def test_object_of_the_folder_itself_is_skipped(s3):
     s3.clear()
     s3 |= {"images/photos": b"", "images/photos/a/b.png": PNG, "images/photos/empty.png": b""}
     entries = list(Reader().entries("s3://images/photos"))
@@ -160,7 +160,7 @@ def test_object_that_stands_for_the_folder_is_left_out(s3):
 
 
 def test_listing_is_a_stream_of_pages():
-    """The first names are there before the store has sent the others."""
+    """The first names arrive before the store has sent the others."""
     release, asked = threading.Event(), list[str]()
 
     class Paged(S3):
@@ -209,7 +209,7 @@ def test_store_error_has_the_code_of_its_status(status, code):
 
 
 def test_key_that_looks_like_a_status_is_not_one(s3):
-    """Errors are classified by type and status, never by a text that holds the key."""
+    """Errors are classified by type and status, never by a text that contains the key."""
     keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
     keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
     for key in keys:
@@ -235,7 +235,7 @@ def test_aws_profile_keys_are_read_from_the_credentials_file(monkeypatch, tmp_pa
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.delenv("AWS_PROFILE")
     assert profile_keys() == {}
-    file.write_bytes(b"\xff no ini")
+    file.write_bytes(b"\xff not an ini file")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     assert profile_keys() == {}
 
@@ -257,7 +257,7 @@ def test_stalled_store_times_out(monkeypatch):
 
 @pytest.fixture
 def silent(monkeypatch) -> Iterator[None]:
-    """An S3 server that accepts connections and answers nothing."""
+    """An S3 server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         keys = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
@@ -287,4 +287,4 @@ def test_stop_ends_the_wait_for_a_store(silent):
         for thread in threads:
             thread.join()
     assert len(faults) == 4
-    assert set(faults) == {"The run ended while the address was read."}
+    assert set(faults) == {"The run ended while reading the address."}

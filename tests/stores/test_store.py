@@ -1,4 +1,4 @@
-"""The contract of a store, on this machine and in an object store alike."""
+"""The contract of a store, the same for this machine and an object store."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ from tests.support.writable_stores import (
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch) -> None:
-    """Pauses of hundredths of a second between tries, for a second."""
+    """Pauses of hundredths of a second between tries, for at most a second."""
     monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
@@ -48,7 +48,7 @@ def listed(store: Store, prefix: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file_is_what_was_written_last(store, name):
+def test_file_has_the_content_written_last(store, name):
     assert store.read(name) is None
     assert store.create(name, b"first")
     assert not store.create(name, b"second")
@@ -70,7 +70,7 @@ def test_end_of_a_file_is_read(store):
     assert store.read("none", last=3) is None
 
 
-def test_listing_is_of_one_folder_and_of_what_begins_so(store):
+def test_listing_is_of_one_folder_and_prefix(store):
     for name in (*NAMES, "open/10", "part-1/deep", "openx"):
         store.create(name, name.encode())
     assert listed(store) == ["openx", "part-000000.parquet", "run.json"]
@@ -100,7 +100,7 @@ def test_many_files_are_listed_while_others_are_read_and_deleted(store, monkeypa
 
 
 @pytest.mark.parametrize("store", ["local", "s3"], indirect=True)
-def test_of_several_threads_one_creates_a_file(store):
+def test_one_of_several_threads_creates_a_file(store):
     for number in range(20):
         with ThreadPoolExecutor(4) as pool:
             contents = [bytes([k]) * 1000 for k in range(4)]
@@ -127,8 +127,8 @@ def test_only_the_current_version_is_replaced(store):
     assert store.read("a") == b"4"
 
 
-@pytest.mark.parametrize("store", ["s3"], indirect=True)  # elsewhere a lock excludes others
-def test_of_several_threads_one_replaces_a_version(store):
+@pytest.mark.parametrize("store", ["s3"], indirect=True)  # elsewhere a lock excludes other writers
+def test_one_of_several_threads_replaces_a_version(store):
     for number in range(20):
         store.replace("a", b"%d" % number)
         swap = partial(store.swap, "a", version=store.version("a"))
@@ -163,13 +163,13 @@ def test_bucket_that_does_not_exist_is_output_failed():
         def put(self, key: str, data: bytes) -> int:
             return 404
 
-    with used_store(Gone), pytest.raises(OutputFailed, match="nothing at the address"):
+    with used_store(Gone), pytest.raises(OutputFailed, match="address does not exist"):
         ObjectStore(f"{BUCKET}/rows/").swap("a", b"1", None)
 
 
 @pytest.mark.parametrize("write", ["replace", "create"])
-def test_busy_store_is_tried_again(write):
-    """Also one that has taken a file, said that it is busy, and refuses to create it again."""
+def test_busy_store_is_retried(write):
+    """Even a store that has taken a file, says that it is busy, and then rejects the retry."""
     with used_store(Busy) as files:
         store = ObjectStore(f"{BUCKET}/rows/")
         for number in range(6):
@@ -177,13 +177,13 @@ def test_busy_store_is_tried_again(write):
         assert len(files) == 7
 
 
-def test_refused_store_is_output_failed():
+def test_denied_store_is_output_failed():
     with used_store(Denied):
         store = ObjectStore(f"{BUCKET}/rows/")
         for write in (lambda: store.replace("a", b""), lambda: store.create("a", b"")):
             with pytest.raises(OutputFailed, match="denies access") as problem:
                 write()
-            assert "rights" in problem.value.hint
+            assert "permission" in problem.value.hint
             assert "s3://bucket/rows/" in str(problem.value)
 
 

@@ -1,4 +1,4 @@
-"""Outputs are checked before they are written, and complete when they have their name."""
+"""Outputs are checked before they are written, and get their name when they are complete."""
 
 import shutil
 
@@ -34,7 +34,7 @@ def test_existing_files_need_overwrite_unless_the_command_wrote_them(workdir):
     target = Target(name="page.html", option="--view")
     with pytest.raises(OutputExists, match="exists") as refusal:
         target.check()
-    assert refusal.value.hint == "--overwrite replaces it; another --view leaves it alone"
+    assert refusal.value.hint == "--overwrite replaces it, or choose another --view"
     Target(name="page.html", is_ours=lambda path: path.read_text() == "ours").check()
 
 
@@ -64,7 +64,7 @@ def test_target_is_complete_or_absent(workdir, kind):
 
 
 def publish(target, write):
-    """Publish what `write` makes of a temporary path."""
+    """Publish the output of `write`, which gets a temporary path."""
     with target.publish() as part:
         write(part)
 

@@ -1,4 +1,4 @@
-"""Addresses as text: split, joined, and shown without credentials and signatures."""
+"""URLs as text: split, joined, and shown without credentials and signatures."""
 
 import pytest
 

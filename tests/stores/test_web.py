@@ -1,4 +1,4 @@
-"""Web URLs: a misbehaving server costs the row of its image only."""
+"""Web URLs: a misbehaving server costs only the row of its image."""
 
 import ipaddress
 import pickle
@@ -47,7 +47,7 @@ def short_pauses(monkeypatch) -> None:
 
 @pytest.fixture
 def short_timeouts(short_pauses, monkeypatch) -> None:
-    """Timeouts of tenths of a second, too."""
+    """Also timeouts of tenths of a second."""
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     monkeypatch.setattr(reader, "FILE_SECONDS", 1.0)
     monkeypatch.setattr(network, "READ_SECONDS", 0.3)
@@ -57,13 +57,13 @@ def short_timeouts(short_pauses, monkeypatch) -> None:
 
 @pytest.fixture
 def public(monkeypatch) -> None:
-    """Treat 127.0.0.1 as public, and no other private address."""
+    """Treat 127.0.0.1 as public, but no other private address."""
     is_public = network.is_public
     monkeypatch.setattr(network, "is_public", lambda text: text == "127.0.0.1" or is_public(text))
 
 
 def outcome(address: str, reading: Reader | None = None) -> str:
-    """`good`, or the error code of the row of the image at the URL."""
+    """`good`, or the error code in the row of the image at the URL."""
     reading = reading or Reader(allow_private_hosts=True)
     with reading.fetched(Item(0, "x", "x", address)) as item:
         image = decode(item, ImageSpec(28), ImageLimits())
@@ -95,12 +95,12 @@ def outcome(address: str, reading: Reader | None = None) -> str:
         ("local_file.png", "url_blocked", 1),
     ],
 )
-def test_each_answer_of_a_server_has_its_error(server, short_pauses, path, expected, tries):
+def test_each_response_of_a_server_has_its_error(server, short_pauses, path, expected, tries):
     assert outcome(f"{server.url}/{path}") == expected
     assert server.counts[f"/{path}"] == tries
 
 
-def test_request_has_the_path_and_the_host_as_they_are_written(server):
+def test_request_keeps_the_spelling_of_path_and_host(server):
     server.files["/a;b%20c/%C3%A9.png;x"] = PNG
     assert outcome(f"{server.url}/a;b c/é.png;x#part") == "good"
     [(path, headers)] = server.requests
@@ -143,7 +143,7 @@ def test_retry_after_may_be_a_date():
     assert errors.retry_after("Wed, 99 Oct 2015 07:28:00 GMT") == 0
 
 
-def test_wait_that_is_longer_than_the_time_is_not_begun(server):
+def test_wait_longer_than_the_deadline_does_not_start(server):
     reading = Reader(allow_private_hosts=True)
     with ends_soon():
         assert outcome(f"{server.url}/later_today.png", reading) == "io_error"
@@ -158,13 +158,13 @@ def test_redirect_to_private_address_is_blocked(server, public, short_pauses, pa
 
 
 @pytest.mark.parametrize("host", ["192.0.0.192", "198.18.0.1", "[::ffff:c000:c0]", "3221225664"])
-def test_special_address_is_not_asked_for(server, public, host):
+def test_special_address_is_never_contacted(server, public, host):
     """192.0.0.192 is the metadata service of a cloud; Python once called it public."""
     server.redirects["/away.png"] = f"http://{host}/latest"
     began = time.monotonic()
     assert outcome(f"http://{host}/latest", Reader()) == "url_blocked"
     assert outcome(f"{server.url}/away.png", Reader()) == "url_blocked"
-    with pytest.raises(RemoteError, match="not public"):
+    with pytest.raises(RemoteError, match="private host"):
         Reader().open(f"{server.url}/away.png")
     assert time.monotonic() - began < network.CONNECT_SECONDS
 
@@ -176,7 +176,7 @@ def test_private_host_is_blocked_by_default(server):
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
-    """Let each resolution of a host name give the next of these addresses; the names resolved."""
+    """Have each resolution of a host name return the next of these addresses; the names."""
     remaining, names, real = iter(answers), list[str](), socket.getaddrinfo
 
     def resolve(host: str, port: int, *options: Any, **more: Any) -> list[Any]:
@@ -190,7 +190,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
 
 
 def recorded_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The IP addresses of the connections that are opened from now on."""
+    """The IP addresses of the connections opened from now on."""
     opened: list[str] = []
     connect_tcp = network.Network.connect_tcp
 
@@ -204,7 +204,7 @@ def recorded_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_connection_goes_to_the_checked_address(server, public, monkeypatch):
-    """A name that resolves to another address each time is resolved once for a connection."""
+    """A name that resolves to a new address each time is resolved once per connection."""
     names = resolve_to(monkeypatch, "127.0.0.1", "10.0.0.1", "127.0.0.1")
     opened = recorded_connections(monkeypatch)
     reading = Reader()
@@ -217,7 +217,7 @@ def test_connection_goes_to_the_checked_address(server, public, monkeypatch):
 
 
 def test_all_addresses_of_a_host_are_tried(server, monkeypatch):
-    both = ["127.0.0.2", "127.0.0.1"]  # no server listens at the first one
+    both = ["127.0.0.2", "127.0.0.1"]  # no server listens at the first
     monkeypatch.setattr(network, "checked_addresses", lambda *_, **__: both)
     assert outcome(f"http://images.test:{server.port}/good.png") == "good"
     assert len(server.requests) == 1
@@ -233,7 +233,7 @@ def test_connections_are_kept_alive(server, monkeypatch):
 
 
 def test_kept_connection_serves_only_its_host(server, public, monkeypatch):
-    """It stays at the address that was checked, wherever the name leads by now."""
+    """It stays at the checked address, whatever the name resolves to later."""
     server.keeps_alive = True
     opened = recorded_connections(monkeypatch)
     names = resolve_to(monkeypatch, "127.0.0.1", "127.0.0.1", "10.0.0.1")
@@ -250,7 +250,7 @@ def test_kept_connection_serves_only_its_host(server, public, monkeypatch):
 
 @pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
 def test_unusable_kept_connection_is_replaced(server, path, monkeypatch):
-    """Bytes beyond an answer, or a connection closed by the server, do not affect the next row."""
+    """Bytes after a response, or a connection closed by the server, do not affect the next row."""
     server.keeps_alive = True
     reading = Reader(allow_private_hosts=True)
     assert outcome(f"{server.url}/{path}", reading) == "good"
@@ -332,7 +332,7 @@ def inward(draw: st.DrawFn) -> ipaddress.IPv4Address:
 
 
 def notations(address: ipaddress.IPv4Address) -> list[str]:
-    """All notations of an address that the resolver of the system understands."""
+    """All notations of an address that the system's resolver accepts."""
     number = int(address)
     a, b, c, d = address.packed
     rest = number & 0xFFFFFF
@@ -372,7 +372,7 @@ def test_public_addresses_are_recognized(text):
     assert is_public(text) == (text in PUBLIC)
 
 
-def test_credentials_in_a_url_are_refused(server):
+def test_credentials_in_a_url_are_rejected(server):
     host = f"user:p%40ss@127.0.0.1:{server.port}"
     assert outcome(f"http://{host}/good.png") == "url_blocked"
     assert outcome("s3://key:secret@bucket/good.png") == "url_blocked"
@@ -381,7 +381,7 @@ def test_credentials_in_a_url_are_refused(server):
     assert {path for path, _ in server.requests} == {"/away.png"}
 
 
-def test_untrusted_certificate_is_refused(monkeypatch, short_pauses):
+def test_untrusted_certificate_is_rejected(monkeypatch, short_pauses):
     with Server(PNG, CERTIFICATE) as server:
         assert outcome(f"{server.url}/good.png") == "io_error"
         assert not server.requests
@@ -414,14 +414,14 @@ def test_file_is_copied_once_and_removed_with_the_reader(server, short_pauses, t
     files = [reading.open(f"{server.url}/x.tar") for _ in range(2)]
     assert files[0].read() == files[1].read() == server.files["/x.tar"]
     assert server.counts["/x.tar"] == 1
-    reading.stop()  # of the images; what was copied stays
+    reading.stop()  # stops fetching; copies stay
     assert reading.open(f"{server.url}/x.tar").read(3) == b"\0\1\2"
     del reading
     assert not copy.parent.exists()
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
-def test_cut_transfer_goes_on(server, short_pauses, takes_ranges):
+def test_interrupted_transfer_resumes(server, short_pauses, takes_ranges):
     server.supports_ranges = takes_ranges
     server.files["/x.tar"] = bytes(range(256)) * 1000
     server.cut_at = [50, 700, 1, 30, 2000] if takes_ranges else [50, 700, 1]
@@ -433,7 +433,7 @@ def test_cut_transfer_goes_on(server, short_pauses, takes_ranges):
 def test_file_that_changes_while_it_is_copied_is_not_mixed(
     server, short_pauses, monkeypatch, heeds_version
 ):
-    """A server that heeds the version of a request sends the new file from its beginning."""
+    """A server that respects `If-Range` sends the new file from the beginning."""
     server.files["/x.tar"] = bytes(range(256)) * 1000
     server.cut_at = [700]
 
@@ -441,7 +441,7 @@ def test_file_that_changes_while_it_is_copied_is_not_mixed(
         server.files["/x.tar"], server.supports_ranges = b"new" * 1000, not heeds_version
         return 1.0
 
-    monkeypatch.setattr(calls.random, "uniform", change)  # of the pause after the cut
+    monkeypatch.setattr(calls.random, "uniform", change)  # in the pause after the cut
     if heeds_version:
         assert copied(f"{server.url}/x.tar") == b"new" * 1000
     else:
@@ -452,20 +452,20 @@ def test_file_that_changes_while_it_is_copied_is_not_mixed(
 
 @pytest.mark.parametrize("path", ["loris.jsonl", "drip.jsonl", "silent.jsonl", "more.jsonl"])
 def test_slow_manifest_times_out(server, short_timeouts, path):
-    """Of a file only the bytes that have come lengthen the time: 20 in a second do not."""
+    """Only received bytes extend a file's deadline: 20 in a second do not suffice."""
     with ends_soon(), pytest.raises(SourceUnavailable, match="did not answer in time"):
         Reader(allow_private_hosts=True).open(f"{server.url}/{path}")
 
 
 @pytest.mark.parametrize("path", ["broken.jsonl", "short.jsonl", "dropped.jsonl", "broken.tar"])
-def test_file_is_asked_for_until_the_patience_ends(server, short_timeouts, path):
+def test_file_is_retried_until_patience_ends(server, short_timeouts, path):
     with ends_soon(), pytest.raises(SourceUnavailable) as problem:
         Reader(allow_private_hosts=True).open(f"{server.url}/{path}")
     assert problem.value.exit_code == 14
-    assert server.counts[f"/{path}"] > 4  # as often as an image
+    assert server.counts[f"/{path}"] > 4  # more often than for an image
 
 
-def test_bytes_that_come_lengthen_the_time(server, monkeypatch):
+def test_received_bytes_extend_the_deadline(server, monkeypatch):
     server.files["/x.tar"] = bytes(10**5)
     began, ends = time.monotonic(), list[float]()
     extend = reader.Deadline.extend
@@ -481,7 +481,7 @@ def test_bytes_that_come_lengthen_the_time(server, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["huge.tar", "endless.tar", "chunks.tar"])
-def test_file_larger_than_the_disk_is_refused(server, monkeypatch, tmp_path, path):
+def test_file_larger_than_the_disk_is_rejected(server, monkeypatch, tmp_path, path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     free = reader.shutil.disk_usage(tmp_path).free
     monkeypatch.setattr(reader, "RESERVED_BYTES", free - 10**7)
@@ -503,7 +503,7 @@ def test_full_disk_is_named(server, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["unknown.jsonl", "forbidden.jsonl", "packed.jsonl", "ring.jsonl"])
-def test_copy_of_nothing_has_the_error_of_an_image(server, short_pauses, path):
+def test_missing_file_has_the_error_of_an_image(server, short_pauses, path):
     reading = Reader(allow_private_hosts=True)
     with pytest.raises(RemoteError) as problem:
         reading.open(f"{server.url}/{path}")
@@ -536,14 +536,14 @@ def test_handshake_that_never_ends_times_out(short_timeouts, monkeypatch):
         assert outcome(f"https://127.0.0.1:{silent.getsockname()[1]}/good.png") == "timeout"
 
 
-def test_reader_of_another_process_is_an_equal_one(server):
+def test_pickled_reader_is_equal(server):
     for is_allowed, expected in ((True, "good"), (False, "url_blocked")):
         copy = pickle.loads(pickle.dumps(Reader(allow_private_hosts=is_allowed)))
         assert outcome(f"{server.url}/good.png", copy) == expected
     assert make_reader(allow_urls=False, allow_private_hosts=True) is None
 
 
-def test_items_that_are_no_addresses_are_unchanged():
+def test_items_without_addresses_are_unchanged():
     reading = Reader()
     for item in (
         Item(0, "x", "x", "/x.png"),
@@ -575,7 +575,7 @@ print(codes, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 10
 
 @pytest.mark.slow
 def test_twenty_endless_images_need_the_memory_of_a_few(server, monkeypatch):
-    """Each is read up to 256 MiB, one at a time beyond 16 MiB."""
+    """Each is read up to 256 MiB; beyond 16 MiB, one at a time."""
     codes, _, megabytes = run_python(ENDLESS, server.url).rpartition(" ")
     assert codes == "{'too_large'}"
     assert int(megabytes) < 800

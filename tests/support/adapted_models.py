@@ -1,4 +1,4 @@
-"""Logits of pgcli and of transformers for the same images and prompts, to compare adapters."""
+"""Logits of pgcli and transformers for the same images and prompts, to compare adapters."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
 
 
 def adapted(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> PaliGemma:
-    """The model of a checkpoint with adapters that change it."""
+    """The model of a checkpoint, with adapters that change its output."""
     return with_adapters(weights.load_paligemma(folder, read_config(folder), dtype=dtype), settings)
 
 
 def with_adapters(model: PaliGemma, settings: LoraSettings) -> PaliGemma:
-    """The model itself, with adapters that change it."""
+    """The same model, with adapters that change its output."""
     add_lora(model, settings, seed=0)
     trained = [one for name, one in model.named_parameters() if name.endswith("lora_B")]
     for seed, parameter in enumerate(trained):
@@ -47,14 +47,14 @@ def pixels() -> Tensor:
 
 @torch.no_grad()
 def pgcli_logits(model: PaliGemma) -> Tensor:
-    """The logits (B, V) after each prompt, as the engine computes them."""
+    """The engine's logits (B, V) after each prompt."""
     pixels_BCRR = pixels().to(model.projector.weight.dtype)
     cache = model.kv_cache(len(PROMPTS))
     return model.prefill(model.encode(pixels_BCRR), PROMPTS, None, cache)
 
 
 def training_logits(model: PaliGemma) -> Tensor:
-    """The logits (B, V) after each prompt, with gradients."""
+    """pgcli's logits (B, V) after each prompt, with gradients."""
     position_BS = torch.arange(1, PATCHES + PROMPTS.shape[1] + 1).expand(len(PROMPTS), -1)
     patch_BPD = model.encode(pixels())
     hidden_BTD = model(patch_BPD, PROMPTS, position_BS, AttentionMasks(None, None))
@@ -62,7 +62,7 @@ def training_logits(model: PaliGemma) -> Tensor:
 
 
 def hf_training_logits(model: nn.Module) -> Tensor:
-    """The logits (B, V) after each prompt by transformers or PEFT, with gradients."""
+    """The logits (B, V) of transformers or PEFT after each prompt, with gradients."""
     image = torch.full((len(PROMPTS), PATCHES), model.config.image_token_index)
     token_BS = torch.cat([image, PROMPTS], dim=1)
     out = model(
@@ -75,5 +75,5 @@ def hf_training_logits(model: nn.Module) -> Tensor:
     return logits_BV
 
 
-#: The same without gradients.
+#: The same, without gradients.
 hf_logits = torch.no_grad()(hf_training_logits)

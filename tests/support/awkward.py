@@ -1,4 +1,4 @@
-"""A folder of awkward files, each with its expected result: answered, or the code of an error."""
+"""A folder of awkward files and the expected result of each: an answer or an error code."""
 
 import io
 import os
@@ -73,7 +73,7 @@ AWKWARD_NAMES = (
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Run the block without the rights of root, which may read everything."""
+    """Run the block without root's privilege of reading everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -98,7 +98,7 @@ def encoded(image: Image.Image, format_: str, **options: Any) -> bytes:
 
 
 def tar_of(members: Iterable[tuple[str, bytes]], kind: str = "") -> bytes:
-    """An archive of these names and contents; `kind` is a compression."""
+    """An archive with these names and contents; `kind` is a compression."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=f"w:{kind}") as archive:  # type: ignore[call-overload]
         for name, data in members:
@@ -109,21 +109,21 @@ def tar_of(members: Iterable[tuple[str, bytes]], kind: str = "") -> bytes:
 
 
 def png(width: int, height: int, *, depth: int = 1, idat: bytes = b"") -> bytes:
-    """A grey PNG with a claimed size and arbitrary data."""
+    """A grey PNG that states this size and contains arbitrary data."""
     header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"IDAT", idat) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def gif(width: int, height: int, *, frame: tuple[int, int] | None = None) -> bytes:
-    """A GIF that claims a size, and one for its only frame, without pixels."""
+    """A GIF that states a size, and another for its only frame, without pixels."""
     canvas = b"GIF89a" + struct.pack("<HH", width, height) + b"\x80\0\0" + b"\0" * 6
     first = b"," + struct.pack("<HHHH", 0, 0, *(frame or (width, height)))
     return canvas + first + b"\0\x02\x02\x4c\x01\0;"
 
 
 def bmp(width: int, height: int) -> bytes:
-    """A BMP that claims a size and has no pixels."""
+    """A BMP that states a size and has no pixels."""
     sizes = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, *[0] * 6)
     return b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + sizes
 
@@ -136,7 +136,7 @@ def tiff(
     data: bytes = b"",
     next_: int = 0,
 ) -> bytes:
-    """A grey TIFF that claims a size, `more` tags (number, type, count, value) and what follows."""
+    """A grey TIFF that states a size, with `more` tags (number, type, count, value) and data."""
     tags = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (259, 3, 1, 1)]
     tags += [(262, 3, 1, 1), (277, 3, 1, 1), (278, 4, 1, height), (279, 4, 1, width * height)]
     known = {tag[0]: tag for tag in (*tags, (273, 4, 1, 0), *more)}

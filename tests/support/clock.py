@@ -1,4 +1,4 @@
-"""A stopwatch whose time is set by the test."""
+"""A stopwatch with a time that tests set."""
 
 from typing import ClassVar
 

@@ -1,6 +1,6 @@
-"""Compiles the Triton kernels for a GPU, without one, and prints the shared memory that each takes.
+"""Compiles the Triton kernels for a GPU, without one, and prints the shared memory of each.
 
-Not in Triton's interpreter, whose rules are laxer: run it as a process of its own.
+Run it in a separate process without Triton's interpreter, which is less strict.
 """
 
 import json
@@ -39,7 +39,7 @@ def compiled(kernel, dtype, warps, float32=FLOATS, quantized=None, **constants):
     types |= {name: kind for name, kind in SPECIAL.items() if name in types}
     types |= {name: "i32" for name in INTEGERS if name in types}
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    # as for the model's sizes: loads are wide and pipelined, which takes the most memory
+    # as in the model's sizes: loads are wide and pipelined, which takes the most memory
     whole = [n for n in types if n.endswith("_ptr") or n in ("width", "inner", "columns")]
     places = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in whole}
     source = ASTSource(kernel, types, constexprs=values, attrs=places)

@@ -10,7 +10,7 @@ from tests.support.exporting import row, saved
 
 
 def answers(*pairs: tuple[str, str], prompt: str = "what?", **more: Any) -> list[dict[str, Any]]:
-    """Rows of these ids and answers."""
+    """Rows with these ids and answers."""
     return [
         row(n, id=id_, prompt=prompt, task="ask", answer=text, **more)
         for n, (id_, text) in enumerate(pairs)

@@ -1,4 +1,4 @@
-"""Result files made of rows, and `pgcli export` run on them."""
+"""Result files for `pgcli export`, and runs of it."""
 
 import json
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 from tests.support.command import Command
 
-#: Sizes of the images: two objects in the first, none in the second, one in the third.
+#: The sizes of images with two objects, none, and one.
 SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
 
 
 def row(index: int, **changes: Any) -> dict[str, Any]:
-    """A row as it is written."""
+    """A row as commands write it."""
     extras = tuple(name for name in ("masks", "choices") if name in changes)
     layout = RowSchema(extras=extras, keep=tuple(changes.get("kept", {})))
     if "error" in changes:
@@ -65,13 +65,13 @@ def corners(one: dict[str, Any]) -> list[float]:
 
 
 def plain(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a detection in these images."""
+    """Rows of detections in these images."""
     rows = detected(folder)
     return [{key: one[key] for key in one if key != "masks"} | {"task": "detect"} for one in rows]
 
 
 def detected(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a segmentation of these images, the first box with a mask."""
+    """Rows of segmentations of these images; the first box has a mask."""
     inner = numpy.ones((10, 20), bool)
     inner[0, 0] = False
     mask = Mask(tuple(range(16)), encode_mask_parts([(inner, 8, 4)], size=(48, 64)))
@@ -85,7 +85,7 @@ def detected(folder: Path) -> list[dict[str, Any]]:
 
 
 def shape(height: int, width: int) -> numpy.ndarray:
-    """A mask of two parts that fills the image's middle, one of them a ring."""
+    """A mask of two parts that fills the image's middle; one part is a ring."""
     y, x = numpy.mgrid[:height, :width]
     far = ((x + 0.5) / width - 0.4) ** 2 / 0.35**2 + ((y + 0.5) / height - 0.5) ** 2 / 0.4**2
     bar = (x > 0.8 * width) & (x < 0.95 * width) & (y > 0.2 * height) & (y < 0.6 * height)
@@ -94,7 +94,7 @@ def shape(height: int, width: int) -> numpy.ndarray:
 
 
 def segmented(folder: Path) -> list[dict[str, Any]]:
-    """Rows with a mask of `shape` in every image, and in the first another without."""
+    """Rows with a mask of `shape` in every image, and in the first another box without one."""
     rows = []
     for index, (width, height) in enumerate(SIZES.values()):
         mask = shape(height, width)

@@ -1,8 +1,8 @@
-"""A device pretended on the CPU: which tensors are the host's, and what would wait for the device.
+"""A fake device on the CPU: it tracks host and device tensors, and fails on device waits.
 
-Tensors that exist before `FakeDevice` is entered are the device's. Those made inside it of Python
-data, or by a factory without `device=` or with "cpu", are the host's, and so is what is computed
-of them alone.
+Tensors from before `FakeDevice` is entered are on the device. Tensors that the block makes from
+Python data, or with a factory without `device=` or with "cpu", are on the host, and so are
+results computed only from those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from pgcli.device.stopwatch import Stopwatch
 
-#: Functions that make tensors of Python data.
+#: Functions that make tensors from Python data.
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)
 FACTORIES = (*FROM_PYTHON, torch.zeros, torch.ones, torch.full, torch.empty, torch.arange)
 #: Methods that wait for the tensor's device and copy it to Python.
@@ -29,10 +29,11 @@ WAITING_OPERATIONS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::maske
 
 
 class FakeDevice(TorchFunctionMode):
-    """Fails at what waits for the device, and where tensors of host and device meet in one call.
+    """Fails on calls that wait for the device, and on calls that mix host and device tensors.
 
-    The two ways across are `x.to(device, non_blocking=True)` and `x.copy_(y, non_blocking=True)`.
-    A copy to the host may be read once `FakeStopwatch` has waited for a mark made after it.
+    The two allowed transfers are `x.to(device, non_blocking=True)` and
+    `x.copy_(y, non_blocking=True)`. A copy on the host may be read once `FakeStopwatch` has waited
+    for a later mark.
     """
 
     def __init__(self) -> None:
@@ -76,15 +77,15 @@ class FakeDevice(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def _on_host(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """A call that only takes tensors of the host: it stays there, or copies to the device."""
+        """A call with host tensors only: the result stays on the host, or the call is a copy."""
         if function is Tensor.to and kwargs.get("non_blocking"):
-            return function(*args, **kwargs).detach()  # a tensor without the mark
+            return function(*args, **kwargs).detach()  # a tensor that is not marked as the host's
         if function in TO_PYTHON and getattr(args[0], "complete_at", 0) > self.reached:
             raise AssertionError("a copy to the host is read before it is complete")
         return _mark(self._unchecked(function, args, kwargs))
 
     def _from_device(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """A call that takes tensors of both: only a copy may."""
+        """A call with tensors of both kinds: only copies are allowed."""
         if function is not Tensor.copy_ or not kwargs.get("non_blocking"):
             raise AssertionError(f"{function} takes tensors of host and device")
         if is_on_host(args[0]):
@@ -101,7 +102,7 @@ class FakeDevice(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """Fails at operations that wait for the device, however they are called."""
+    """Fails on operations that wait for the device, however they are called."""
 
     is_checking = True
 
@@ -141,7 +142,7 @@ def is_on_host(x: Tensor) -> bool:
 
 
 def _mark(result: Any) -> Any:
-    """The result, of the host."""
+    """The result, marked as the host's."""
     for one in tree_leaves(result):
         if isinstance(one, Tensor):
             one.is_of_host = True  # type: ignore[attr-defined]

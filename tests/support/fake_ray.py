@@ -1,6 +1,6 @@
-"""A module `ray` whose actors run in threads of this process.
+"""A fake `ray` module with actors in threads of this process.
 
-Calls reach an actor in another order than they were made: Ray keeps none either.
+Calls reach an actor in another order than they were made, which Ray allows too.
 """
 
 import threading
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-NODE_ACTORS = 2  # that fit on a node
+NODE_ACTORS = 2  # per node
 
 
 class RayError(Exception):
@@ -21,11 +21,11 @@ class RayTaskError(RayError):
 
 
 class Death(BaseException):
-    """Ends the process of an actor."""
+    """Ends an actor's process."""
 
 
 class Call:
-    """A call of an actor's `messages`."""
+    """A call of an actor's `messages` method."""
 
     def __init__(self, handle: "Handle"):
         self._handle = handle
@@ -43,7 +43,7 @@ class Call:
 
 
 class Handle:
-    """An actor as a program sees it: `actor` is None as long as there is no room for it."""
+    """A handle of an actor; `actor` is None until there is room for it."""
 
     def __init__(self, kind: type, arguments: Sequence[object]):
         self.actor: Any = None
@@ -68,7 +68,7 @@ class Handle:
         self.actor = Mortal(*self._arguments)
 
     def _give(self, *arguments: Any) -> None:
-        """Of two calls the second reaches the actor first."""
+        """Of two calls, the second reaches the actor first."""
         self._held.append(lambda: self.actor.give(*arguments))
         if len(self._held) == 2:
             self.deliver()
@@ -82,8 +82,8 @@ class Handle:
 
 
 class FakeRay:
-    """In place of the module. `nodes_alive` are the cluster's, of which the first is the driver's;
-    where it `is_silent`, it neither says which nodes there are nor starts actors.
+    """The fake module. `nodes_alive` has the cluster's nodes, the driver's first. With `is_silent`
+    it neither lists nodes nor starts actors.
     """
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
@@ -146,7 +146,7 @@ class FakeRay:
                 self.kill(handle)
 
     def _start_actors(self) -> None:
-        """Start the actors that were requested first, as far as there is room."""
+        """Start the earliest requested actors, as far as there is room."""
         alive = [name for name, alive in self.nodes_alive.items() if alive]
         for name in [] if self.is_silent else alive:
             running = [h for h in self.handles if h.node == name and not h.is_dead]

@@ -1,6 +1,6 @@
-"""The program `pgcli` for shells, forked from a server of `forkserver`: it passes no signals on.
+"""The program `pgcli` for shells, forked from a `forkserver`; it does not forward signals.
 
-Without the variable that names the server it is a process of its own. It is run by `python -IS`, so
+Without the variable that names the server it runs in its own process. `python -IS` runs it, so
 that it starts in a hundredth of a second.
 """
 

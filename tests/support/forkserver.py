@@ -1,8 +1,8 @@
-"""Runs of the command line, forked from a process that has imported it already.
+"""Runs of the command line, forked from a process that has already imported it.
 
-A start by fork takes milliseconds, an import of the command line half a second, of torch another.
-A server has one thread and never runs the command line itself, so that a fork copies nothing but
-modules. There is one for each kind of run: with the pretended model, with a real one, and of
+A fork takes milliseconds, importing the command line half a second, and torch another half. A
+server has one thread and never runs the command line itself, so that forks copy only modules.
+There is one server for each kind of run: with the pretended model, with a real one, and of
 stub_runs.
 """
 
@@ -30,17 +30,17 @@ from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
-#: What runs import late, by rooms: with the pretended model those without torch.
+#: The folders that runs import late; with the pretended model, only those without torch.
 ROOMS = {"pretended": "cli inputs stores images tasks output pipeline results"}
 ROOMS["real"] = f"{ROOMS['pretended']} device engine towers model checkpoints"
 ROOMS["stub"] = ROOMS["pretended"]
-#: What no run imports itself, needs a GPU, or reads the environment when it is imported.
+#: Modules that no run imports, that need a GPU, or that read the environment on import.
 NOT_IMPORTED = (
     "pgcli.pipeline.workers.engine_imports",
     "pgcli.model.cuda",
     "pgcli.checkpoints.hub",
 )
-#: The module of each kind whose `main` is called.
+#: The module of each kind, whose `main` is called.
 PROGRAMS = {
     "pretended": "tests.support.pretend",
     "real": "pgcli.__main__",
@@ -59,7 +59,7 @@ def run(
     kind: Kind = "pretended",
     text: bool = False,
 ) -> subprocess.CompletedProcess[Any]:
-    """The outcome of the command line, as from `subprocess.run(capture_output=True)`.
+    """The result of the command line, as from `subprocess.run(capture_output=True)`.
 
     Without `input`, standard input is this process's own. Raises subprocess.TimeoutExpired.
     """
@@ -79,7 +79,7 @@ def run(
 
 
 def install(folder: Path, kind: Kind = "real") -> dict[str, str]:
-    """The variables with which a shell finds a forked `pgcli`, written into the folder."""
+    """The variables that make shells find a forked `pgcli`, which is written into the folder."""
     folder.mkdir(exist_ok=True)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     command = folder / "pgcli"
@@ -96,7 +96,7 @@ def install(folder: Path, kind: Kind = "real") -> dict[str, str]:
 class ForkedRun:
     """A run of the command line, with the interface of `subprocess.Popen`.
 
-    It leads a process group of its own.
+    It leads its own process group.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ForkedRun:
         self.wait(timeout=60)
 
     def poll(self) -> int | None:
-        """The exit code; None while the run goes on."""
+        """The exit code; None during the run."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(timeout=0)
         return self.returncode
@@ -171,7 +171,7 @@ class ForkedRun:
 
     def send_signal(self, signum: int) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, signum)
 
     def kill(self) -> None:
@@ -179,7 +179,7 @@ class ForkedRun:
 
 
 def _ends(given: int | IO[Any] | None, *, own: int) -> tuple[int, IO[bytes] | None]:
-    """A descriptor for the run, of the given file or else of this process's own; the pipe's end."""
+    """A descriptor for the run, from the given file or this process; and the pipe's other end."""
     if given == subprocess.PIPE:
         reader, writer = os.pipe()
         return (reader, open(writer, "wb")) if own == 0 else (writer, open(reader, "rb"))
@@ -215,7 +215,7 @@ def _connect(kind: Kind) -> socket.socket:
 
 @cache
 def _address(kind: Kind) -> str:
-    """The address of this process's server of a kind, which ends when this process does."""
+    """The address of this process's server of a kind; the server ends with this process."""
     name = f"\0pgcli-tests-{os.getpid()}-{os.urandom(4).hex()}"  # abstract: no file to remove
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(name)
@@ -248,10 +248,10 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
 
     _import_program(kind)
     gc.freeze()
-    readable = poll()  # select takes no descriptor above 1023, and tests may have opened as many
+    readable = poll()  # select allows no descriptor above 1023
     for descriptor in (listener.fileno(), alive):
         readable.register(descriptor, POLLIN)
-    runs: dict[int, socket.socket] = {}  # that have not ended, by the descriptor of the process
+    runs: dict[int, socket.socket] = {}  # still running, by the process's descriptor
     while alive not in (ready := dict(readable.poll())):
         for ended in ready.keys() & runs.keys():
             readable.unregister(ended)
@@ -283,7 +283,7 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
 
 
 def _import_program(kind: Kind) -> None:
-    """Import what runs of a kind import late, and prepare the options of all commands."""
+    """Import the late imports of a kind, and prepare the options of all commands."""
     importlib.import_module(PROGRAMS[kind])
     for room in ROOMS[kind].split():
         package = importlib.import_module(f"pgcli.{room}")
@@ -296,7 +296,7 @@ def _import_program(kind: Kind) -> None:
     make_command = importlib.import_module("pgcli.cli.app").typer_command
     for command in (group, *map(make_command, group.commands)):
         for param in command.params:
-            if get_type := getattr(param, "get_runtime_param", None):  # as Typer does at first use
+            if get_type := getattr(param, "get_runtime_param", None):  # like Typer on first use
                 get_type()
     for finalizer in weakref.finalize._registry:  # torch's would unregister all of its operators
         finalizer.atexit = False

@@ -1,4 +1,4 @@
-"""COCO's fuzz target, whose oracle is pycocotools, and its seeds."""
+"""COCO's fuzz target with pycocotools as its oracle, and its seeds."""
 
 import json
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from tests.support.hostile_values import paths, replace_at, to_text
 
 
 def coco(folder: Path, data: bytes) -> None:
-    """Import the bytes as COCO: what pycocotools reads of it, or a refusal."""
+    """Import the bytes as COCO: the same boxes as pycocotools reads, or an error."""
     file = folder / "coco.json"
     file.write_bytes(data)
     check_import("coco", file, coco_boxes)
 
 
 def coco_boxes(file: Path) -> dict[str, list[PlainBox]] | None:
-    """The boxes of the file as pycocotools reads them, without crowds."""
+    """The file's boxes without crowds, as pycocotools reads them."""
     boxes: dict[str, list[PlainBox]] = {}
     try:
         with redirect_stdout(StringIO()):
@@ -48,7 +48,7 @@ def coco_boxes(file: Path) -> dict[str, list[PlainBox]] | None:
 
 
 def bounds(segmentation: Any, size: tuple[int, int]) -> list[float]:
-    """Left, top, width and height of run lengths, as pycocotools reads them, or of polygons."""
+    """Left, top, width and height of a mask, from run lengths by pycocotools or from polygons."""
     if isinstance(segmentation, dict):
         return list(coco_masks.toBbox(coco_masks.frPyObjects(segmentation, size[1], size[0])))
     points = np.array([number for part in segmentation for number in part], float).reshape(-1, 2)
@@ -57,7 +57,7 @@ def bounds(segmentation: Any, size: tuple[int, int]) -> list[float]:
 
 
 def some_coco() -> Iterator[bytes]:
-    """Instances with boxes, masks and a crowd, as they are and with an odd value in each place."""
+    """Instances with boxes, masks and a crowd, also with an odd value in each place."""
     known = document()
     yield json.dumps(known).encode()
     for path in paths(known):

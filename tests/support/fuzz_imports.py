@@ -1,6 +1,6 @@
-"""Fuzz targets of annotation formats: what is read, compared with what the format's library reads.
+"""Fuzz targets for annotation formats: imports are compared with the format's own library.
 
-Each format has a file of its own with its oracle and its seeds: `fuzz_coco.py` is one.
+Each format has its own file with its oracle and its seeds, for example `fuzz_coco.py`.
 """
 
 import math
@@ -15,20 +15,20 @@ from pgcli.results.imports.rows import TruthRows
 from pgcli.results.imports.truth import ImportSettings
 from pgcli.results.imports.upright import read_annotations
 
-#: The images beside the annotations, by name, each with its width and height.
+#: The images beside the annotations, with their widths and heights.
 SIZES = {"a.png": (64, 48), "b.png": (40, 40)}
-#: A label and the corners of a box, which is within its image.
+#: A label and the corners of a box within its image.
 PlainBox = tuple[str, float, float, float, float]
-#: The boxes that a library reads, by the name of their image; None for a file that it refuses,
-#: where nothing can be compared.
+#: The boxes that a library reads, by image name; None for a file that it rejects, where there is
+#: nothing to compare.
 Oracle = Callable[[Path], dict[str, list[PlainBox]] | None]
 
 
 def check_import(format: str, file: Path, oracle: Oracle) -> None:
-    """Read annotations in a folder of the images of SIZES: a refusal (2), or the library's boxes.
+    """Read annotations in a folder with the images of SIZES: an error (2), or the library's boxes.
 
-    Each box has to be one of the library's, and none may be missing if nothing was left out. An
-    image whose boxes were all left out has no row.
+    Every box must be one of the library's, and none may be missing unless boxes were skipped. An
+    image whose boxes were all skipped has no row.
     """
     for name, size in SIZES.items():
         Image.new("RGB", size).save(file.parent / name)
@@ -54,7 +54,7 @@ def check_import(format: str, file: Path, oracle: Oracle) -> None:
 
 
 def boxes_of(boxes: object) -> Counter[PlainBox]:
-    """The boxes, rounded, with their number."""
+    """The rounded boxes, and how often each occurs."""
     return Counter(
         rounded((box.label, *box.corners))
         for box, _ in boxes  # type: ignore[attr-defined]
@@ -62,8 +62,8 @@ def boxes_of(boxes: object) -> Counter[PlainBox]:
 
 
 def rounded(box: PlainBox) -> PlainBox:
-    """The box with corners of three decimals, of the six digits that an import keeps, and with a
-    label without byte order marks, which an import strips.
+    """The box as an import keeps it: corners with three decimals out of six digits, and a label
+    without byte order marks.
     """
     label, *corners = box
     left, top, right, bottom = (round(float(f"{corner:.6g}"), 3) + 0.0 for corner in corners)
@@ -73,7 +73,7 @@ def rounded(box: PlainBox) -> PlainBox:
 def clipped(
     label: str, corners: tuple[float, float, float, float], size: tuple[int, int]
 ) -> PlainBox | None:
-    """The box within an image of this width and height; None without an area there."""
+    """The box clipped to an image of this width and height; None if nothing remains."""
     width, height = size
     left, right = (min(max(corner, 0.0), width) for corner in corners[::2])
     top, bottom = (min(max(corner, 0.0), height) for corner in corners[1::2])

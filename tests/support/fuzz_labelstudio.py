@@ -1,7 +1,7 @@
-"""Label Studio's fuzz target, with a reader of its own as the oracle, and its seeds.
+"""Label Studio's fuzz target with its own reader as the oracle, and its seeds.
 
-The reader has the formulas of label-studio-sdk, which is too large to be a dependency;
-`test_export_tools.py` compares them.
+The reader has the formulas of label-studio-sdk, which is too large for a dependency;
+`test_export_tools.py` compares the two.
 """
 
 import json
@@ -20,14 +20,14 @@ Corners = tuple[float, float, float, float]
 
 
 def labelstudio(folder: Path, data: bytes) -> None:
-    """Import the bytes as Label Studio's JSON: the boxes of this reader, or a refusal."""
+    """Import the bytes as Label Studio's JSON: the boxes of this reader, or an error."""
     file = folder / "tasks.json"
     file.write_bytes(data)
     check_import("labelstudio", file, labelstudio_boxes)
 
 
 def labelstudio_boxes(file: Path) -> dict[str, list[PlainBox]] | None:
-    """The labelled regions of the annotations, or of predictions where nobody annotated."""
+    """The labelled regions of the annotations, or of predictions if nobody annotated."""
     try:
         return read_tasks(json.loads(file.read_bytes()))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
@@ -67,7 +67,7 @@ def plain(text: str) -> str:
 
 
 def corners(value: dict[str, Any], width: int, height: int) -> Corners | None:
-    """The bounding box of a region in pixels; None for one that is not a shape with an area."""
+    """A region's bounding box in pixels; None for a region that is not a shape with an area."""
     if "rle" in value:
         return mask_corners(decoded(value["rle"]), width, height)
     if "points" in value:
@@ -110,7 +110,7 @@ def mask_corners(values: list[int], width: int, height: int) -> Corners | None:
 
 
 def decoded(rle: list[int]) -> list[int]:
-    """The values of run lengths, as the JavaScript of Label Studio reads them bit by bit."""
+    """The values of run lengths, read bit by bit as in Label Studio's JavaScript."""
     bits = "".join(f"{byte:08b}" for byte in bytes(rle))
     position = 0
 
@@ -150,7 +150,7 @@ def some_labelstudio() -> Iterator[bytes]:
 
 
 def document(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Two tasks, of which the second has no regions, and the first this one and another."""
+    """Two tasks: the second has no regions, the first has this one and another."""
     value = {"x": 5, "y": 5, "width": 9, "height": 9, "labels": ["red car"]}
     other = {"id": "r", "type": "labels", "value": value, "to_name": "image"}
     shared = {"id": "s", "original_width": 64, "original_height": 48, "to_name": "image"}

@@ -1,6 +1,6 @@
-"""YOLO's fuzz target, whose oracle has the rules of Ultralytics, and its seeds.
+"""YOLO's fuzz target with an oracle that has the rules of Ultralytics, and its seeds.
 
-Ultralytics itself is too large to be a dependency; `test_export_tools.py` compares the rules.
+Ultralytics is too large for a dependency; `test_export_tools.py` compares the rules.
 """
 
 import math
@@ -14,21 +14,21 @@ from tests.support.fuzz_imports import SIZES, PlainBox, check_import, clipped
 
 
 def yolo(folder: Path, data: bytes) -> None:
-    """Import data.yaml and the labels of two images, separated by NULs: the boxes, or a refusal."""
+    """Import data.yaml and the labels of two images, separated by NULs: the boxes, or an error."""
     write_folder(folder, data)
     check_import("yolo", folder / "data.yaml", yolo_boxes)
 
 
 def write_folder(folder: Path, data: bytes) -> None:
-    """Write the files, which the bytes have one after the other."""
+    """Write the files, which follow each other in the bytes."""
     for name, content in zip(("data.yaml", "a.txt", "b.txt"), data.split(b"\0", 2), strict=False):
         (folder / name).write_bytes(content)
 
 
 def yolo_boxes(file: Path) -> dict[str, list[PlainBox]] | None:
-    """The boxes that Ultralytics trains on; None if it rejects the labels of an image.
+    """The boxes that Ultralytics trains on; None if it rejects an image's labels.
 
-    Duplicates, which it removes, are kept.
+    Duplicates are kept, although Ultralytics removes them.
     """
     try:
         data = yaml.safe_load(file.read_text("utf-8-sig"))

@@ -1,8 +1,8 @@
 """Fuzz targets: functions of bytes; `python -m tests.support.fuzzing TARGET --seconds 3600`.
 
-A target raises on anything but what is documented: a result, a PgcliError of a known code, a Fault
-of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; the command line damages
-them at random for as long as it is told.
+A target raises for any result that is not documented: an output, a PgcliError with a known exit
+code, or a Fault of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; this
+command damages them at random for the given time.
 """
 
 import argparse
@@ -45,7 +45,7 @@ Target = Callable[[bytes], None]
 
 CODES = {"not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format"}
 ROW_CODES = {"path_not_allowed", "url_blocked", "missing", "no_prompt", None}
-ROW_CODES |= {"decode_failed", "too_large"}  # of row groups of Parquet
+ROW_CODES |= {"decode_failed", "too_large"}  # from row groups of Parquet
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
 FILES = ("config.json", "model.safetensors.index.json", "model.safetensors", "tokenizer.json")
@@ -82,7 +82,7 @@ def manifests(data: bytes) -> None:
 
 
 def checkpoints(data: bytes) -> None:
-    """Read the file of a checkpoint or adapter chosen by the first byte."""
+    """Read the checkpoint or adapter file that the first byte chooses."""
     which = (data[0] if data else 0) % (len(FILES) + len(ADAPTER))
     with folder() as root, expected(16):
         (root / (FILES + ADAPTER)[which]).write_bytes(data[1:])
@@ -127,7 +127,7 @@ def answers(data: bytes) -> None:
 
 
 def in_folder(target: Callable[[Path, bytes], None]) -> Target:
-    """The target in a folder of its own, as those of annotation formats need one."""
+    """The target in its own folder, which the targets of annotation formats need."""
 
     def run(data: bytes) -> None:
         with folder() as root:
@@ -204,7 +204,7 @@ def folder() -> Iterator[Path]:
 
 
 def make_spans(text: str, data: bytes) -> Iterator[Span]:
-    """Spans of text, locations and mask codes, in an order chosen by the bytes."""
+    """Spans of text, locations and mask codes in an order chosen by the bytes."""
     for number, byte in enumerate(data[:200]):
         if byte % 3 == 0:
             yield Span("text", text[number : number + byte % 7])
@@ -289,7 +289,7 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 def mutate(target: str, seconds: float, seed: int) -> int:
-    """Run the target on randomly damaged seeds for so many seconds; return the number of runs."""
+    """Run the target on randomly damaged seeds for so many seconds; return the run count."""
     rng, known, runs = random.Random(seed), list(SEEDS[target]()), 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -299,7 +299,7 @@ def mutate(target: str, seconds: float, seed: int) -> int:
         except BaseException:
             found = Path(f"crash-{target}-{seed}-{runs}")
             found.write_bytes(data)
-            sys.stderr.write(f"{target}: the input that failed is in {found}\n")
+            sys.stderr.write(f"{target}: the failing input is in {found}\n")
             raise
         runs += 1
     return runs
@@ -314,7 +314,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     logging.disable()
     runs = mutate(chosen.target, chosen.seconds, chosen.seed)
-    sys.stderr.write(f"{chosen.target}: {runs} runs in {chosen.seconds} s, nothing found\n")
+    sys.stderr.write(f"{chosen.target}: {runs} runs in {chosen.seconds} s, no failures\n")
     return 0
 
 

@@ -29,7 +29,7 @@ HOSTILE = (
 
 
 def row(index: int = 0, **changes: Any) -> dict[str, Any]:
-    """A row as `caption` writes it, changed."""
+    """A row as `caption` writes it, with changes."""
     name = f"{index:05}.png"
     known = {"id": name, "image": name, "width": 40, "height": 30, "task": "caption"}
     known |= {"prompt": "caption en", "answer": "an image"}
@@ -49,7 +49,7 @@ def failed(index: int, error: str = "truncated", message: str = "It ends early."
 
 
 def hostile() -> list[dict[str, Any]]:
-    """Rows with hostile text in every text, including column names."""
+    """Rows with hostile text in every text field, including column names."""
     rows = []
     for number, text in enumerate(HOSTILE):
         words = {"id": text, "image": text, "prompt": text, "model": text, text: text}
@@ -61,7 +61,7 @@ def hostile() -> list[dict[str, Any]]:
 
 
 def drawn(folder: Path, count: int, size: tuple[int, int] = (40, 30)) -> None:
-    """Images of plain colours, named as the rows name them."""
+    """Single-coloured images with the names in the rows."""
     for number in range(count):
         colour = (number * 37 % 256, number * 91 % 256, 160)
         Image.new("RGB", size, colour).save(folder / f"{number:05}.png")

@@ -1,10 +1,10 @@
-"""Values that are put in the place of each value of a JSON document."""
+"""Values that replace each value of a JSON document."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-#: Written by `to_text` as nested lists, which json would not write.
+#: `to_text` writes them as nested lists, which the json module could not write.
 DEEP = {f"deep {levels}": "[" * levels + "]" * levels for levels in (100, 900, 5000)}
 HOSTILE: list[Any] = [None, True, 5, -1, 0, 10**400, -(10**400), 2**63, 1e308, -1e308]
 HOSTILE += [

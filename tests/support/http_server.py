@@ -1,4 +1,4 @@
-"""Web servers of this machine: what those of tests have in common."""
+"""Local web servers: the common parts of the tests' servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class QuietServer(ThreadingHTTPServer):
-    """A server that prints nothing of clients that are killed or give up."""
+    """A server that prints nothing about clients that are killed or give up."""
 
     daemon_threads = True
 
@@ -21,7 +21,7 @@ class QuietServer(ThreadingHTTPServer):
 
 
 class LocalServer:
-    """Used in a `with` block, in which it has a `port` and a `url`."""
+    """A server for a `with` block, with a `port` and a `url`."""
 
     def __init__(self, answers: type[Answers], certificate: Path | None = None):
         self.closing = threading.Event()
@@ -50,7 +50,7 @@ class LocalServer:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """The answers of a server, without a log; `do_GET` gives them, also to HEAD."""
+    """A server's responses, without a log; `do_GET` also answers HEAD."""
 
     protocol_version = "HTTP/1.1"
     owner: Any  # the server
@@ -65,7 +65,7 @@ class Answers(BaseHTTPRequestHandler):
         self.do_GET()
 
     def respond(self, status: int, body: bytes = b"", **headers: Any) -> None:
-        """Headers have underscores for hyphens; those that are None are left out."""
+        """Underscores in header names become hyphens; None omits a header."""
         self.send_response(status)
         for key, value in {"Content_Length": len(body), **headers}.items():
             if value is not None:
@@ -75,7 +75,7 @@ class Answers(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def part(self, data: bytes) -> tuple[int, bytes, dict[str, str]]:
-        """The status, the requested part of a file, and the headers that say which one it is."""
+        """The status, the requested part of a file, and the headers that describe it."""
         requested = self.headers.get("Range")
         if requested is None:
             return 200, data, {}

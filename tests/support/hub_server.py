@@ -10,32 +10,32 @@ from urllib.parse import unquote, urlsplit
 from tests.support.http_server import Answers, LocalServer
 
 CHUNK_BYTES = 2**20
-LARGE = (".safetensors", ".bin", "tokenizer.json", "tokenizer.model")  # kept outside of Git
+LARGE = (".safetensors", ".bin", "tokenizer.json", "tokenizer.model")  # stored outside of Git
 
 
 class Hub(LocalServer):
-    """Repositories, and the failures of their files by name; used in a `with` block.
+    """Repositories, and the failures of their files by name; for a `with` block.
 
-    `sent_bytes` counts the bytes sent of each file; `requests` lists method, path and headers.
+    `sent_bytes` counts the sent bytes of each file; `requests` lists method, path and headers.
     """
 
     def __init__(self):
         super().__init__(Answering)
         self.repositories = {}
         self.gated = False
-        self.accepted_tokens = ()  # of users who have accepted the licence
-        self.other_tokens = ()  # of users who have not
-        self.cut_after = defaultdict(list)  # byte counts after which the next answers are cut
+        self.accepted_tokens = ()  # tokens with an accepted licence
+        self.other_tokens = ()  # valid tokens without it
+        self.cut_after = defaultdict(list)  # byte counts after which the next responses end
         self.corrupted_at = {}  # the offset of a wrong byte
-        self.status = {}  # the status of all answers
+        self.status = {}  # the status of all responses
         self.listing_status = None
-        self.stall_after = {}  # byte counts after which answers stall
-        self.stalled = threading.Event()  # an answer has stalled
+        self.stall_after = {}  # byte counts after which responses stall
+        self.stalled = threading.Event()  # a response has stalled
         self.requests = []
         self.sent_bytes = Counter()
 
     def add(self, name, files, *, revisions=("main",)):
-        """A repository with one commit, which is returned; `files` are bytes by path."""
+        """Add a repository with one commit, which is returned; `files` are bytes by path."""
         commit = hashlib.sha1(
             repr(sorted((n, digest(n, d)) for n, d in files.items())).encode()
         ).hexdigest()
@@ -62,19 +62,19 @@ def digest(path, data):
 
 
 def listing(name, commit, files):
-    """What the Hub says about a commit and its files."""
+    """The Hub's description of a commit and its files."""
     siblings = []
     for path, data in files.items():
         sibling = {"rfilename": path, "size": len(data), "blobId": digest(path, data)}
         if path.endswith(LARGE):
-            sibling["blobId"] = hashlib.sha1(path.encode()).hexdigest()  # of a pointer, on the Hub
+            sibling["blobId"] = hashlib.sha1(path.encode()).hexdigest()  # on the Hub, the pointer's
             sibling["lfs"] = {"sha256": digest(path, data), "size": len(data), "pointerSize": 134}
         siblings.append(sibling)
     return {"id": name, "sha": commit, "siblings": siblings}
 
 
 def tree(siblings):
-    """The same files as the endpoint `tree` lists them."""
+    """The same files, as the endpoint `tree` lists them."""
     for file in siblings:
         lfs = {"lfs": file["lfs"] | {"oid": file["lfs"]["sha256"]}} if "lfs" in file else {}
         known = {"path": file["rfilename"], "size": file["size"], "oid": file["blobId"]}
@@ -118,7 +118,7 @@ class Answering(Answers):
         self.respond(200, json.dumps(value).encode(), Content_Type="application/json")
 
     def send_file(self, commit, file, data):
-        """A file, of which `cut_after` and `stall_after` leave out the end."""
+        """A file, or only its beginning with `cut_after` and `stall_after`."""
         hub = self.owner
         status, body, headers = self.part(corrupted(data, hub.corrupted_at.get(file)))
         headers |= {"ETag": f'"{digest(file, data)}"', "X_Repo_Commit": commit}

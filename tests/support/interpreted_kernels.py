@@ -1,4 +1,4 @@
-"""The Triton kernels, in Triton's interpreter where there is no GPU."""
+"""The Triton kernels, in Triton's interpreter without a GPU."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -9,7 +9,7 @@ import torch
 
 
 def interpreted_kernels() -> Iterator[ModuleType]:
-    """The kernels; a test without Triton is skipped. Two faults of the interpreter are mended."""
+    """The kernels; skips the test without Triton. Fixes two bugs of the interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from triton import language
     from triton.runtime import interpreter
@@ -20,13 +20,13 @@ def interpreted_kernels() -> Iterator[ModuleType]:
 
     def patched_tensor(tensor: Any, scope: Any) -> None:
         patch_tensor(tensor, scope)
-        # numpy 2.4 does not convert arrays of one element, as bounds of a loop are here
+        # numpy 2.4 does not convert one-element arrays, such as bounds of a loop here
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     def converted(values: Any, kind: Any, to: Any, rounding: Any) -> Any:
         if to != language.float8e4nv:
             return convert(values, kind, to, rounding)
-        # it loses the carry of a number that is rounded up to the next power of two
+        # the interpreter loses the carry of a number that rounds up to the next power of two
         levels = torch.from_numpy(values.astype("float32")).to(torch.float8_e4m3fn)
         return levels.view(torch.uint8).numpy()
 

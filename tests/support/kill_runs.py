@@ -1,10 +1,10 @@
 """Kills and stops runs of every kind at random moments.
 
-Each run is the whole command line. Killed are programs, their decoding and engine processes, the
-process that engines are forked from, and on Ray the actors, nodes and drivers of a cluster on this
-machine. Killed programs start again until all rows are saved. Stopped processes continue after a
-while; a second command meets a stopped program. Rows are compared during the run, and files byte
-for byte at its end, with those of an undisturbed run.
+Each run is the whole command line. The test kills programs, their decoding and engine processes,
+the process that engines are forked from, and with Ray the actors, nodes and drivers of a cluster on
+this machine. Killed programs start again until all rows are saved. Stopped processes continue after
+a while; a second command meets a stopped program. Rows are compared during the run, and files byte
+for byte at its end, with an undisturbed run.
 """
 
 import io
@@ -36,25 +36,25 @@ from tests.support.writable_stores import used_store
 
 IMAGES, BROKEN = 60, 7
 OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--batch-size", "1")
-SECONDS_PER_ROW, CHUNK_SECONDS = 0.004, 0.5  # of a pretended model; of an actor for four rows
-#: Before a kill. On Ray as long as it takes to start an engine on a busy machine.
+SECONDS_PER_ROW, CHUNK_SECONDS = 0.004, 0.5  # for the pretended model; for four rows of an actor
+#: The longest time before a kill. With Ray, as long as an engine's start on a busy machine.
 MAX_SECONDS, RAY_SECONDS = 6.0, 12.0
 MOMENT, POLL_SECONDS, END_SECONDS = 0.1, 0.01, 300
-#: Of the lease in a store, and of a process that is stopped.
+#: The expiry of the lease in a store, and the pause of a stopped process.
 SILENT_SECONDS, STOPPED_SECONDS = 2.0, 3.0
 LEASE = {"BEAT_SECONDS": 0.3, "SILENT_SECONDS": SILENT_SECONDS, "WATCH_SECONDS": 0.1}
-#: The processes of a program that die: rows that too many engines have died of become error rows.
+#: Deaths of a program's processes: rows that kill too many engines become error rows.
 MAX_DEATHS = 2
-#: Exit codes: all rows are saved, one with an error; another command owns the output; too many
+#: Exit codes: all rows are saved, one of them failed; another command owns the output; too many
 #: processes died.
 COMPLETE, IS_ACTIVE, NO_DEVICE = 3, 12, 17
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run: its output and options, and those of each program that takes part.
+    """A kind of run: its output and options, and the options of each program that takes part.
 
-    `stops` and `kills` name the only processes that are stopped, or killed; else any is killed.
+    `stops` and `kills` restrict the processes that are stopped or killed; by default it is any.
     """
 
     output: str
@@ -93,11 +93,11 @@ KINDS = {
 
 
 class Programs:
-    """The programs of one run, in a folder beside the images."""
+    """The programs of one run, with an output folder beside the images."""
 
     def __init__(self, kind: Kind, folder: Path, cluster: Any = None):
         self._kind, self._folder, self._cluster = kind, folder, cluster
-        self._deaths: Counter[Any] = Counter()  # of each program's processes
+        self._deaths: Counter[Any] = Counter()  # by program
         self.url = kind.output.format(folder.name)
         if "://" not in self.url:
             self.url = str(folder / self.url) + "/" * kind.output.endswith("/")
@@ -118,7 +118,7 @@ class Programs:
         )
 
     def disturb(self, rng: random.Random) -> str:
-        """Kill or stop a program or one of its processes; the name of what it was, or empty."""
+        """Kill or stop a program or one of its processes; return which kind, or empty."""
         running = [program for program in self._running if program.poll() is None]
         if not running:
             return ""
@@ -146,7 +146,7 @@ class Programs:
         return "program"
 
     def _stop(self, program: ForkedRun | subprocess.Popen[str], rng: random.Random) -> str:
-        """Stop a program, which a second one meets, or one of its processes, for a while."""
+        """Stop a program, which a second one then meets, or one of its processes, for a while."""
         named = {program.pid: "program"} | self._processes(program)
         processes = [pid for pid, name in named.items() if name == self._kind.stops]
         if not processes:
@@ -165,7 +165,7 @@ class Programs:
         return f"stopped {self._kind.stops}"
 
     def _processes(self, program: ForkedRun | subprocess.Popen[str]) -> dict[int, str]:
-        """The processes of a program, each with what it is."""
+        """The processes of a program, each with its kind."""
         if self._kind.model == "Ray":
             actors = filter(psutil.pid_exists, ray_cluster.actors(self._folder))
             return dict.fromkeys(sorted(actors), "actor")
@@ -175,7 +175,7 @@ class Programs:
         return {}
 
     def _end(self, program: ForkedRun | subprocess.Popen[str]) -> int:
-        """Wait for a program, which starts again if it ends before its rows are saved."""
+        """Wait for a program; start it again if it ends before its rows are saved."""
         _, said = program.communicate(timeout=END_SECONDS)
         options, code = self._running.pop(program), program.returncode
         died = NO_DEVICE if self._deaths else COMPLETE
@@ -191,7 +191,7 @@ class Programs:
             self._end(next(iter(self._running)))
 
     def repeat(self) -> None:
-        """Run the programs again, then one without a shard, which only clean up."""
+        """Run the programs again, then one without a shard; they only clean up."""
         for options in dict.fromkeys((*self._kind.programs, "")):
             self._running[self._start(options)] = options
             self.finish()
@@ -202,7 +202,7 @@ class Programs:
 
 
 def role_of(process: psutil.Process, program: int) -> str:
-    """What a process of a program is."""
+    """The kind of a program's process."""
     words = " ".join(process.cmdline())
     if "multiprocessing.forkserver" in words:
         return "fork server" if process.ppid() == program else "engine"
@@ -212,7 +212,7 @@ def role_of(process: psutil.Process, program: int) -> str:
 
 
 def files_of(output: str) -> dict[str, bytes]:
-    """The files of an output that are there now, in order of their names."""
+    """An output's current files, sorted by name."""
     folder, _, name = output.rpartition("/")
     try:
         store = open_folder(f"{folder}/")
@@ -224,7 +224,7 @@ def files_of(output: str) -> dict[str, bytes]:
 
 
 def rows_of(output: str) -> list[str]:
-    """The rows that are there now; of JSON lines those of whole lines."""
+    """The current rows; for JSON lines, only from complete lines."""
     rows = []
     for name, data in files_of(output).items():
         if PurePosixPath(name).suffix == ".parquet":
@@ -235,12 +235,12 @@ def rows_of(output: str) -> list[str]:
 
 
 def contents(output: str) -> dict[str, Any]:
-    """The bytes of an output's files; of Parquet without the id of the run, in its footer."""
+    """The bytes of an output's files, for Parquet without the run's id in the footer."""
     return {name: without_id(name, data) for name, data in files_of(output).items()}
 
 
 def saved_rows(output: str) -> int:
-    """The rows of an output that are there now, and those in open files."""
+    """An output's current rows, including open files."""
     with suppress(PgcliError):
         return read_status(output).rows
     return 0
@@ -258,7 +258,7 @@ def without_id(name: str, data: bytes) -> Any:
 
 
 def foreign_files(output: str) -> list[str]:
-    """The files in the state folder of a complete output that do not belong there.
+    """Unexpected files in the state folder of a complete output.
 
     On this machine also temporary files, there and beside the rows.
     """
@@ -280,14 +280,14 @@ def kill_often(
 ) -> Counter[str]:
     """Kill runs of a kind this many times in total, in a new folder, and compare their rows.
 
-    Returns how often each kind of process was killed or stopped, and with the key `amid rows` how
-    often some rows, but not all, were saved then.
+    Returns how often each kind of process was killed or stopped, and under `amid rows` how often
+    only some rows were saved then.
     """
     done = runs = 0
     counts: Counter[str] = Counter()
     settings, nodes = KINDS[kind], Nodes(cluster)
     make_images(folder / "photos")
-    seconds = 0.0  # of an undisturbed run, the second time
+    seconds = 0.0  # of the second undisturbed run
     for name in ("first", "second"):
         (folder / name).mkdir()
         began = time.monotonic()
@@ -305,17 +305,17 @@ def kill_often(
         while done < kills and not run.has_ended:
             wait(run, seconds, rng)
             rows, saved = Counter(rows_of(run.url)), saved_rows(run.url)
-            assert rows <= whole, "a file has other rows"
+            assert rows <= whole, "a file has different rows"
             is_node = rng.random() < 0.25 and nodes.kill(rng)
             if name := "node" if is_node else run.disturb(rng):
                 done += 1
                 counts[name] += 1
                 counts["amid rows"] += 0 < saved < IMAGES
         run.finish()
-        assert Counter(rows_of(run.url)) == whole, "rows are lost, or saved twice"
-        assert contents(run.url) == files, "a file has other bytes"
+        assert Counter(rows_of(run.url)) == whole, "rows are lost or saved twice"
+        assert contents(run.url) == files, "a file has different bytes"
         run.repeat()
-        assert contents(run.url) == files, "a file has other bytes"
+        assert contents(run.url) == files, "a file has different bytes"
         foreign = foreign_files(run.url)
         assert not foreign, f"the output is complete, and there are {foreign}"
     nodes.remove()
@@ -323,7 +323,7 @@ def kill_often(
 
 
 def wait(run: Programs, seconds: float, rng: random.Random) -> None:
-    """Wait for a random time; half of the times until rows are saved, and a moment more."""
+    """Wait for a random time; half of the times first until rows are saved."""
     end, before = time.monotonic() + rng.uniform(0, seconds), saved_rows(run.url)
     is_for_rows = rng.random() < 0.5
     while not run.has_ended and (is_for_rows or time.monotonic() < end):
@@ -341,7 +341,7 @@ class Nodes:
         self._nodes = [ray_cluster.add_node(cluster) for _ in range(2)] if cluster else []
 
     def kill(self, rng: random.Random) -> bool:
-        """Kill a node and put another in its place; whether there is a cluster."""
+        """Kill a node and start another; return whether there is a cluster."""
         if not self._nodes:
             return False
         node = self._nodes.pop(rng.randrange(len(self._nodes)))
@@ -363,7 +363,7 @@ def make_images(folder: Path) -> None:
 
 @contextmanager
 def surroundings(kind: str) -> Iterator[Any]:
-    """A block with the store, or with the cluster, that runs of a kind need."""
+    """A block with the store or the cluster that a kind of run needs."""
     with ExitStack() as stack:
         if KINDS[kind].model == "Ray":
             os.environ["CHUNK_SECONDS"] = str(CHUNK_SECONDS)

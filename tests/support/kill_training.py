@@ -1,8 +1,8 @@
 """A training run killed at random moments: `-m tests.support.kill_training KILLS WORKERS`.
 
 A run is a fork of this process, which has imported everything. It trains an adapter with dropout,
-evaluates and saves its state after each update. Every third one is ended by SIGTERM. The report is
-printed as JSON.
+and evaluates and saves its state after each update. Every third run is ended by SIGTERM. The
+report is printed as JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ COMMAND = (
     "train questions.jsonl --eval eval/questions.jsonl --model base --device cpu --dtype float32 "
     "--batch-size 5 --dropout 0.2 --learning-rate 1e-2 --eval-every 4 --quiet"
 )
-STEPS_PER_KILL = 5  # of which a run makes up to three before it is killed
+STEPS_PER_KILL = 5  # a run makes up to three of them before it is killed
 LONGEST_DELAY = 0.03  # seconds after the update; an update takes about as long
 
 
@@ -39,7 +39,7 @@ def start(words: str) -> int:
 
 
 def updates(folder: Path) -> int:
-    """The updates that a run has made."""
+    """The updates of a run so far."""
     file = folder / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
@@ -64,7 +64,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def run(kills: int, workers: int) -> dict[str, object]:
-    """What is the same in a run that is killed so often, and in one that is not."""
+    """The results that must be the same with and without kills."""
     moments = random.Random(0)
     command = f"{COMMAND} --workers {workers} --steps {STEPS_PER_KILL * (kills + 1)}"
     assert os.waitpid(start(f"{command} -o whole"), 0)[1] == 0

@@ -1,4 +1,4 @@
-"""Engines around the tiny model, images of noise for them, and memory that runs out."""
+"""Engines with the tiny model, images of noise, and simulated out-of-memory errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,9 +36,9 @@ SITES: dict[str, tuple[type, str, Callable[..., int]]] = {
 
 
 class LimitedMemory:
-    """Raises an OOM error at a site for more than `rows` rows; `asked` records each call's rows.
+    """Raises an OOM error at a site above `rows` rows; `asked` records each call's rows.
 
-    The model's methods run before the error is raised, so that their side effects have happened.
+    The model's methods run before the error is raised, so that their side effects happen.
     """
 
     def __init__(

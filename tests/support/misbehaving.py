@@ -1,4 +1,4 @@
-"""A local web server that fails in the way that the requested path names."""
+"""A local web server; the requested path names the failure."""
 
 import gzip
 import ssl
@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.http_server import Answers, LocalServer
 
 HTML = b"<!doctype html><title>Sign in</title>"
-#: The statuses and the redirects of paths whose answer is nothing else.
+#: The statuses and redirects of paths without a body.
 STATUSES = {"gone": 410, "forbidden": 403, "teapot": 418, "broken": 500}
 LOCATIONS = {
     "ring": "/ring.png",
@@ -68,7 +68,7 @@ class Answering(Answers):
         self.close_connection = not self.owner.keeps_alive
 
     def file(self, data: bytes) -> None:
-        """A file with range requests, cut at the next of `cut_at`."""
+        """A file with range requests; ends early at the next of `cut_at`."""
         status, body, headers = self.part(data) if self.owner.supports_ranges else (200, data, {})
         cut = self.owner.cut_at.pop(0) if self.owner.cut_at else len(body)
         tag = f'"{hash(data)}"'
@@ -104,7 +104,7 @@ class Answering(Answers):
         self.respond(200, self.owner.image[:100], Content_Length=len(self.owner.image))
 
     def once(self) -> None:
-        """Cut the first answer."""
+        """Truncate the first response."""
         if self.owner.counts[self.path] == 1:
             self.short()
         else:
@@ -115,16 +115,16 @@ class Answering(Answers):
         self.respond(200, self.owner.image, Content_Length=100)
 
     def more(self) -> None:
-        """Announce more bytes, and leave the connection open."""
+        """Announce more bytes than are sent, and leave the connection open."""
         self.respond(200, self.owner.image[:100], Content_Length=10**6)
         self.owner.closing.wait(30)
 
     def surplus(self) -> None:
-        """Send a good answer, and bytes beyond it on the same connection."""
+        """Send a good response, then more bytes on the same connection."""
         self.respond(200, self.owner.image + b"surplus", Content_Length=len(self.owner.image))
 
     def hangup(self) -> None:
-        """Send a good answer, then close the connection without announcing it."""
+        """Send a good response, then close the connection without announcing it."""
         self.good()
         self.close_connection = True
 
@@ -165,7 +165,7 @@ class Answering(Answers):
             self.wfile.write(b"X-A: b\r\n" * 100)
 
     def nonsense(self) -> None:
-        self.wfile.write(b"\x00\xff nothing like it\r\n\r\n")
+        self.wfile.write(b"\x00\xff not HTTP\r\n\r\n")
         self.close_connection = True
 
     def dropped(self) -> None:

@@ -1,4 +1,4 @@
-"""The tests that pages and tables name."""
+"""The tests that docs pages and tables name."""
 
 import ast
 from functools import cache
@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 
 @cache
 def known_in(name: str) -> set[tuple[str, ...]]:
-    """The tests in a file of tests/, or in all of its name, by their classes and names."""
+    """The classes and test names in a file of tests/, or in all files with its name."""
     known: set[tuple[str, ...]] = set()
     for file in TESTS.rglob(name):
         for node in ast.parse(file.read_text()).body:

@@ -11,7 +11,7 @@ from PIL import Image
 
 
 class Parsed(HTMLParser):
-    """A page as a browser reads it: its tags with the names of their attributes, and its texts."""
+    """A page as a browser parses it: tags with their attribute names, and texts."""
 
     def __init__(self, text: str):
         super().__init__(convert_charrefs=True)
@@ -36,7 +36,7 @@ class Parsed(HTMLParser):
             self.texts[-1] += data
 
     def named(self, name: str) -> Any:
-        """The JSON of the script of that name."""
+        """The JSON of the script with that name."""
         return next(
             json.loads(text)
             for text, attributes in zip(self.texts, self.attributes, strict=True)

@@ -1,4 +1,4 @@
-"""Adapters that PEFT writes: every kind of LoRA that is read here."""
+"""Adapters that PEFT writes, with every kind of LoRA that pgcli reads."""
 
 import warnings
 from pathlib import Path
@@ -12,11 +12,11 @@ from tests.support.adapted_models import reference
 
 DECODER = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SOME = {"target_modules": ["q_proj", "v_proj"]}
-#: Of adapted tied weights and of unused settings.
+#: About adapted tied weights and unused settings.
 PEFT_WARNINGS = pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning:peft"
 )
-#: The layers that are adapted.
+#: The adapted layers.
 TARGETS: list[dict[str, Any]] = [
     SOME,
     {"target_modules": DECODER},
@@ -27,7 +27,7 @@ TARGETS: list[dict[str, Any]] = [
     {"target_modules": r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"},
     {"target_modules": ["q_proj"], "layers_to_transform": [1]},
 ]
-#: Ranks, scales and modules that are stored whole.
+#: Ranks, scales and fully trained modules.
 LORA_OPTIONS: list[dict[str, Any]] = [
     {"r": 2, "lora_alpha": 3},
     {"use_rslora": True, "r": 8},
@@ -40,7 +40,7 @@ LORA_OPTIONS: list[dict[str, Any]] = [
     {"modules_to_save": ["linear", "post_layernorm"]},
     {"modules_to_save": ["vision_tower"], "target_modules": ["o_proj"]},
 ]
-#: Adapted embeddings and heads; but for the first the two are no longer tied.
+#: Adapted embeddings and heads; except in the first, the two are no longer tied.
 TYING: dict[str, Any] = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
 EMBEDDINGS: list[dict[str, Any]] = [
     TYING,

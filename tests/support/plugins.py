@@ -1,4 +1,4 @@
-"""Plug-ins: small formats and a metric, and packages that name them as their entry points."""
+"""Plug-ins: small formats and a metric, and packages with entry points for them."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class ListTable(LineTable):
 def arrow_batches(
     file: BinaryIO, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The batches that were written, in parts of at most so many rows."""
+    """The written batches, split into parts of at most so many rows."""
     with pyarrow.ipc.open_stream(file) as stream:
         names = [name for name in stream.schema.names if columns is None or name in columns]
         for batch in stream:
@@ -46,12 +46,12 @@ ARROW = TableFormat(pyarrow.ipc.new_stream, pyarrow.ipc.read_schema, arrow_batch
 
 
 def contains(answer: str, truth: str) -> float:
-    """1 if the true answer is a part of the answer, ignoring case, else 0."""
+    """1 if the answer contains the true one, ignoring case, else 0."""
     return float(truth.strip().lower() in answer.lower())
 
 
 def measure_contains(rows: Sequence[JoinedRow]) -> list[Measure]:
-    """The share of rows whose answer contains a true one."""
+    """The share of rows with an answer that contains a true one."""
     return [mean("contains", [row.best(contains) for row in rows])]
 
 
@@ -59,7 +59,7 @@ CONTAINS = Metric("answers", measure_contains)
 
 
 def read_whole_images(file: Path, settings: ImportSettings) -> Annotations:
-    """An import format: on each line a label and an image, which shows the label everywhere."""
+    """An import format: each line has a label and an image, with a box of the whole image."""
     images = []
     for line in file.read_text().splitlines():
         label, image = line.split()
@@ -87,6 +87,6 @@ def install_plugins(plugins: Mapping[str, str], patch: pytest.MonkeyPatch | None
 
 
 def install_arrows(before: Callable[[], object] = lambda: None) -> None:
-    """Install the output format, then call the function: in a process of its own."""
+    """Install the output format, then call the function, in a separate process."""
     install_plugins({"outputs .arrows": "tests.support.plugins:ARROW"})
     before()

@@ -1,4 +1,4 @@
-"""Simulates a power loss: any part of what was written since the last fsync may remain."""
+"""Simulates a power loss: any part of the writes since the last fsync may remain."""
 
 import os
 import random
@@ -13,7 +13,7 @@ import pytest
 
 
 class Killed(BaseException):
-    """Raised instead of a loss of power: nothing more is written that counts."""
+    """Stands for the power loss: later writes have no effect."""
 
 
 #: The system calls that change something on disk.
@@ -41,9 +41,9 @@ class Tree:
 
 
 class Disk:
-    """A folder on a disk that keeps what was synced, and any part of the rest.
+    """A folder on a disk that keeps synced data, and any part of the rest.
 
-    The power is lost before the `number`-th call that changes something.
+    The power fails before the `number`-th call that changes something.
     """
 
     def __init__(self, root: Path, number: int):
@@ -51,11 +51,11 @@ class Disk:
         self.calls = 0
         self.wreck: Tree | None = None
         self._synced = tree(root)  # the initial contents are on disk
-        self._held: list[int] = []  # open, so that no inode number is reused
+        self._held: list[int] = []  # kept open, so that no inode number is reused
 
     @contextmanager
     def on(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """A block in which the folder is written."""
+        """A block that writes into the folder."""
         with patch.context() as within:
             for name in CALLS:
                 within.setattr(os, name, self._over(name, getattr(os, name)))
@@ -66,7 +66,7 @@ class Disk:
                     os.close(descriptor)
 
     def left(self, rng: random.Random, page: int) -> None:
-        """Replace the folder's contents with what the disk may hold after the power loss."""
+        """Replace the folder's contents with a possible state after the power loss."""
         assert self.wreck is not None
         for found in self.root.iterdir():
             shutil.rmtree(found) if found.is_dir() else found.unlink()
@@ -89,7 +89,7 @@ class Disk:
         return call
 
     def _note(self, descriptor: int) -> None:
-        """Record what is synced."""
+        """Record a sync."""
         inode = os.fstat(descriptor).st_ino
         self._held.append(os.dup(descriptor))
         for folder, _, _ in os.walk(self.root):

@@ -1,8 +1,8 @@
 """The command line with a pretended model and no torch: `python tests/support/pretend.py ...`.
 
-It takes PRETEND_SECONDS for a row, makes the file PRETEND_BEGUN when it has the first one, and
-answers `an image of W x H`. Where PRETEND_ANSWERS, a JSON
-list, has a text for the image's index, it answers that, with a box of that label.
+A row takes PRETEND_SECONDS, the first one creates the file PRETEND_BEGUN, and the answer is
+`an image of W x H`. If PRETEND_ANSWERS, a JSON list, has a text for the image's index, the answer
+is that text, with a box of that label.
 """
 
 import json
@@ -73,7 +73,7 @@ def answer(image: DecodedImage, prompt: str, task: Task, label: str = Engine.lab
 
 
 def with_region(image: DecodedImage, prompt: str) -> str:
-    """The prompt as rows show it."""
+    """The prompt in rows."""
     region, width, height = image.item.region, image.width, image.height
     if region is None or width is None or height is None:
         return prompt
@@ -81,7 +81,7 @@ def with_region(image: DecodedImage, prompt: str) -> str:
 
 
 class CrashingDecoder(ImageDecoder):
-    """A decoder that crashes on one image, as one with a bug in native code would."""
+    """A decoder that crashes on one image, like a bug in native code."""
 
     def __call__(self, item: Item) -> DecodedImage:
         if item.id == os.environ["PRETEND_POISON"]:
@@ -91,12 +91,12 @@ class CrashingDecoder(ImageDecoder):
 
 def load_model(checkpoint: Checkpoint, *_: object, **__: object) -> Engine:
     engine = Engine()
-    engine.label = checkpoint.label  # a resumed run compares it with that of the files
+    engine.label = checkpoint.label  # a resumed run compares it with the files' label
     return engine
 
 
 def load_engine(request: object, checkpoint: Checkpoint, *_: object) -> Engine:
-    """In place of `pgcli.pipeline.model.load_engine`."""
+    """Replaces `pgcli.pipeline.model.load_engine`."""
     return load_model(checkpoint)
 
 

@@ -1,11 +1,11 @@
-"""The published configurations of PaliGemma 3b, in the Hub's words and as they are read."""
+"""The published configuration of PaliGemma 3b, as on the Hub and as pgcli reads it."""
 
 from typing import Any
 
 from benchmarks.measure import TEXT, VISION
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 
-#: PaliGemma's first generation, 3b at 448 pixels.
+#: PaliGemma 1, 3b at 448 pixels.
 PUBLISHED = PaliGemmaConfig(
     VisionConfig(1152, 27, 4304, 16, patch_size=14, resolution=448),
     DecoderConfig(2048, 18, 16384, 8, 1, 256, vocab_size=257216),

@@ -1,4 +1,4 @@
-"""Modules with random weights, as zeros and ones could hide errors."""
+"""Modules with random weights, because zeros and ones could hide errors."""
 
 from typing import TypeVar
 
@@ -9,9 +9,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def randomised(module: Module, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Module:
-    """The module with every parameter drawn at random, including norms and position embeddings.
+    """The module with all parameters random, including norms and position embeddings.
 
-    A matrix keeps the scale of its inputs, so that every layer contributes.
+    Matrices keep the scale of their inputs, so that every layer contributes.
     """
     generator = torch.Generator().manual_seed(seed)
     module.to(dtype).requires_grad_(False).eval()
@@ -23,6 +23,6 @@ def randomised(module: Module, *, seed: int = 0, dtype: torch.dtype = torch.floa
 
 
 def normal(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """A tensor of standard normal numbers that depends on the seed only."""
+    """A tensor of standard normal numbers that depends only on the seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)

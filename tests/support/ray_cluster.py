@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, whose nodes have GPUs that are only counted."""
+"""A Ray cluster on this machine, with nodes whose GPUs are only counted."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def local_cluster() -> Iterator[Any]:
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
     # 15 by default: on a busy machine such processes hardly run
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    with used_store(), pytest.MonkeyPatch.context() as patch:  # engines have its credentials
+    with used_store(), pytest.MonkeyPatch.context() as patch:  # the engines inherit its credentials
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray would count none
         head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": free_port()}
         found = Cluster(initialize_head=True, head_node_args=head)
@@ -34,13 +34,13 @@ def local_cluster() -> Iterator[Any]:
 
 
 def free_port() -> int:
-    """A port that nothing listens at."""
+    """A port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def client_address(cluster: Any) -> str:
-    """The address of a cluster for programs on machines that are no part of it."""
+    """The address of a cluster for programs on machines outside of it."""
     return f"ray://127.0.0.1:{cluster.head_node._ray_params.ray_client_server_port}"
 
 
@@ -52,7 +52,7 @@ def add_node(cluster: Any) -> Any:
 def start_run(
     address: str, words: Sequence[str], folder: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
-    """A run of these words on the cluster at an address, whose engines need no model."""
+    """A run with these arguments on the cluster at an address, with engines without a model."""
     command = [sys.executable, "-m", "tests.support.remote_engines", *words, "--ray", address]
     return subprocess.Popen(
         command, env=os.environ | environment, stderr=subprocess.PIPE, text=True, cwd=folder
@@ -60,6 +60,6 @@ def start_run(
 
 
 def actors(folder: Path = Path()) -> list[int]:
-    """The processes of the engines' actors so far, of runs in this folder."""
+    """The processes so far of the engine actors of runs in this folder."""
     notes = folder / remote_engines.NOTES
     return [int(file.name.split()[1]) for file in notes.glob("actor *")]

@@ -1,7 +1,7 @@
-"""The command line whose Ray engines need no model: `python -m tests.support.remote_engines ...`.
+"""The command line with Ray engines without a model: `python -m tests.support.remote_engines ...`.
 
-They answer as the pretended model does, take CHUNK_SECONDS for four rows, and their process ends of
-some images: of one whose name has `kills` always, and of `kills once` only the first time.
+Engines answer like the pretended model and take CHUNK_SECONDS for four rows. Some images end their
+process: always if the name has `kills`, only the first time if it has `kills once`.
 """
 
 import json
@@ -24,7 +24,7 @@ NOTES = Path("notes")  # a folder beside the images
 
 
 class LightEngine(pretend.Engine):
-    """A pretended model that ends its process of some images."""
+    """A pretended model that some images kill."""
 
     def ask(
         self,
@@ -53,7 +53,7 @@ def load_light_engine(request: object, checkpoint: Checkpoint, *_: object) -> Li
 
 
 class LightActor(ray_engines.Actor):
-    """An actor without a model that notes its process."""
+    """An actor without a model that records its process."""
 
     def _run(self) -> None:
         notes = Path(self._task.request.folder, NOTES)

@@ -1,4 +1,4 @@
-"""The kinds of runs that tests disturb, and what an undisturbed one writes."""
+"""The kinds of runs that tests disturb, and the output of undisturbed ones."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def fresh(images: Path, name: str) -> Path:
 
 
 def whole(images: Path, kind: str, code: int = 3) -> list[str]:
-    """The rows of an undisturbed run, which ends with this code."""
+    """The rows of an undisturbed run, which ends with this exit code."""
     output, options = KINDS[kind]
     folder = fresh(images, "whole")
     assert finish(folder, output, **options)[0] == code

@@ -1,4 +1,4 @@
-"""Runs of the command line in processes of their own, with the pretended model."""
+"""Runs of the command line in separate processes, with the pretended model."""
 
 import json
 import os
@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples" / "images"
 
 
 def many(count: int) -> list[str]:
-    """The examples so many times, each time by another name, as ids may not repeat."""
+    """So many copies of the examples under different names, as ids must be unique."""
     return [f"{EXAMPLES}/{'./' * number}" for number in range(count)]
 
 
@@ -31,9 +31,9 @@ ROWS = 20 * len(list(EXAMPLES.iterdir()))
 
 
 def started(*arguments: object, seconds: float = 0.02, begun: object = "", **more: Any) -> Any:
-    """A run that takes `seconds` for a row: a `ForkedRun`, or else a `subprocess.Popen`.
+    """A run that takes `seconds` for a row, as a `ForkedRun` or a `subprocess.Popen`.
 
-    It makes the file `begun` when the model has the first row.
+    It creates the file `begun` when the model has the first row.
     """
     words = [*map(str, arguments), "--model", "demo"]
     environment = os.environ | {"PRETEND_SECONDS": str(seconds), "PRETEND_BEGUN": str(begun)}
@@ -46,7 +46,7 @@ def started(*arguments: object, seconds: float = 0.02, begun: object = "", **mor
 
 
 def heed_signals() -> None:
-    """Restore the default handlers of signals that the parent of the tests may ignore."""
+    """Restore the default handlers of signals that the tests' parent may ignore."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
 
@@ -79,7 +79,7 @@ def saved(output: Path) -> list[int]:
 
 
 def run_python(code: str, *arguments: object, **options: Any) -> str:
-    """What a program of these lines prints; fails with its standard error where it fails."""
+    """The output of a program with these lines; if it fails, fails with its standard error."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=250, **options)
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""Rows saved as a run saves them, without the run."""
+"""Rows saved as by a run, without the run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sequences without an engine around them: prompts as ids, run to their ends in one batch."""
+"""Sequences without an engine: prompts as ids, generated to their ends in one batch."""
 
 import random
 from collections import abc
@@ -59,7 +59,7 @@ def run_together(
 
 
 def grammar_rows(grammar: Grammar, states: abc.Sequence[tuple[GrammarState, int]]) -> GrammarRows:
-    """Rows of these states, each with the number of tokens that are left."""
+    """Rows in these states, each with its number of remaining tokens."""
     rows = GrammarRows(grammar, max_rows=len(states), device=torch.device("cpu"))
     rows.insert(slice(None), states)
     return rows

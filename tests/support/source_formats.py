@@ -1,4 +1,4 @@
-"""Sources of every format with the same number of rows, made in the current folder."""
+"""Sources of every format with the same number of rows, in the current folder."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ def folder() -> str:
 
 
 def json_lines() -> str:
-    """With a byte order mark, blank lines and letters of several bytes."""
+    """With a byte order mark, blank lines and multi-byte letters."""
     lines = (json.dumps({"image": f"ü{n}.png"}, ensure_ascii=False) for n in range(COUNT))
     Path("m.jsonl").write_text("\ufeff\n" + "\n\r\n".join(lines), encoding="utf-8")
     return "m.jsonl"
@@ -44,12 +44,12 @@ def parquet() -> str:
 
 
 def archive(name: str = "m.tar") -> str:
-    """With long names, samples without an image, hidden files and ids that repeat."""
+    """With long names, samples without an image, hidden files and repeated ids."""
     members: dict[str, bytes] = {}
     for n in range(COUNT):
         stem = f"{'long' * 40 * (n % 2)}{n}"
         members |= {f"{stem}.png": b"%d" % n, f"{stem}.json": b'{"id": "%d"}' % (n % 9)}
-        members |= {f".hidden{n}": b"", f"z{n}.txt": b"no image"}
+        members |= {f".hidden{n}": b"", f"z{n}.txt": b"not an image"}
     Path(name).write_bytes(tar_of(members.items(), "gz" if name.endswith("gz") else ""))
     return name
 

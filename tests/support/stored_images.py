@@ -1,4 +1,4 @@
-"""Images, archives and tables that tests serve from stores, and how each store is found."""
+"""Images, archives and tables that tests serve from stores, and the settings of each store."""
 
 import io
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from tests.support.awkward import drawing, encoded, tar_of
 from tests.support.writable_stores import environment
 
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
-#: Names whose order differs if folders are sorted apart, and that a URL has to quote.
+#: Names that sort differently if folders are sorted separately, and that URLs must quote.
 IMAGES = {
     "a/b c.png": PNG,
     "a-b.jpg": JPEG,
@@ -42,7 +42,7 @@ FILES = {
 
 
 class StoreLocation(NamedTuple):
-    """The URL of files in a store, and the environment that reads them."""
+    """The URL of files in a store, and the environment variables for reading them."""
 
     base: str
     environment: dict[str, str]

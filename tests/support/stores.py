@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from tests.support.http_server import Answers, LocalServer
 
 Files = dict[str, bytes]
-PAGE = 1000  # objects of a listing
+PAGE = 1000  # objects in a page of a listing
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -31,7 +31,7 @@ def serve(answer: type[Store], files: Files) -> Iterator[str]:
 
 
 class Store(Answers):
-    """The requests that the stores have in common."""
+    """The requests that all stores have."""
 
     files: Mapping[str, bytes] = {}
     times: Mapping[str, float] = {}  # when files were written; others in 2026
@@ -101,7 +101,7 @@ class S3(Store):
 
 
 class Google(S3):
-    """Google Cloud Storage by its XML interface, which is that of S3."""
+    """Google Cloud Storage through its XML interface, which is the same as S3's."""
 
 
 class Azure(Store):

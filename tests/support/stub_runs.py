@@ -1,7 +1,7 @@
-"""Runs of `pgcli.run` in forks of a server (forkserver), with a function in place of a model.
+"""Runs of `pgcli.run` in forks of a server (forkserver), with a function instead of a model.
 
-A fork has imported everything, so that it starts in a few milliseconds and can be killed, made to
-fail or cut off from power at any of its system calls.
+A fork has imported everything, so it starts in a few milliseconds. At any of its system calls it
+can be killed, made to fail, or cut off from power.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from tests.support import pretend
 from tests.support.forkserver import ForkedRun
 from tests.support.power_loss import CALLS
 
-HELD = 4  # answers that the model holds back, at least
+HELD = 4  # the least number of answers that the model holds back
 pgcli.pipeline.settings.version = cache(pgcli.pipeline.settings.version)
-versions()  # reads the metadata of packages, which forks do not do again
-pyarrow.compute.fill_null(pyarrow.array([None, 1]), 0)  # prepares itself when it is used first
+versions()  # reads package metadata once for all forks
+pyarrow.compute.fill_null(pyarrow.array([None, 1]), 0)  # initialises pyarrow.compute
 DEMO = find("demo")
 SPEC = read_image_spec(DEMO.folder)
 
 
 class StubEngine(pretend.Engine):
-    """Answers by the name of the image, in a random order, and holds a few answers back.
+    """Answers with the image's name, in random order, and holds a few answers back.
 
-    Of an image whose name has `kills` the process dies; with `once`, only the first that meets it.
+    An image with `kills` in its name ends the process, with `once` only the first time.
     """
 
     spec, batch_size, label = SPEC, 4, DEMO.label
@@ -70,7 +70,7 @@ class StubEngine(pretend.Engine):
         self._seconds, self._rng = seconds, random.Random(seed)
 
     def loaded(self, request: Any, checkpoint: Any, *_: object) -> StubEngine:
-        """This engine, with the name of the model in its rows."""
+        """This engine, with the model's name in its rows."""
         self.label = checkpoint.label
         if request.model.dtype != "auto":
             self.dtype = request.model.dtype
@@ -100,7 +100,7 @@ class StubEngine(pretend.Engine):
 
 
 def note(row: int) -> None:
-    """Append the row to a file of all that were computed, if there is one."""
+    """Append the row to the file of all computed rows, if there is one."""
     try:
         descriptor = os.open("../computed", os.O_WRONLY | os.O_APPEND)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def note(row: int) -> None:
 
 
 def is_met_first(name: str) -> bool:
-    """Whether the process is to die: always, or once for a name with `once`."""
+    """Whether to end the process: always, or the first time for a name with `once`."""
     marker = Path(f"../met {Path(name).name}")
     is_first = not marker.exists()
     marker.touch()
@@ -138,9 +138,9 @@ def start(
     run: Callable[..., int] | None = None,
     **options: Any,
 ) -> ForkedRun:
-    """Begin a run in this folder, in a process of its own. For options see `run_here`.
+    """Start a run in this folder, in its own process. For the options see `run_here`.
 
-    Functions among them are pickled: they are those of modules, or partial ones.
+    Functions among the options are pickled, so they must be module functions or partials of them.
     """
     call = pickle.dumps(partial(run or run_here, output, sources, **options))
     said = os.open(folder.parent / "said", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -149,7 +149,7 @@ def start(
 
 
 def main() -> int:
-    """Run what `start` was given, in the fork."""
+    """Run in the fork with the arguments of `start`."""
     return pickle.loads(bytes.fromhex(sys.argv[1]))()
 
 
@@ -165,9 +165,9 @@ def run_here(
     syncs: bool = False,
     **options: Any,
 ) -> int:
-    """Run in this process, which is a fork, and return the exit code of the command.
+    """Run in this process, which is a fork, and return the command's exit code.
 
-    An image takes `seconds`; `before` is called before the run. Engines are forks, too.
+    An image takes `seconds`; `before` is called before the run. Engines are forks too.
     """
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)
@@ -197,15 +197,15 @@ def run_here(
 
 
 def replace_model(seconds: float, seed: int | None = None) -> None:
-    """Have this process answer with a function in place of a model."""
+    """Have this process answer with a function instead of a model."""
     engine = StubEngine(seconds, os.getpid() if seed is None else seed)
-    modules: dict[str, Any] = sys.modules  # those that take seconds to import
+    modules: dict[str, Any] = sys.modules  # modules that take seconds to import
     modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
     modules["torch"] = SimpleNamespace(set_num_threads=lambda threads: None)
     for module in (
         pgcli.pipeline.model,
         pgcli.pipeline.task,
-    ):  # of this process, and of engine processes
+    ):  # in this process and in engine processes
         module.load_engine = engine.loaded  # type: ignore[attr-defined]
 
 
@@ -216,7 +216,7 @@ def said(event: events.Event) -> None:
 
 
 def finish(folder: Path, output: str, *given: Any, **options: Any) -> tuple[int, str]:
-    """Run in a process of its own; the exit code and what it said."""
+    """Run in a separate process; return the exit code and the messages."""
     log = folder.parent / "said"
     size = log.stat().st_size if log.exists() else 0
     code = start(folder, output, *given, **options).wait()
@@ -230,9 +230,9 @@ def rows_of(folder: Path, output: str) -> list[str]:
 
 
 class Calls:
-    """Does something before the `number`-th call that changes the disk, in a fork.
+    """Acts before the `number`-th call that changes the disk, in a fork.
 
-    With `in_engines`, calls of engine processes are counted, each by itself.
+    With `in_engines`, the calls of each engine process are counted separately.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class Calls:
         return call
 
     def is_reached(self) -> bool:
-        """Whether this is the call before which something is done."""
+        """Whether to act before this call."""
         return self.count == self.number
 
 

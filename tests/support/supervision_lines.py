@@ -12,7 +12,7 @@ from pgcli.records import Answer
 
 
 def detections(supervision: Any, row: Answer) -> Any:
-    """The detections that the lines of the page make from an answer."""
+    """The detections from the page's lines for an answer."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
     text = page.read_text(encoding="utf-8")
     (lines,) = re.findall(r"```text\n(boxes = .*?)```", text, flags=re.DOTALL)

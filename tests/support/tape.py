@@ -1,4 +1,4 @@
-"""A tape that records operations and replays them as a CUDA graph would, on the CPU."""
+"""A tape that records operations and replays them on the CPU like a CUDA graph."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ from pgcli.engine.recorded_step import Recording, Step
 class Tape(TorchDispatchMode):
     """Records operations with their tensors and Python numbers; `replay` runs them again.
 
-    As with a CUDA graph, every operation reads and writes the memory that it had when it was
-    recorded, Python numbers and branches are those of the recording, and recording computes
-    nothing: what it wrote to memory that existed before is undone by `undo`.
+    As with a CUDA graph, every operation reads and writes the memory of the recording, Python
+    numbers and branches are fixed, and recording itself computes nothing: `undo` restores the
+    memory that existed before.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
-        self._own: set[int] = set()  # storages of tensors that the tape made
+        self._own: set[int] = set()  # storages of tensors created on the tape
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class Tape(TorchDispatchMode):
         made = [] if written else strided_tensors(result)
         places = {one.untyped_storage().data_ptr() for one in made}
         if made and places <= given:
-            return result  # views, which show the same memory at every replay
+            return result  # views show the same memory at every replay
         self._own |= places
         self._operations.append((function, args, kwargs, made))
         return result
@@ -58,7 +58,7 @@ class Tape(TorchDispatchMode):
 
 
 def record_on_tape(step: Step) -> Recording:
-    """In place of `CudaGraphs`."""
+    """Replaces `CudaGraphs`."""
     tape = Tape()
     with tape:
         tokens = step()

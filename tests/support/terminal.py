@@ -14,7 +14,7 @@ from tests.support.runs import PRETEND, ROOT
 
 
 def on_terminal(*arguments, columns=80, stdout=None, program=PRETEND, **environment):
-    """All that a run writes to a terminal of so many columns."""
+    """All output of a run to a terminal with so many columns."""
     terminal, other_end = pty.openpty()
     fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {

@@ -12,7 +12,7 @@ from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import randomised
 
-VOCABULARY = 1915  # of the built-in model
+VOCABULARY = 1915  # the built-in model's
 SECOND_GENERATION: dict[str, Any] = {
     "attn_softcap": 5.0,
     "final_softcap": 3.0,

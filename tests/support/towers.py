@@ -1,4 +1,4 @@
-"""Small random two towers and classifiers that transformers writes, with tokenizers made here."""
+"""Small random two-tower models and classifiers, written by transformers, with own tokenizers."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ BASE = {
 BASE_IMAGE = {"image_size": 224, "patch_size": 16}
 LABELS = {"id2label": {0: "circle", 1: "square", 2: "star"}}
 TEXT_LENGTH = 16
-#: What the tokenizers are trained on.
+#: The training texts of the tokenizers.
 SENTENCES = [
     f"a {size} {colour} {shape} {place} the image, isn't it?"
     for size in ("small", "large")
@@ -76,7 +76,7 @@ def reference(
     seed: int = 0,
     **text: Any,
 ) -> Any:
-    """transformers' model of one of the KINDS with random weights; `text` is of its text tower."""
+    """transformers' model of one of the KINDS with random weights; `text` configures its text."""
     torch.manual_seed(seed)
     family = kind.partition("_")[0].removesuffix("2")
     if kind == "vit":
@@ -140,7 +140,7 @@ def image_processor(kind: str, side: int) -> Any:
 
 
 def tokenizer_into(folder: Path, kind: str) -> tokenizers.Tokenizer:
-    """Write `tokenizer.json` and its settings as SigLIP, SigLIP 2 or CLIP have them."""
+    """Write `tokenizer.json` and its settings as in SigLIP, SigLIP 2 or CLIP."""
     makers = {"siglip": siglip_tokenizer, "siglip2": gemma_tokenizer, "clip": clip_tokenizer}
     tokenizer, settings = makers[kind]()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -150,7 +150,7 @@ def tokenizer_into(folder: Path, kind: str) -> tokenizers.Tokenizer:
 
 
 def siglip_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """A SentencePiece unigram model, which ends and pads texts with `</s>`."""
+    """A SentencePiece unigram model that ends and pads texts with `</s>`."""
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -174,7 +174,7 @@ def siglip_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
 
 def gemma_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """Gemma's kind, as in SigLIP 2: byte-pair encoding, no bos, `<eos>`, padding with `<pad>`."""
+    """A tokenizer like Gemma's, as in SigLIP 2: BPE, no bos, `<eos>`, padding with `<pad>`."""
     tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
@@ -198,7 +198,7 @@ def gemma_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 
 
 def clip_tokenizer() -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """CLIP's byte-pair encoding, in lower case, with its tokens of the begin and the end."""
+    """CLIP's byte-pair encoding, lower-case, with its start and end tokens."""
     tokenizer = transformers.CLIPTokenizer().backend_tokenizer
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(

@@ -1,4 +1,4 @@
-"""Runs command lines in several processes that are connected as torchrun connects them."""
+"""Runs command lines in several processes, connected as by torchrun."""
 
 import json
 import os
@@ -24,23 +24,23 @@ from pgcli.training.trainer import Trainer
 
 
 class Command(NamedTuple):
-    """The words of a command line, and what is made to happen in the last process."""
+    """The words of a command line, and an event in the last process."""
 
     words: str
     event: str = ""
 
 
 class Outcome(NamedTuple):
-    """The exit code of each process, and what it has written to stderr."""
+    """The exit code of each process, and its stderr."""
 
     codes: list[int]
     messages: list[str]
 
 
 def run_in_processes(commands: Sequence[Command], folder: Path, count: int = 2) -> list[Outcome]:
-    """The outcomes of the command lines, which all processes run in the folder one after another.
+    """The results of the command lines, which all processes run one after another in the folder.
 
-    This process holds their stores, as torchrun's does.
+    This process holds their stores, like torchrun.
     """
     stores = [
         dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in commands
@@ -96,7 +96,7 @@ def failing(method: str, error: PgcliError, calls: int) -> Callable[[], Any]:
 
 
 def failing_data() -> Any:
-    """The second batch cannot be read."""
+    """The second batch is unreadable."""
     original = ClassifyTask.batches
 
     def batches(self: ClassifyTask, *args: int) -> Iterator[ImageBatch]:
@@ -108,7 +108,7 @@ def failing_data() -> Any:
 
 @contextmanager
 def out_of_memory() -> Iterator[None]:
-    """The state is saved after each update; in the second, memory does not suffice for two rows."""
+    """The state is saved after each update; in the second, memory is too small for two rows."""
     loss, first = AnswerTask._loss, iter([True])
 
     def failing_loss(self: AnswerTask, batch: Any) -> Any:
@@ -128,7 +128,7 @@ def out_of_memory() -> Iterator[None]:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """The rows of parts of updates are counted and printed."""
+    """Counts and prints the rows of parts of updates."""
     loss, sizes = AnswerTask._loss, set()
 
     def counted_loss(self: AnswerTask, batch: Any) -> Any:

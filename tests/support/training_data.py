@@ -1,4 +1,4 @@
-"""Plain coloured images with texts and labels, which tiny models learn, and what runs wrote."""
+"""Plain coloured images with texts and labels for tiny models to learn, and outputs of runs."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def colour_of(number: int) -> str:
 
 
 def draw(file: Path, number: int) -> None:
-    """Draw an image of one colour, in a shade of its own."""
+    """Draw an image of one colour, in its own shade."""
     shade = tuple(min(255, value + number) for value in COLOURS[colour_of(number)])
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (20, 16), shade).save(file)
@@ -67,6 +67,6 @@ def metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
-    """End the next run after so many updates, as a signal does."""
+    """End the next run after so many updates, like a signal."""
     left = iter(range(updates - 1))
     monkeypatch.setattr(GracefulShutdown, "should_stop", lambda self: next(left, None) is None)

@@ -14,7 +14,7 @@ def unit(rows, width=6, seed=0):
 
 
 def rows_of(vectors, first=0, model="towers@1"):
-    """A row for each vector; one of an error for None."""
+    """A row for each vector; an error row for None."""
     return [
         {
             "index": number,
@@ -34,7 +34,7 @@ def write_jsonl(file, rows):
 
 
 def write_parquet(file, rows, kind=None, **options):
-    """Write the rows; their vectors as a list of this kind, by default of a fixed size."""
+    """Write the rows, with vectors as lists of this kind, by default of a fixed size."""
     width = next(len(row["embedding"]) for row in rows if row["embedding"] is not None)
     kind = kind or pyarrow.list_(pyarrow.float32(), width)
     rows = [dict(row) for row in rows]

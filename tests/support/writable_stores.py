@@ -1,4 +1,4 @@
-"""Local servers that objects are put into, as into S3."""
+"""Local servers that accept objects like S3."""
 
 import re
 import socket
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class WritableS3(S3):
-    """S3 with conditional puts. A bucket exists while it has an object."""
+    """S3 with conditional puts. A bucket exists while it has objects."""
 
     files: Files
     times: dict[str, float]
@@ -40,7 +40,7 @@ class WritableS3(S3):
         self.respond(self.put(self.key, data), ETag=etag(data))
 
     def put(self, key: str, data: bytes) -> int:
-        """Store an object; return the status of the answer."""
+        """Store an object; return the status of the response."""
         with self.lock:
             if self.is_refused(key):
                 return 412
@@ -48,14 +48,14 @@ class WritableS3(S3):
         return 200
 
     def is_refused(self, key: str) -> bool:
-        """Whether the object exists and is to be created, or is not the version to be replaced."""
+        """Whether a put fails because the object exists, or has another version."""
         if self.headers.get("If-None-Match") == "*":
             return key in self.files
         tag = self.headers.get("If-Match")
         return tag is not None and (key not in self.files or tag != etag(self.files[key]))
 
     def do_POST(self) -> None:
-        """Remove the objects of a list."""
+        """Delete the objects of a list."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         keys = [node.text for node in ElementTree.fromstring(body).iterfind("{*}Object/{*}Key")]
         with self.lock:
@@ -71,14 +71,14 @@ class WritableS3(S3):
 
 
 class Unconditional(WritableS3):
-    """S3 as of servers that ignore the condition of a put."""
+    """S3 like on servers that ignore the condition of a put."""
 
     def is_refused(self, key: str) -> bool:
         return False
 
 
 class Unimplemented(WritableS3):
-    """S3 as of servers that know no condition of a put, and say so."""
+    """S3 like on servers that reject conditional puts as not implemented."""
 
     def put(self, key: str, data: bytes) -> int:
         is_conditional = "If-None-Match" in self.headers or "If-Match" in self.headers
@@ -86,14 +86,14 @@ class Unimplemented(WritableS3):
 
 
 class Denied(WritableS3):
-    """S3 that takes no object."""
+    """S3 that accepts no objects."""
 
     def put(self, key: str, data: bytes) -> int:
         return 403
 
 
 class Busy(WritableS3):
-    """S3 that answers every other put of an object with 503, after it has stored every fourth."""
+    """S3 that answers every other put with 503, after having stored every fourth."""
 
     puts: dict[str, int]
 
@@ -109,12 +109,12 @@ class Busy(WritableS3):
 
 @dataclass
 class Trouble:
-    """What happens to requests that match a pattern, so many `times`, instead of an answer.
+    """Replaces the response to requests that match a pattern, so many `times`.
 
-    A `status` with a body and headers, or else `silent`, `reset` or `cut`, as the `how` says.
+    By a `status` with a body and headers, or by `silent`, `reset` or `cut`, as in `how`.
     """
 
-    pattern: str  # of a method and its target, such as `GET /bucket?list-type=2`
+    pattern: str  # matches a method and target such as `GET /bucket?list-type=2`
     how: int | str
     times: float = inf
     body: bytes = b""
@@ -122,7 +122,7 @@ class Trouble:
 
 
 class Unreliable(WritableS3):
-    """S3 with `troubles`; `requests` has the time of each request and what it asks for."""
+    """S3 with `troubles`; `requests` has the time, method and target of each request."""
 
     troubles: list[Trouble]
     requests: list[tuple[float, str]]
@@ -168,7 +168,7 @@ def serve_writable(kind: type[WritableS3] = WritableS3) -> Iterator[tuple[str, F
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """The variables by which the server is found."""
+    """The environment variables that point to the server."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "a",
@@ -180,7 +180,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 @contextmanager
 def unreliable_store() -> Iterator[type[Unreliable]]:
-    """A server that `s3://bucket` leads to, and whose `troubles` the block adds."""
+    """A server for `s3://bucket`; the block adds its `troubles`."""
     kind = type("Unreliable", (Unreliable,), {"troubles": [], "requests": []})
     with used_store(kind) as files:
         kind.files = files
@@ -189,7 +189,7 @@ def unreliable_store() -> Iterator[type[Unreliable]]:
 
 @contextmanager
 def used_store(kind: type[WritableS3] = WritableS3) -> Iterator[Files]:
-    """The objects of a server that `s3://bucket` leads to in the block."""
+    """The objects of a server for `s3://bucket` in the block."""
     with serve_writable(kind) as (endpoint, files), pytest.MonkeyPatch.context() as patch:
         for name, value in environment(endpoint).items():
             patch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""In a container, on odd file systems and in odd locales, and beside stores that do not answer."""
+"""In containers, on odd file systems, in odd locales, and with stores that do not answer."""
 
 import errno
 import fcntl
@@ -65,7 +65,7 @@ needs_namespaces = pytest.mark.skipif(not has_namespaces(), reason="no namespace
 @needs_namespaces
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 @pytest.mark.parametrize("source", ["folder", "stdin"])
-def test_first_process_of_a_container_ends_by_the_signal(tmp_path, name, source):
+def test_first_process_of_a_container_ends_with_the_signal(tmp_path, name, source):
     output, signum = tmp_path / "rows.jsonl", signal.Signals[name]
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -88,7 +88,7 @@ def test_first_process_of_a_container_ends_by_the_signal(tmp_path, name, source)
 @needs_namespaces
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_first_process_of_a_container_ends_before_the_first_row(tmp_path, name):
-    """While modules are imported and while the command waits for its input, in the same way."""
+    """Equally while it imports modules and while it waits for its input."""
     run = first_process("caption", "-", "-o", tmp_path / "rows.jsonl")
     wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
     send(run, signal.Signals[name])
@@ -110,7 +110,7 @@ NO_LOCKS = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @pytest.mark.parametrize("code", [*NO_LOCKS, errno.ENOLCK, errno.EINVAL])
-def test_file_system_without_locks_is_no_bug(cli, pretended, workdir, monkeypatch, code):
+def test_file_system_without_locks_is_not_a_bug(cli, pretended, workdir, monkeypatch, code):
     def flock(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -127,7 +127,7 @@ def test_file_system_without_locks_is_no_bug(cli, pretended, workdir, monkeypatc
         assert "flock" in err
 
 
-def test_second_run_is_refused_where_only_the_output_has_no_locks(tmp_path, cli, monkeypatch):
+def test_second_run_is_rejected_if_only_the_output_lacks_locks(tmp_path, cli, monkeypatch):
     output, flock = tmp_path / "rows.jsonl", fcntl.flock
     with other_owner(str(output)):
 

@@ -1,4 +1,4 @@
-"""The program from end to end: commands, and the rows and exit codes they give."""
+"""The program from end to end: commands, their rows and exit codes."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "examples" / "images"
 PROGRAM = (sys.executable, "-m", "pgcli")
 DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
-LIMIT_SECONDS = 600  # more than any of these runs takes on a busy machine: a timeout means a hang
+LIMIT_SECONDS = 600  # longer than any run on a busy machine: a timeout means a hang
 
 Row = dict[str, Any]
 Done = subprocess.CompletedProcess[bytes]
@@ -55,7 +55,7 @@ def assert_tidy(done: Done, code: int) -> None:
 
 @pytest.fixture(scope="module")
 def awkward_folder(tmp_path_factory) -> tuple[Path, list[str | None]]:
-    """The folder, and the expected results of its files in the order of the input."""
+    """The folder, and its files' expected results in input order."""
     folder = tmp_path_factory.mktemp("awkward")
     fates = awkward.make(folder)
     (folder / "noise").mkdir()
@@ -129,8 +129,8 @@ def many_images(tmp_path_factory) -> Path:
     return folder
 
 
-# A leak of the pixels of each image would take 9 MiB in a thousand rows. With workers, prefetched
-# images take as much, and the bound of the contract is checked instead.
+# A leak of each image's pixels would take 9 MiB in a thousand rows. With workers, prefetched
+# images take as much, so the bound of the contract is checked instead.
 @pytest.mark.nightly
 @pytest.mark.parametrize(("workers", "rows", "growth_mib"), [(0, 2000, 6), (2, 3000, 100)])
 def test_memory_stays_flat_over_thousands_of_images(many_images, tiny, workers, rows, growth_mib):
@@ -139,7 +139,7 @@ def test_memory_stays_flat_over_thousands_of_images(many_images, tiny, workers, 
     command = [*PROGRAM, "caption", str(many_images), *model, *options]
     resident = dict(sampled(command, every=100))
     assert len(resident) >= rows // 100 - 1
-    resident.pop(rows, None)  # the end of a run imports what makes its summary
+    resident.pop(rows, None)  # the end of a run imports the summary's code
     early = max(size for row, size in resident.items() if row <= 1000)
     assert max(resident.values()) - early < growth_mib * 2**20, resident
 

@@ -1,4 +1,4 @@
-"""`--engines`: how many there are, of how many threads, and on which device."""
+"""`--engines`: their number, their threads and their devices."""
 
 from functools import partial
 
@@ -26,11 +26,11 @@ def test_small_models_have_one_thread_for_each_engine():
     ("rows", "cores", "engines"),
     [(499, 2, 1), (500, 2, 2), (500, 1, 1), (1000, 16, 4), (10**6, 64, 8)],
 )
-def test_engines_are_as_many_as_save_time(rows, cores, engines):
+def test_the_engine_count_is_the_fastest(rows, cores, engines):
     assert len(engine_slots(None, "cpu", 10**6, rows=rows, cores=cores)) == engines
 
 
-def test_more_engines_than_gpus_are_refused(monkeypatch):
+def test_more_engines_than_gpus_are_an_error(monkeypatch):
     monkeypatch.setattr("pgcli.pipeline.workers.slots.visible_gpus", lambda: 2)
     assert [s.device for s in engine_slots(None, "cuda:1", 10**10, rows=500)] == ["cuda:1"]
     assert main(["caption", str(EXAMPLES / "one.png"), "--model", "demo", "--engines", "3"]) == 17

@@ -37,7 +37,7 @@ def test_damaged_seeds_have_documented_outcomes(target):
 
 
 def test_oracles_of_label_studio_and_yolo_read_their_seeds(tmp_path):
-    """A seed that an oracle rejects compares nothing."""
+    """A seed that its oracle rejects compares nothing."""
     for data in fuzzing.some_labelstudio():
         (tmp_path / "tasks.json").write_bytes(data)
         assert any((labelstudio_boxes(tmp_path / "tasks.json") or {}).values())
@@ -49,7 +49,7 @@ def test_oracles_of_label_studio_and_yolo_read_their_seeds(tmp_path):
         read.append(yolo_boxes(folder / "data.yaml"))
     *boxes, tracks, confidences = read
     assert all(found and any(found.values()) for found in boxes)
-    assert tracks is confidences is None  # Ultralytics does not train on them
+    assert tracks is confidences is None  # Ultralytics ignores them
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def captions(output: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
-def test_float32_rows_are_those_of_the_cpu(tmp_path):
+def test_float32_rows_equal_the_cpus(tmp_path):
     expected = captions(tmp_path / "cpu.jsonl", "--device", "cpu", "--dtype", "float32")
     rows = captions(tmp_path / "cuda.jsonl", "--device", "cuda", "--dtype", "float32")
     for row, other in zip(rows, expected, strict=True):
@@ -59,7 +59,7 @@ def test_fused_and_recorded_steps_answer_as_plain_ones(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_recordings_hold_after_others_are_gone():
-    """A step that needs a workspace of cuBLAS, which the graphs of a process share."""
+    """A step with a cuBLAS workspace, which all graphs of a process share."""
     torch.manual_seed(0)
     x, weight = (
         torch.randn(shape, device="cuda", dtype=torch.bfloat16) / 64
@@ -72,7 +72,7 @@ def test_recordings_hold_after_others_are_gone():
         return runs
 
     def disturb() -> None:
-        """What compiled models do, and memory that is used again."""
+        """The effects of compiled models, and of reused memory."""
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
         torch.full((2**28,), torch.nan, device="cuda")

@@ -1,4 +1,4 @@
-"""Edits and annotation files of other programs, with any value anywhere."""
+"""Edits and foreign annotation files, with any value anywhere."""
 
 import json
 from copy import deepcopy
@@ -14,7 +14,7 @@ from pgcli.rows import answer_digest
 from tests.support.exporting import make_images, plain, saved, segmented
 from tests.support.hostile_values import HOSTILE, paths, replace_at, to_text
 
-#: Success, usage error, images or edits left out, nothing to import.
+#: Success, usage error, skipped images or edits, nothing to import.
 DOCUMENTED = {0, 2, 3, 4}
 KINDS = ("coco", "labelstudio", "edits")
 

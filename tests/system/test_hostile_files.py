@@ -1,4 +1,4 @@
-"""Files that are not what they seem: pipes, devices, locked files, and links that are swapped."""
+"""Deceptive files: pipes, devices, unreadable files, and links that are swapped."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def image(tmp_path) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path) -> Path:
-    """The built-in model as files of its own."""
+    """A writable copy of the built-in model's files."""
     return Path(shutil.copytree(BUILTIN, tmp_path / "model"))
 
 
@@ -41,7 +41,7 @@ def test_pipe_among_the_files_of_a_checkpoint_is_named(name, checkpoint):
 
 @pytest.fixture
 def here(monkeypatch, tmp_path) -> None:
-    """A working folder that other users may enter, though not its parents."""
+    """A working folder that other users may enter, but not its parents."""
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o755)
 

@@ -24,13 +24,13 @@ Capture = pytest.CaptureFixture[str]
 
 COMMANDS = ["view", "draw", "status", "check", "read", "resume", *BUILT_IN["exports"]]
 SEGMENT = "segment photos.tar rest.jsonl --object cat --keep n -o rows.jsonl".split()
-#: Success, usage error, missing images, no input, a difference, an output of another run.
+#: Success, usage error, missing images, no input, a difference, another run's output.
 DOCUMENTED = {0, 2, 3, 4, 5, 13}
 
 
 @pytest.fixture
 def workdir(tmp_path, monkeypatch) -> Path:
-    """A folder with a complete run of two sources, and a copy of it named `sound`."""
+    """A folder with a complete run of two sources, and a copy named `sound`."""
     workdir = tmp_path / "run"
     workdir.mkdir()
     monkeypatch.chdir(workdir)
@@ -48,7 +48,7 @@ def workdir(tmp_path, monkeypatch) -> Path:
 
 
 def run(command: str, number: int) -> int:
-    """The exit code of a command about the result file."""
+    """The exit code of a command on the result file."""
     if command == "read":
         try:
             results = pgcli.read("rows.jsonl")
@@ -126,7 +126,7 @@ def test_invalid_run_record_is_reported(capsys, workdir):
         {"command": []},
         {"folder": None},
         {"options": 5},
-        {"options": {}},  # no object to detect
+        {"options": {}},  # nothing to detect
         {"options": options | {"object": ["cat\ncat"]}},
         {"options": options | {"keep": 5}},
         {"options": options | {"image_column": {}}},

@@ -1,4 +1,4 @@
-"""Hostile names and captions: every image is answered, and nothing raw reaches a terminal."""
+"""Hostile names and captions: every image is answered, and no raw control character is shown."""
 
 import json
 import os
@@ -44,7 +44,7 @@ CAPTIONS = (
     "\0",
     "",
 )
-#: What the program itself sends to a terminal to draw its bar.
+#: The control sequences with which the program draws its own bar.
 OWN = re.compile(r"\x1b\[(?:\?25[hl]|\d*A|2K|[0-9;]*m)|\r\n?")
 DIRECTIONS = set(
     "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -59,7 +59,7 @@ def steering(shown: str) -> set[str]:
 
 
 def readable(text: str) -> str:
-    """The text as in a row, where characters that UTF-8 cannot encode are replaced."""
+    """The text as in a row, with characters that UTF-8 cannot encode replaced."""
     return text.replace("\udcff", "\ufffd")
 
 
@@ -102,7 +102,7 @@ def captioned(folder: Path, environment: dict[str, str], *options: object) -> by
 
 
 def rows_in(written: bytes) -> list[dict[str, Any]]:
-    """The rows of JSON lines, which other characters than a newline may not break."""
+    """The rows of JSON lines, in which only a newline ends a line."""
     return [json.loads(line) for line in written.decode().removesuffix("\n").split("\n")]
 
 
@@ -151,7 +151,7 @@ def test_files_have_every_name_and_the_terminal_no_raw_text(
     text = output.read_bytes().decode()
     assert_answered(rows_in(text.encode()), ids, captions)
     assert {char for char in text if unicodedata.category(char) == "Cc"} == {"\n"}
-    assert len(text.splitlines()) == len(ids)  # which also splits at C1 and Unicode's own
+    assert len(text.splitlines()) == len(ids)  # splits at C1 and Unicode line ends too
     texts = [file for file in folder.rglob("*") if file.suffix == ".txt"]
     written = sorted(file.read_bytes().decode() for file in texts)
     assert written == sorted(readable(caption) + "\n" for caption in captions)

@@ -37,7 +37,7 @@ IMPATIENT += "from tests.support.pretend import main; sys.exit(main())"
 
 
 class Terminal:
-    """A pseudo-terminal with a process that it controls; a thread reads its output."""
+    """A pseudo-terminal with its process; a thread reads the output."""
 
     def __init__(self, command: list[str], **environment: str):
         self.end, other = pty.openpty()
@@ -75,7 +75,7 @@ class Terminal:
         os.close(self.end)
 
     def finished(self) -> str:
-        """Wait for the process to end; return all that was shown."""
+        """Wait for the process to end; return all its output."""
         self.run.wait(timeout=60)
         self._reading.join(timeout=10)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown.decode())
@@ -208,7 +208,7 @@ from tests.support import pretend
 
 class Held:
     def __del__(self):
-        time.sleep(1)  # an exception in here is dropped
+        time.sleep(1)  # Python drops exceptions here
 
 def load_model(*values, **options):
     open(os.environ["PRETEND_BEGUN"], "w").close()
@@ -233,7 +233,7 @@ def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path, before):
     stderr = run.communicate(timeout=50)[1]
     assert run.returncode == -signal.SIGINT
     assert b"unexpected" not in stderr
-    assert not list(output.parent.iterdir())  # nothing was begun, and nothing is left
+    assert not list(output.parent.iterdir())  # no run has started, and no file is left
 
 
 def impatient(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
@@ -254,7 +254,7 @@ def program(
 
 
 def is_full(pipe: Any) -> bool:
-    """Whether the pipe is full: a page of it may have no room for another whole write."""
+    """Whether the pipe is full: a page may have no room for another whole write."""
 
     def held() -> int:
         return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]

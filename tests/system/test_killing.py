@@ -1,4 +1,4 @@
-"""Runs and training killed at random times; training in a process of its own, as it forks."""
+"""Runs and training killed at random times; training in its own process, because it forks."""
 
 import json
 import random
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_killed_training_ends_with_the_same_weights(kills, workers):
-    """Bit for bit, with each step in the metrics once, and no unfinished file."""
+    """Bit for bit, with each step once in the metrics, and no unfinished file."""
     command = [sys.executable, "-m", TRAINING, str(kills), str(workers)]
     run = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
@@ -41,7 +41,7 @@ def test_killed_training_ends_with_the_same_weights(kills, workers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", kill_runs.KINDS)
-def test_killed_runs_end_with_the_bytes_of_an_undisturbed_one(kind, tmp_path):
+def test_killed_runs_write_the_bytes_of_an_undisturbed_run(kind, tmp_path):
     if kill_runs.KINDS[kind].model == "Ray":
         pytest.importorskip("ray", reason="ray is not installed")
     with kill_runs.surroundings(kind) as cluster:

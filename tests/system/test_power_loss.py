@@ -1,4 +1,4 @@
-"""After a power loss an export is whole, or there is none."""
+"""After a power loss an export is complete or absent."""
 
 import os
 import random
@@ -16,7 +16,7 @@ def synced(monkeypatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # the simulated disk records it
 
 
-def test_power_loss_during_an_export_leaves_a_whole_one_or_none(tmp_path, monkeypatch):
+def test_power_loss_during_an_export_leaves_a_complete_one_or_none(tmp_path, monkeypatch):
     for number in range(1, 1000):
         target = tmp_path / f"disk-{number}" / "export"
         target.parent.mkdir()

@@ -1,4 +1,4 @@
-"""`--ray`: engines on a cluster, one output with the rows of a run alone, whatever is killed."""
+"""`--ray`: a cluster's engines write the same rows as a single run, whatever is killed."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from tests.support.runs import other_owner, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.timeout(900)]
-SECONDS = 240  # of a busy machine, where a process of Ray takes half a minute to start
+SECONDS = 240  # on a busy machine, a Ray process takes half a minute to start
 RUNS: list[subprocess.Popen[str]] = []  # that tests have started
 Nodes = Callable[[int], list[Any]]
 OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", "--workers", "0")
@@ -74,7 +74,7 @@ def command(output: str, *options: str) -> list[str]:
 
 
 def on_ray(cluster: Any, *options: str, address: str = "") -> subprocess.Popen[str]:
-    """A run into `rows/` whose engines need no model, on the GPUs that the cluster counts."""
+    """A run into `rows/` with engines without a model, on the GPUs that the cluster counts."""
     words = command("rows/", *options)
     RUNS.append(start_run(address or cluster.address, words))
     return RUNS[-1]
@@ -94,7 +94,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def check_all_rows(errors: dict[int, str]) -> None:
-    """Every row is there once, in order; only these have errors, besides the broken image."""
+    """Every row exists once, in order; only these have errors, besides the broken image."""
     found = rows()
     assert [row["index"] for row in found] == list(range(31))
     assert {row["index"]: row["error"] for row in found if row["error"]} == {
@@ -107,14 +107,14 @@ def parts() -> int:
 
 
 @pytest.mark.slow
-def test_output_that_another_run_writes_is_refused(monkeypatch):
+def test_output_that_another_run_writes_is_an_error(monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with other_owner("rows/"):
         assert main(command("rows/", "--ray", "auto")) == 12
 
 
 @pytest.mark.nightly
-def test_rows_of_a_cluster_are_those_of_a_run_alone(cluster, nodes, monkeypatch):
+def test_rows_of_a_cluster_equal_those_of_a_single_run(cluster, nodes, monkeypatch):
     nodes(2)
     code, said = finished(on_ray(cluster))
     assert code == 3, said
@@ -141,7 +141,7 @@ def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
     finished(run)
     assert 0 < parts() < 8
     before = len(actors())
-    run = on_ray(cluster)  # the same command goes on
+    run = on_ray(cluster)  # the same command resumes
     wait_for(lambda: len(actors()) >= before + 2)
     cluster.remove_node(added.pop(0), allow_graceful=False)
     nodes(1)
@@ -182,7 +182,7 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
 
 
 @pytest.mark.nightly
-def test_second_driver_of_an_output_is_refused(cluster, nodes, monkeypatch):
+def test_second_driver_of_an_output_is_an_error(cluster, nodes, monkeypatch):
     monkeypatch.setenv("CHUNK_SECONDS", "2")
     nodes(2)
     run = on_ray(cluster)
@@ -215,7 +215,7 @@ def test_ctrl_c_keeps_the_answered_rows_of_files_in_progress(cluster, nodes, mon
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
 def test_local_cluster_that_dies_ends_the_command_with_17(cluster, monkeypatch, victim):
-    monkeypatch.setenv("CHUNK_SECONDS", "300")  # for longer than Ray itself would wait
+    monkeypatch.setenv("CHUNK_SECONDS", "300")  # longer than Ray itself would wait
     run = start_run("local", command("rows/"))
     RUNS.append(run)
     wait_for(actors)
@@ -238,12 +238,12 @@ def test_local_cluster_that_dies_ends_the_command_with_17(cluster, monkeypatch, 
 def test_signal_ends_a_command_whose_cluster_has_no_room(cluster):
     run = on_ray(cluster)
     wait_for(lambda: Path("rows.pgcli/run.json").exists())
-    sleep(10)  # actors are requested, of which none starts
+    sleep(10)  # actors are requested, but none starts
     run.send_signal(signal.SIGTERM)
     began = monotonic()
     code, said = finished(run)
     assert code == -signal.SIGTERM, said
-    assert monotonic() - began < 8, "it does not wait for actors that do not run"
+    assert monotonic() - began < 8, "it waits for actors that never start"
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""Runs ended by a signal, a full disk or a closed pipe: the rows are saved and can be resumed."""
+"""A signal, a full disk or a closed pipe ends a run: its rows are saved, and it can resume."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def disk(tmp_path) -> Iterator[Path]:
         mount is None
         or subprocess.run(command, capture_output=True, check=False, timeout=100).returncode
     ):
-        pytest.skip("only who may mount a file system has one so small")
+        pytest.skip("only a user who may mount a file system can make one so small")
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True, timeout=100)
 
@@ -112,7 +112,7 @@ def extend(output: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "how"),
     [
-        (lambda output: os.truncate(output, 0), "truncated"),  # copytruncate of logrotate
+        (lambda output: os.truncate(output, 0), "truncated"),  # logrotate's copytruncate
         (lambda output: os.truncate(output, 300), "truncated"),
         (extend, "extended"),
         (rotate, "removed or replaced"),
@@ -138,8 +138,8 @@ def test_output_that_another_program_changes_ends_the_run(tmp_path, change, how)
     assert saved(output) == list(range(ROWS))
 
 
-def test_images_that_change_after_a_kill_are_noticed(tmp_path):
-    """The rows since the last sync are compared as the others are."""
+def test_images_that_change_after_a_kill_are_detected(tmp_path):
+    """Rows after the last sync are compared like the others."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
     for number in range(40):

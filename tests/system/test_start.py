@@ -1,4 +1,4 @@
-"""Start-up time of the command line: the modules it imports, and when."""
+"""Start-up time of the command line, and the modules that it imports."""
 
 import os
 import resource
@@ -27,7 +27,7 @@ def python(code, *arguments):
 
 
 def imported(*arguments):
-    """The modules that a command line has imported when it ends."""
+    """The modules that a command line has imported by its end."""
     code = (
         "import sys; from pgcli.cli.main import main; main(sys.argv[1:]); "
         "print('all modules:', *sys.modules)"
@@ -86,7 +86,7 @@ def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback():
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
     ids=["default", "rounds", "policy"],
 )
-def test_waiting_threads_sleep_soon_unless_the_user_decides(monkeypatch, given, rounds):
+def test_waiting_threads_sleep_soon_by_default(monkeypatch, given, rounds):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
@@ -100,7 +100,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_decides(monkeypatch, given, 
 
 @pytest.mark.nightly
 def test_help_takes_under_0_3_seconds():
-    """The processor time, best of five. It doubles where another process shares the core."""
+    """Processor time, best of five; it doubles if another process shares the core."""
 
     def seconds():
         def used():
@@ -143,7 +143,7 @@ def test_a_whole_run_loads_no_transformers(tmp_path):
     ("module", "is_frozen"), [("", True), ("triton", False)], ids=["alone", "triton"]
 )
 def test_program_starts_and_ends_without_garbage_collection(module, is_frozen):
-    """Triton would print what is not collected at the end, as a leak."""
+    """Otherwise Triton would report uncollected objects as a leak."""
     run = python(
         "import gc, sys\n"
         "from pgcli.__main__ import main\n"

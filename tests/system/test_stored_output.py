@@ -1,4 +1,4 @@
-"""Output in an object store: the rows of a run into a folder, whatever fails or is killed."""
+"""Output in an object store: the same rows as in a folder, whatever fails or is killed."""
 
 import io
 import json
@@ -32,8 +32,8 @@ URL = "s3://bucket/rows/"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> None:
-    """The current folder, with ten images and a broken one, a model without loading, and short
-    waits for retries."""
+    """The current folder with ten images and a broken one, a fast fake model, and short pauses
+    between retries."""
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.01)
@@ -55,7 +55,7 @@ def caption(*options: str, output: str = URL) -> int:
 
 
 def parts(files: Files) -> dict[str, pa.Table]:
-    """The tables in the store, by the names of their files."""
+    """The tables in the store, by file name."""
     prefix = "bucket/rows/"
     return {
         name.removeprefix(prefix): pq.read_table(io.BytesIO(files[name]))
@@ -75,7 +75,7 @@ def status(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(store, capsys):
+def test_rows_equal_a_folders_and_a_longer_run_resumes(store, capsys):
     assert caption(output="alone/") == 3
     assert caption("--limit", "6") == 0
     assert [table.num_rows for table in parts(store).values()] == [4, 2]
@@ -105,7 +105,7 @@ def test_shards_divide_the_files(store, capsys):
     assert rows(store)["index"].to_pylist() == list(range(11))
 
 
-def test_other_settings_are_refused_and_overwrite_replaces_them(store, capsys):
+def test_other_settings_are_an_error_and_overwrite_replaces_them(store, capsys):
     assert caption() == 3
     before = set(store)
     words = ["ask", "photos", "--prompt", "What is it?", "-o", URL, *OPTIONS]
@@ -138,11 +138,11 @@ def test_store_without_conditional_puts_takes_whole_runs_and_shards(kind):
 def test_store_that_denies_access_ends_the_run(capsys):
     with used_store(Denied):
         assert caption() == 14
-    assert "rights to list, read, write and delete" in capsys.readouterr().err
+    assert "permission to list, read, write and delete" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", [503, 429, "reset"])
-def test_store_that_fails_for_long_is_never_wrong_usage(how, capsys, monkeypatch):
+def test_store_that_keeps_failing_is_never_a_usage_error(how, capsys, monkeypatch):
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 0.05)
     with unreliable_store() as server:
         assert caption("--limit", "4") == 0

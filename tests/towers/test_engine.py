@@ -1,4 +1,4 @@
-"""Images and texts become the vectors of transformers, whatever the batch."""
+"""Images and texts get the same vectors as in transformers, whatever the batch."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def photos(count: int = 7) -> list[Image.Image]:
 
 
 def decoded(engine: EmbeddingEngine, images: list[Image.Image]) -> Iterator[tuple[int, Any]]:
-    """The stream that an engine takes; every second row index is left out."""
+    """The stream for an engine, with every second row index missing."""
     for number, image in enumerate(images):
         item = Item(number, str(number), "", data=encode_image(image))
         yield 2 * number, decode(item, engine.spec, ImageLimits())
@@ -75,7 +75,7 @@ def vectors(engine: EmbeddingEngine, images: list[Image.Image]) -> torch.Tensor:
 def expected_vectors(
     kind: str, folder: Path, images: list[Image.Image], side: int = towers.TINY_IMAGE["image_size"]
 ) -> torch.Tensor:
-    """transformers' embeddings of length 1, or logits, by its own image processor."""
+    """transformers' embeddings of length 1, or logits, from its own image processor."""
     model = getattr(transformers, CLASSES[kind]).from_pretrained(folder).eval()
     processor = towers.image_processor(kind, side)
     pixels = processor(images, return_tensors="pt")["pixel_values"]
@@ -88,7 +88,7 @@ def expected_vectors(
     return torch.nn.functional.normalize(out, dim=-1)
 
 
-def test_vectors_are_those_of_transformers_whatever_the_batch(kind, folder):
+def test_vectors_equal_transformers_in_any_batch(kind, folder):
     images = photos()
     expected = expected_vectors(kind, folder, images)
     assert expected.std(dim=0).mean() > 1e-3, "all vectors are alike"
@@ -126,7 +126,7 @@ def test_paligemma_embeds_images_by_the_mean_of_their_patches(tmp_path):
     torch.testing.assert_close(vectors(engine, images), expected, atol=1e-5, rtol=0)
 
 
-def test_images_only_models_refuse_texts(tmp_path):
+def test_models_without_a_text_tower_reject_texts(tmp_path):
     engine = engine_of(towers.checkpoint_into(tmp_path, "vit"))
     with pytest.raises(UsageError, match="tiny has no text tower"):
         engine.encode_texts(TEXTS)
@@ -158,7 +158,7 @@ def test_scores_are_logits_of_the_pairs(siglip):
 
 @pytest.mark.parametrize("kind", ["siglip", "clip", "siglip_vision_model", "vit", "paligemma"])
 def test_probe_of_any_tower_is_read_by_both_programs(tmp_path, kind):
-    """A linear layer on any vision tower is a classifier that transformers reads too."""
+    """A vision tower with a linear layer is a classifier that transformers reads too."""
     make = tiny.checkpoint_into if kind == "paligemma" else towers.checkpoint_into
     folder, out = tmp_path / "tower", tmp_path / "probe"
     make(folder, **({} if kind == "paligemma" else {"kind": kind}))
@@ -166,7 +166,7 @@ def test_probe_of_any_tower_is_read_by_both_programs(tmp_path, kind):
     labels = ("cat", "dog", "bird")
     probe = classifier_of(folder, description, labels, torch.device("cpu"))
     with torch.no_grad():
-        # the tiny PaliGemma's weights amplify rounding; larger weights here would do so too
+        # large weights would amplify rounding, like the tiny PaliGemma's
         probe.classifier.weight.normal_(std=0.05)
         probe.classifier.bias.normal_()
     out.mkdir()
@@ -192,7 +192,7 @@ def limited(
     fits: Callable[[list[tuple[int, DecodedImage]]], bool],
     monkeypatch: Any,
 ) -> list[int]:
-    """Let images run out of memory in batches that do not fit; the batches tried."""
+    """Make batches of images run out of memory above a size; the sizes of the tried batches."""
     tried: list[int] = []
     encode = engine._encode_rows
 
@@ -240,7 +240,7 @@ def test_no_batch_begins_after_a_stop(siglip):
 
 @pytest.mark.parametrize("kind", ["siglip", "clip", "vit"])
 def test_packed_weights_change_rounding_only(kind, tmp_path, monkeypatch):
-    """On a CPU the layers of both towers are packed, whatever their activation is."""
+    """On a CPU the layers of both towers are packed, with any activation."""
     folder = towers.checkpoint_into(tmp_path, kind)
     packed = engine_of(folder)
     monkeypatch.setattr(loader, "optimize_encoders_for_cpu", lambda model: None)

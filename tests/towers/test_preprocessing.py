@@ -1,4 +1,4 @@
-"""Images have the pixels that transformers' image processors, which use Pillow, give them."""
+"""Images get the same pixels as from transformers' Pillow image processors."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ PROCESSORS = {
     "vit of other colours": transformers.ViTImageProcessorPil(
         size=SQUARE, resample=3, image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.3, 0.4]
     ),
-    "vit as it is": transformers.ViTImageProcessorPil(size=SQUARE, do_normalize=False),
+    "vit without normalization": transformers.ViTImageProcessorPil(size=SQUARE, do_normalize=False),
     "deit": transformers.DeiTImageProcessorPil(size={"height": 41, "width": 41}, crop_size=SQUARE),
 }
 SIZES = [(32, 32), (33, 90), (90, 33), (500, 31), (29, 29), (640, 481), (1, 7)]
@@ -45,7 +45,7 @@ def image(size: tuple[int, int]) -> Image.Image:
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path, name):
+def test_pixels_equal_transformers_bit_for_bit(tmp_path, name):
     processor = PROCESSORS[name]
     processor.save_pretrained(tmp_path)
     family = name.partition(" ")[0].replace("deit", "vit")
@@ -75,8 +75,8 @@ def test_fast_decode_crops_the_same_part(tmp_path):
     assert 0 < np.abs(full.astype(int) - fast).mean() < 0.5
 
 
-def test_line_of_pixels_does_not_fill_the_memory():
-    """Its shorter side at 32 pixels, it would have 2**30 of them."""
+def test_extremely_elongated_image_takes_little_memory():
+    """With a shorter side of 32 pixels, it would have 2**30 of them."""
     spec = ImageSpec(SIDE, resize_to=SIDE, keeps_aspect=True)
     greys = np.repeat(np.arange(256, dtype=np.uint8), 2**12)[:, None]
     line = Image.fromarray(greys)
@@ -87,7 +87,7 @@ def test_line_of_pixels_does_not_fill_the_memory():
         assert set(np.unique(found)) <= {127, 128}
 
 
-def test_part_of_a_long_image_is_that_of_the_whole(monkeypatch):
+def test_crop_of_a_long_image_equals_the_full_resize(monkeypatch):
     spec = ImageSpec(SIDE, resize_to=41, keeps_aspect=True)
     whole = np.asarray(spec.resize(image((97, 1203)))).astype(int)
     monkeypatch.setattr(image_spec_module, "MAX_RESIZED", 1)
@@ -141,6 +141,6 @@ def test_without_a_file_images_have_the_models_resolution(tmp_path, family):
         ("clip", {"size": 32, "crop_size": 32, "do_center_crop": "yes"}, "do_center_crop = 'yes'"),
     ],
 )
-def test_unsupported_preparation_is_named(tmp_path, family, values, message):
+def test_unsupported_preprocessing_is_named(tmp_path, family, values, message):
     with pytest.raises(InvalidCheckpoint, match=message):
         read_preprocessing(write(tmp_path, **values), SIDE, family)

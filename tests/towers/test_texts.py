@@ -1,4 +1,4 @@
-"""Texts have the tokens that transformers' tokenizers give them, padded on the right."""
+"""Texts get the same tokens as from transformers' tokenizers, padded on the right."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def processor_of(folder: Path) -> TextProcessor:
 
 
 def expected_tokens(tokenizer: Any, texts: list[str]) -> torch.Tensor:
-    """transformers' tokens, padded as SigLIP's and CLIP's documentation says."""
+    """transformers' tokens, padded as the documentation of SigLIP and CLIP says."""
     tokens: torch.Tensor = tokenizer(
         texts,
         padding="max_length",
@@ -58,7 +58,7 @@ def folder(kind, tmp_path_factory) -> Path:
     return towers.checkpoint_into(tmp_path_factory.mktemp(kind), kind)
 
 
-def test_tokens_are_those_of_transformers(kind, folder):
+def test_text_tokens_equal_transformers(kind, folder):
     processor = processor_of(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = processor(TEXTS, raw=True)
@@ -69,7 +69,7 @@ def test_tokens_are_those_of_transformers(kind, folder):
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_truncated_texts_are_those_that_transformers_cuts(kind, folder, raw):
+def test_truncated_texts_match_transformers(kind, folder, raw):
     processor = processor_of(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ends = len(tokenizer("").input_ids) or 1  # the start and the end token
@@ -85,7 +85,7 @@ def test_truncated_texts_are_those_that_transformers_cuts(kind, folder, raw):
 
 def test_typed_control_tokens_are_text(kind, folder):
     if kind == "siglip":
-        return  # a piece of its vocabulary, of which cleaning leaves an s
+        return  # a piece of its vocabulary, which cleaning reduces to s
     processor = processor_of(folder)
     typed = processor([f"a {name} star" for name in ("<eos>", "</s>", "<|endoftext|>")], raw=True)
     control = torch.tensor([processor.format.eos, processor.format.pad])
@@ -94,8 +94,8 @@ def test_typed_control_tokens_are_text(kind, folder):
         assert not torch.isin(kept[:-1], control).any()
 
 
-def test_underscores_are_blanks_for_siglip_2(kind, folder):
-    """transformers' tokenizer of SigLIP 1 removes them, big_vision makes blanks of them."""
+def test_underscores_are_spaces_for_siglip_2(kind, folder):
+    """transformers' tokenizer of SigLIP 1 removes underscores, big_vision's makes them spaces."""
     clean = processor_of(folder).format.clean("polar_bear")
     assert clean == {"siglip": "polarbear", "siglip2": "polar bear", "clip": "polar_bear"}[kind]
     assert canonical_text(" A  polar_bear! ") == "a polar bear"
@@ -132,7 +132,7 @@ def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path):
         assert ids == own(text, add_special_tokens=False).input_ids, text
 
 
-def test_damaged_table_of_a_sentencepiece_model_is_refused(tmp_path):
+def test_damaged_table_of_a_sentencepiece_model_is_rejected(tmp_path):
     model = sentencepiece_model_pb2.ModelProto()
     model.trainer_spec.model_type, model.trainer_spec.unk_id = 1, 0
     model.pieces.add(piece="<unk>", score=0.0)
@@ -146,7 +146,7 @@ def tokenizer_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "tokenizer.json").read_text())
 
 
-def test_slow_regular_expression_is_refused(tmp_path):
+def test_slow_regular_expression_is_rejected(tmp_path):
     folder = towers.checkpoint_into(tmp_path, "clip")
     values = tokenizer_of(folder)
     values["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}
@@ -155,7 +155,7 @@ def test_slow_regular_expression_is_refused(tmp_path):
         processor_of(folder)
 
 
-def test_tokenizer_of_another_model_is_refused(tmp_path):
+def test_tokenizer_of_another_model_is_rejected(tmp_path):
     folder = towers.checkpoint_into(tmp_path, "clip")
     towers.tokenizer_into(folder, "siglip")
     with pytest.raises(InvalidCheckpoint, match=r"has no token '<\|endoftext\|>'"):

@@ -74,7 +74,7 @@ def test_changed_weight_is_found(folders, kind, part, stage, monkeypatch, capsys
 
 
 @pytest.mark.slow
-def test_other_tokens_are_found(folders, monkeypatch, capsys):
+def test_different_tokens_are_found(folders, monkeypatch, capsys):
     open_text_tokenizer = loader.open_text_tokenizer
 
     def without_eos(*arguments: Any) -> Any:
@@ -85,7 +85,7 @@ def test_other_tokens_are_found(folders, monkeypatch, capsys):
     monkeypatch.setattr(loader, "open_text_tokenizer", without_eos)
     code, proof = verify(folders["siglip2"], capsys)
     assert code == 5
-    assert proof["verdict"].startswith("different: 'a red star' has other tokens in trans")
+    assert proof["verdict"].startswith("different: 'a red star' has different tokens in trans")
 
 
 def test_report_is_readable(folders, capsys):
@@ -97,7 +97,7 @@ def test_report_is_readable(folders, capsys):
     assert shown["verdict"].endswith("in float32 and bfloat16")
 
 
-def test_rounding_of_logits_is_that_of_their_scale_and_bias(folders):
+def test_rounding_of_logits_comes_from_scale_and_bias(folders):
     inputs = TowerInputs(torch.zeros(1, 3, 32, 32), torch.zeros(1, 16, dtype=torch.long))
     for kind, bias in (("siglip2", -3.0), ("clip", 0.0)):
         outputs = our_outputs(towers.load_from(folders[kind]), inputs)

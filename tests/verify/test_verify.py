@@ -47,7 +47,7 @@ def proof_of(folder, *, dtype="auto", items=None):
 
 @pytest.fixture
 def change_weight(monkeypatch):
-    """Returns a function that changes a weight of pgcli's model, and not that of transformers."""
+    """Returns a function that changes a weight in pgcli's model, but not in transformers'."""
 
     def change_weight(name, factor):
         def load(*arguments, finish, **options):
@@ -90,7 +90,7 @@ class TestSame:
     def test_float16_is_compared_with_float32_on_any_device(self, tiny, tiny2):
         proof = proof_of(tiny, dtype="float16")
         assert proof.same, proof.verdict
-        assert proof.verdict.endswith("in float32, with float16 here")
+        assert proof.verdict.endswith("in float32 (pgcli in float16)")
         (vision, logits, _) = proof.comparisons[0].stages
         assert 0 < vision.largest < vision.floor.largest / 2, "less than bfloat16's noise"
         assert 0 < logits.largest < logits.floor.largest / 2
@@ -152,7 +152,7 @@ class TestDifferent:
             reference, "prompt_ids", lambda *given: [ids[:-1] for ids in other(*given)]
         )
         proof = proof_of(tiny, dtype="float32")
-        assert "'caption en' has other tokens" in proof.verdict
+        assert "'caption en' has different tokens" in proof.verdict
 
     @pytest.mark.slow
     def test_unreadable_tokenizer_leaves_prompts_uncompared(self, tiny, monkeypatch):
@@ -234,7 +234,7 @@ class TestMemory:
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
-        assert proof.left_out[0].startswith("float32: it needs")
+        assert proof.left_out[0].startswith("float32: needs")
         with pytest.raises(NoUsableDevice, match="too little memory"):
             proof_of(tiny, dtype="float32")
 
@@ -258,7 +258,7 @@ class TestCommand:
 
 
 def test_eager_only_models_have_the_noise_of_one_rounding_step(tiny2):
-    """transformers runs Gemma 2 eagerly only; the noise comes from the vision tower."""
+    """transformers runs Gemma 2 only eagerly; the noise comes from the vision tower."""
     config, vocabulary = read_config(tiny2), Tokenizer.from_folder(tiny2)
     side = config.vision.resolution
     lengths = {len(vocabulary.encode_prompt(prompt)) for prompt in PROMPTS}

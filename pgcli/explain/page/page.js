@@ -12,10 +12,10 @@ const percent = (share) => {
   return share < 0.0995 || (share > 0.99 && share < 0.9995) ? `${(share * 100).toFixed(1)} %` : `${Math.round(share * 100)} %`;
 };
 const patches = data.grid * data.grid;
-// -1 is the mean of the layers, or of the heads
+// -1 is the mean over layers or heads
 const state = { token: 0, tower: false, layer: -1, head: -1, patch: null, timer: null };
 
-// weights are whole parts of 65535, of two bytes each: all slots of each head of each layer
+// weights are two-byte fractions of 65535: all slots of each head of each layer
 const unpack = (text) => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 for (const token of data.tokens) token.attention = unpack(token.attention);
 data.visionAttention = unpack(data.visionAttention);
@@ -34,12 +34,12 @@ function mean(weights, layers, heads) {
   }
   return sums.map((sum) => sum / count / 65535);
 }
-// attention of a token over image, prompt and earlier tokens, or of all patches of the vision tower over the image
+// attention of a token over image, prompt and earlier tokens, or of all vision tower patches over the image
 const attention = (token) => state.tower
   ? mean(data.visionAttention, data.visionLayers.length, data.visionHeads)
   : mean(data.tokens[token].attention, data.layers.length, data.heads);
 
-// a dark veil where little attention is, a warm glow where much is; between them the image is as it is
+// dark for little attention, a warm glow for much, and the plain image in between
 const STOPS = [[10, 10, 22, 168], [16, 12, 30, 140], [60, 24, 40, 84], [200, 70, 30, 70], [255, 128, 24, 104], [255, 196, 66, 140], [255, 240, 150, 166]];
 function colour(value) {
   const place = Math.min(0.9999, Math.max(0, value)) * (STOPS.length - 1);
@@ -90,7 +90,7 @@ function drawShares(weights) {
   });
 }
 
-// what lies under each token: its attention to the patch under the pointer, else to the image
+// the bar under each token: its attention to the patch under the pointer, else to the image
 function drawUnderlines() {
   const shares = data.tokens.map((_, token) => {
     const weights = attention(token);
@@ -126,7 +126,7 @@ function drawPatch() {
   mark.replaceChildren(make("span", percent(attention(state.token)[state.patch])));
 }
 
-// a location token is a side's fraction in 1023rds; of four, the first and third are of the height
+// a location token is a fraction of a side, times 1023; in a group of four, the first and third are heights
 const locationOf = (token) => /^<loc(\d{4})>$/.exec(data.tokens[token].text);
 function drawLine() {
   const line = byId("line"), found = locationOf(state.token);
@@ -183,7 +183,7 @@ function buildFlow() {
   byId("flow").append(
     step(`${data.width} × ${data.height}`, "image"),
     step(`${pixels[1]} × ${pixels[2]} × ${pixels[3]}`, "normalized pixels"),
-    step(`${patch[1]} × ${patch[2]}`, "features of patches, from the vision tower"),
+    step(`${patch[1]} × ${patch[2]}`, "patch features, from the vision tower"),
     step(`${patch[1]} × ${joined[2]}`, "the same, from the projector"),
     step(`${patch[1]} + ${data.promptTokens.length} = ${prefix}`, "image and prompt in one prefill"),
     step(`${prefix} × ${2 * data.depth * keys[2] * keys[3]}`, "slots in the cache and their values"),
@@ -225,7 +225,7 @@ function buildChoices() {
   buttons("heads", ["mean", ...Array.from({ length: heads }, (_, head) => head + 1)], (index) => { state.head = index - 1; }, "head");
   byId("hint").textContent = state.tower
     ? "How much all patches attended to each, on average. The weights of a patch sum to 1."
-    : `The weights of a token sum to 1. The decoder has ${data.depth} layers. Point at a token to see what it attended to, at a patch to see which tokens attended to it.`;
+    : `The weights of a token sum to 1. The decoder has ${data.depth} layers. Point at a token to see what it attended to, or at a patch to see which tokens attended to it.`;
 }
 
 function build() {
@@ -248,7 +248,7 @@ function build() {
   byId("prompt-tokens").append(...data.promptTokens.map((text) => make("span", shown(text))));
   buttons("parts", ["Decoder", "Vision tower"], (index) => { Object.assign(state, { tower: index === 1, layer: -1, head: -1 }); buildChoices(); });
   buildChoices();
-  byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed in one pass over image, prompt and answer; the probabilities of the answer's tokens there are those of the run within ${data.difference.toExponential(0)}.`;
+  byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed in one pass over image, prompt and answer; its token probabilities match the run's within ${data.difference.toExponential(0)}.`;
   buildFlow();
   buildStages();
 }

@@ -13,9 +13,9 @@ KEPT_BYTES = 2**29
 def keep_freed_memory() -> None:
     """Have glibc keep up to 512 MiB of freed memory for later allocations.
 
-    Otherwise the kernel maps and clears the same hundred megabytes in every layer, which takes a
-    sixth of the prefill time of a full-size model. Other C libraries ignore the call, and settings
-    in the environment are left as they are.
+    Otherwise the kernel maps and clears the same hundred megabytes in every layer, a sixth of the
+    prefill time of a full-size model. Other C libraries ignore the call, and environment settings
+    take precedence.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return

@@ -1,4 +1,4 @@
-"""Replaces a loaded model's linear layers by the fastest ones that its CPU has."""
+"""Replaces a loaded model's linear layers by the fastest that its CPU supports."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from pgcli.model.two_towers import TwoTowers
 def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
     """Pack the weights of one of the model's `parts` for its CPU, in place, and free the old ones.
 
-    With `quantize` "int8" the decoder's layers and the LM head are quantized, the layers for decode
-    steps only where prefill is faster in bfloat16. The embedding stays as it is, because its rows
-    are looked up; an LM head that is tied to it and not quantized uses it. On a GPU nothing
-    changes.
+    With `quantize` "int8" the decoder's layers and the LM head are quantized; if prefill is faster
+    in bfloat16, the layers only for decode steps. The embedding is unchanged, because its rows are
+    looked up; an LM head that is tied to it and not quantized uses it. On a GPU nothing changes.
     """
     embedding_VD = model.decoder.embed_tokens.weight
     if embedding_VD.device.type != "cpu":
@@ -75,5 +74,5 @@ def supports_int8(dtype: torch.dtype) -> bool:
 
 
 def prefills_in_bf16(dtype: torch.dtype) -> bool:
-    """Whether int8 is for decode steps only, as bfloat16 tiles (AMX) make prefill faster."""
+    """Whether int8 is used only for decode steps, because bfloat16 tiles (AMX) prefill faster."""
     return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()

@@ -1,7 +1,7 @@
-"""Linear layers whose weights are packed once in oneDNN's layout for this CPU.
+"""Linear layers with weights that are packed once in oneDNN's layout for this CPU.
 
-Weights in PyTorch's layout are reordered at every call, which takes longer than the multiplication
-itself if the input has few rows.
+Weights in PyTorch's layout are reordered at every call, which takes longer than the
+multiplication itself if the input has few rows.
 
 B rows · L slots · M rows of any kind · D input width · N output width
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-PACK_ROWS = 256  # the input rows that the layout is chosen for; other row counts work too
+PACK_ROWS = 256  # the layout is optimal for this row count; other row counts work too
 
 
 class LinearKernel(Protocol):
@@ -68,7 +68,7 @@ class PackedLinearKernel:
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this build of PyTorch packs weights for this CPU with correct results.
 
-    The operators are private to PyTorch's compiler, so a small example checks them.
+    The operators are private to PyTorch's compiler, so they are checked on a small example.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False

@@ -1,4 +1,4 @@
-"""Modules of the model with packed weights, and the function that puts them in place.
+"""Modules of the model with packed weights, and the function that installs them.
 
 B rows · L slots · M rows of any kind · D width
 """
@@ -22,7 +22,7 @@ from pgcli.model.gemma import (
 )
 from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, activate
 
-#: The most bytes of an MLP's inner activations at once. This bounds memory only: blocks that fit
+#: The most bytes of an MLP's inner activations at once. Only memory is bounded: blocks that fit
 #: into a core's cache are no faster, and each block reads all weights again.
 BLOCK_BYTES = 128 * 2**20
 
@@ -52,7 +52,7 @@ class PackedMLP(nn.Module):
         return run_in_blocks(self._block, x, self._inner_width)
 
     def _block(self, x_MD: Tensor) -> Tensor:
-        if self._activation == "gelu_tanh":  # computed by the same kernel
+        if self._activation == "gelu_tanh":  # fused into the same kernel
             return self._down(self._up.gelu(x_MD))
         return self._down(activate(self._up(x_MD), self._activation))
 
@@ -75,7 +75,7 @@ class PackedGatedMLP(nn.Module):
 
 
 class PackedRMSNorm(nn.Module):
-    """Replaces an `RMSNorm`, whose `1 + w` is computed once."""
+    """Replaces an `RMSNorm`, with `1 + w` computed once."""
 
     def __init__(self, norm: RMSNorm):
         super().__init__()
@@ -86,7 +86,7 @@ class PackedRMSNorm(nn.Module):
 
 
 class PackedQKVProjection(nn.Module):
-    """Replaces a `QKVProjection`; `split` packs queries apart, as `last_query` needs."""
+    """Replaces a `QKVProjection`; `split` packs queries separately, as `last_query` needs."""
 
     def __init__(self, qkv: QKVProjection, make_kernel: KernelFactory, *, split: bool):
         super().__init__()
@@ -103,7 +103,7 @@ class PackedQKVProjection(nn.Module):
 
 
 class PackedLMHead(nn.Module):
-    """Replaces an `LMHead`; the kernel has a copy of its weight."""
+    """Replaces an `LMHead`; the kernel has a copy of the weight."""
 
     def __init__(self, kernel: Callable[[Tensor], Tensor]):
         super().__init__()
@@ -114,10 +114,10 @@ class PackedLMHead(nn.Module):
 
 
 class MappedEmbedding(nn.Module):
-    """Replaces the embedding, where the LM head has a copy: looks rows up in a mapped file.
+    """Replaces the embedding if the LM head has a copy: looks up rows in a mapped file.
 
-    The rows are in the dtype of the file, and are converted to that of the model. Memory is taken
-    by those that are looked up, as long as the system has room for them.
+    The rows have the file's dtype and are converted to the model's. The rows in use take memory,
+    as long as the system has room for them.
     """
 
     def __init__(self, mapped_VD: Tensor, dtype: torch.dtype):
@@ -141,7 +141,7 @@ def run_in_blocks(mlp: Callable[[Tensor], Tensor], x: Tensor, inner_width: int) 
 
 
 def pack_encoder_layer(layer: SiglipEncoderLayer, make_kernel: KernelFactory) -> None:
-    """Replace the parts of an encoder's layer by packed ones; the old weights are freed."""
+    """Replace the modules of an encoder layer by packed ones; the old weights are freed."""
     attention = layer.self_attn
     attention.add_module("qkv_proj", PackedProjection(attention.qkv_proj, make_kernel))
     attention.add_module("out_proj", PackedProjection(attention.out_proj, make_kernel))
@@ -151,7 +151,7 @@ def pack_encoder_layer(layer: SiglipEncoderLayer, make_kernel: KernelFactory) ->
 def pack_decoder_layer(
     layer: GemmaDecoderLayer, make_kernel: KernelFactory, *, is_last: bool
 ) -> None:
-    """Replace the parts of a decoder's layer by packed ones; the old weights are freed."""
+    """Replace the modules of a decoder layer by packed ones; the old weights are freed."""
     attention = layer.self_attn
     qkv = PackedQKVProjection(attention.qkv_proj, make_kernel, split=is_last)
     attention.add_module("qkv_proj", qkv)
@@ -161,7 +161,7 @@ def pack_decoder_layer(
 
 
 def pack_norms(parent: nn.Module) -> None:
-    """Replace the norms that are the module's own children."""
+    """Replace the norms among the module's direct children."""
     for name, module in list(parent.named_children()):
         if isinstance(module, RMSNorm):
             parent.add_module(name, PackedRMSNorm(module))

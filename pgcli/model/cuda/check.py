@@ -13,16 +13,16 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cuda import operators
 from pgcli.printable import first_line
 
-#: The largest relative difference of a kernel from its plain version.
+#: The largest relative difference between a kernel and its plain version.
 TOLERANCE = 0.05
 ROWS_WITHOUT_SPLITS = 160  # more than half of `kernels.attention.PROGRAMS`
 
 
 @cache
 def kernel_problem(device: torch.device, dtype: torch.dtype, model: PaliGemmaConfig) -> str:
-    """Why the kernels cannot be used; empty if examples of the model's shapes are right here.
+    """Why the kernels cannot be used; empty if they compute examples of the model's shapes right.
 
-    Errors of the device and of memory are raised: they say nothing about the kernels.
+    Device and out-of-memory errors are raised, since they say nothing about the kernels.
     """
     try:
         wrong = [
@@ -38,12 +38,12 @@ def kernel_problem(device: torch.device, dtype: torch.dtype, model: PaliGemmaCon
     return f"wrong results of {', '.join(wrong)}" if wrong else ""
 
 
-#: Makes the arguments of an operator, which may write to them: the same at every call.
+#: Makes an operator's arguments, the same at every call, because it may write to them.
 Example = Callable[[], tuple[Tensor | float | None, ...]]
 
 
 def _is_right(name: str, make: Example) -> bool:
-    """Whether an operator gives what its plain version gives."""
+    """Whether an operator agrees with its plain version."""
     plain = operators.OPERATORS[name].plain
     results, expected = (run(*make()) for run in (getattr(torch.ops.pgcli, name), plain))
     if isinstance(results, Tensor):
@@ -55,7 +55,7 @@ def _is_right(name: str, make: Example) -> bool:
 def _examples(
     device: torch.device, dtype: torch.dtype, model: PaliGemmaConfig
 ) -> dict[str, list[Example]]:
-    """Examples of each operator, in the variants that a model of this configuration runs."""
+    """Examples of each operator, in the variants that this model runs."""
     config, vision = model.decoder, model.vision
     width, size, heads = config.width, config.head_dim, config.num_kv_heads
     outputs = (config.num_heads + 2 * heads) * size
@@ -74,7 +74,7 @@ def _examples(
         )
 
     def rotation() -> tuple[Tensor | float | None, ...]:
-        angle = drawn(2, 3, 1, size // 2)  # halves are equal, as in a `RotaryEmbedding`
+        angle = drawn(2, 3, 1, size // 2)  # equal halves, as in a `RotaryEmbedding`
         cos, sin = angle.cos(), angle.sin()
         return (
             *(drawn(2, 3, outputs), torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)),
@@ -100,9 +100,9 @@ def _examples(
         ],
         "geglu": [lambda: (drawn(2, 2 * config.mlp_dim),)],
         "softcap": [lambda: (drawn(2, 64), config.final_softcap or 2.0)],
-        # all columns are locations, so that the token is near some
+        # every column is a location, so that some are near the token
         "select_greedy": [lambda: (drawn(2, columns), columns - 10, 3, 0, columns - 10, 16)],
         "rotate": [rotation],
-        # few rows, whose slots are split, and so many that they are not
+        # few rows, with split slots, and enough rows to leave them whole
         "attend": [partial(attention, 2), partial(attention, ROWS_WITHOUT_SPLITS)],
     }

@@ -23,10 +23,10 @@ kernels = torch.ops.pgcli
 
 
 class FusedGemma(Gemma):
-    """A `Gemma` whose norms, residuals, GeGLU and decode attention are fused; without gradients.
+    """A `Gemma` with fused norms, residuals, GeGLU and decode attention; without gradients.
 
     A layer of a decode step is eight or nine kernels: four products, attention with rotation and
-    cache write (and a second kernel where its slots are split), two norms with residuals, GeGLU.
+    cache write (and a second kernel if slots are split), two norms with residuals, GeGLU.
     """
 
     def __init__(self, decoder: Gemma):
@@ -122,7 +122,7 @@ def _prefill_attention(
     mask: Tensor | None,
     kv_cache: KVCache,
 ) -> Tensor:
-    """Attention of new slots, whose keys and values are rotated into the cache by one kernel."""
+    """Attention of new slots; one kernel rotates their keys and values into the cache."""
     attention, new = layer.self_attn, kv_cache.opened
     assert new is not None
     key_BKSH, value_BKSH = (every[:, :, : new.stop] for every in kv_cache.layer(index))
@@ -145,8 +145,8 @@ def _scale(norm: RMSNorm) -> Tensor:
 def _layer_scales(
     layer: GemmaDecoderLayer, following: Tensor
 ) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor]:
-    """The scales of a layer's norms: of attention's output, the MLP's input and output, and of
-    the norm that follows the layer.
+    """The scales of a layer's norms: after attention, before and after the MLP, and of the next
+    layer's first norm.
     """
     second = _scale(layer.post_attention_layernorm)
     if not layer.post_norms:

@@ -15,14 +15,14 @@ import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
 from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, SiglipVisionModel, activate
 
 kernels = torch.ops.pgcli
-#: For fewer images the host needs longer to launch the fused kernels than the GPU to compute.
+#: For fewer images, launching the fused kernels takes the host longer than the GPU computes.
 MIN_IMAGES = 64
 
 
 class FusedSiglip(SiglipVisionModel):
-    """A `SiglipVisionModel` whose residuals and norms are fused for many images at once.
+    """A `SiglipVisionModel` with fused residuals and norms for many images at once.
 
-    It has neither dropout nor gradients.
+    Without dropout and gradients.
     """
 
     def __init__(self, tower: SiglipVisionModel):

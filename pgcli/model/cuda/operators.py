@@ -21,7 +21,7 @@ from pgcli.model.gemma import rms_norm
 from pgcli.model.quantized.quantize import FLOAT8
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
-#: The dtypes of the kernels, and the head sizes of those that multiply matrices.
+#: The dtypes of the kernels, and the head sizes of kernels that multiply matrices.
 KERNEL_DTYPES = (torch.bfloat16, torch.float32)
 KERNEL_HEADS = (32, 64, 128, 256)
 
@@ -106,7 +106,7 @@ OPERATORS: dict[str, Operator] = {
         _fake_select,
     ),
 }
-#: Of models whose MLPs are quantized to float8.
+#: For models with MLPs in float8.
 QUANTIZED_OPERATORS: dict[str, Operator] = {
     "residual_norm_quantized": Operator(
         "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps)"
@@ -133,7 +133,7 @@ def _register() -> None:
 
 
 def _kernel_or_plain(name: str, operator: Operator) -> Callable[..., Any]:
-    """The kernel of this name, or the plain version for what it does not support."""
+    """The kernel of this name, or the plain version for inputs that it does not support."""
 
     def run(first: Tensor, *others: Any) -> Any:
         from pgcli.model.cuda import kernels
@@ -143,7 +143,7 @@ def _kernel_or_plain(name: str, operator: Operator) -> Callable[..., Any]:
         )
         if not has_kernel:
             return operator.plain(first, *others)
-        # Triton launches on the current device, and PyTorch guards only its own operators
+        # Triton launches on the current device, and PyTorch switches only for its own operators
         with torch.cuda.device(first.device):
             return getattr(kernels, name)(first, *others)
 

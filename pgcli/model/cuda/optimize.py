@@ -18,8 +18,8 @@ from pgcli.model.quantized.gated_mlp import quantize_mlp
 def optimize_part_for_cuda(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
     """Quantize the MLP of a decoder layer if `quantize` is "fp8", in place.
 
-    With the last of the model's `parts`, the model itself, the tower and the decoder are replaced
-    by fused ones; warns where their kernels do not work.
+    After the last of the model's `parts`, the model itself, the tower and the decoder are replaced
+    by fused ones; warns if their kernels do not work.
     """
     if quantize != "none" and isinstance(part, GemmaDecoderLayer):
         quantize_mlp(part)
@@ -30,8 +30,8 @@ def optimize_part_for_cuda(model: PaliGemma, part: nn.Module, quantize: str = "n
     weight = model.projector.weight
     if problem := kernel_problem(weight.device, weight.dtype, model.config):
         warnings.warn(
-            f"the fused kernels do not work on {weight.device}; operations run one by one, which "
-            f"is slower and gives the same answers ({problem})",
+            f"the fused kernels do not work on {weight.device}; pgcli runs separate "
+            f"operations, which is slower and gives the same answers ({problem})",
             stacklevel=1,
         )
         return

@@ -1,8 +1,8 @@
 """Plain versions of the fused operators.
 
-The kernels are compared with them. They run where there are no kernels: on other devices, and on a
-GPU for dtypes or sizes that the kernels do not support. Those of `rms_norm` and `softcap` are in
-the model itself.
+The kernels are compared with them. They run where there are no kernels: on other devices, and on
+a GPU for dtypes or sizes that the kernels do not support. The plain `rms_norm` and `softcap` are
+in the model itself.
 
 B rows · L new slots · D width · X queries, keys and values of all heads · N query heads ·
 K key/value heads · H head size · S slots · V vocabulary · M rows of any kind
@@ -55,13 +55,13 @@ def residual_norm_quantized(
     scale_D: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `residual_norm`, the norm quantized to float8, and each row's scale."""
+    """`residual_norm` with the norm quantized to float8, and each row's scale."""
     total, normed = residual_norm(x, delta, post_scale_D, scale_D, eps)
     return total, *quantize_per_row(normed, FLOAT8)
 
 
 def geglu_quantized(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """As `geglu`, quantized to float8, and each row's scale."""
+    """`geglu` quantized to float8, and each row's scale."""
     return quantize_per_row(geglu(gate_up), FLOAT8)
 
 
@@ -78,8 +78,8 @@ def attend(
 ) -> Tensor:
     """Attention of a decode step: rotate queries and keys, store the new slot, and attend (B, X).
 
-    `slot_B` is each row's new slot; slots behind it are not read. `mask_BS` is False on padding
-    and outside the window; `cap` 0 is no softcap.
+    `slot_B` is each row's new slot; later slots are not read. `mask_BS` is False on padding and
+    outside the window; `cap` 0 means no softcap.
     """
     rows, kv_heads, _, size = key_BKSH.shape
     qkv_B1xH = qkv_BX.view(rows, 1, -1, size)
@@ -120,9 +120,9 @@ def rotate(
 def select_greedy(
     logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The likeliest token below `size`, other than `excluded`; its log-probability, float32.
+    """The likeliest token below `size`, except `excluded`, and its log-probability in float32.
 
-    Third, the log-probability of all `locations` at most `near` places from it.
+    The third output is the log-probability of all `locations` at most `near` positions from it.
     """
     column_V = torch.arange(size, device=logits_BV.device)
     wide_BV = at_least_float32(logits_BV[:, :size]).masked_fill(column_V == excluded, -torch.inf)
@@ -132,7 +132,7 @@ def select_greedy(
 def _chosen(
     wide_BV: Tensor, token_B: Tensor, first_location: int, locations: int, near: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens, their log-probabilities, and those of all locations near them."""
+    """The tokens, their log-probabilities, and the log-probabilities of locations near them."""
     column_V, total_B = torch.arange(wide_BV.shape[1], device=wide_BV.device), wide_BV.logsumexp(-1)
     logprob_B = wide_BV.gather(1, token_B[:, None])[:, 0] - total_B
     is_location = (column_V >= first_location) & (column_V < first_location + locations)

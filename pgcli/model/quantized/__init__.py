@@ -1,1 +1,1 @@
-"""Weights and activations of 8 bits: int8 on CPUs, float8 on GPUs; frozen in training."""
+"""8-bit weights and activations: int8 on CPUs, float8 on GPUs; frozen in training."""

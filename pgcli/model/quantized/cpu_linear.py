@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinearKernel, is_decode
 from pgcli.model.quantized.quantize import MAX_VALUE, MIN_SCALE, quantize_per_channel
 
-#: A token's scale is rounded to the activations' dtype; 127 less one keeps values below 128.
+#: A token's scale is rounded to the activations' dtype; a maximum of 126 keeps values below 128.
 MAX_TOKEN_VALUE = MAX_VALUE[torch.int8] - 1
 SIGN_BIT = 128
 
@@ -49,14 +49,14 @@ class Int8LinearKernel:
         return self(x_MD).mul_(other_MN)
 
     def forward_fp32(self, x_MD: Tensor) -> Tensor:
-        """The output in float32, not rounded to the dtype of `x`; without the bias."""
+        """The output in float32, not rounded to the dtype of `x`, without the bias."""
         quantized_MD, scale_M1 = quantize_per_token(x_MD.float())
         return self._channel_scaled(quantized_MD, torch.float32).mul_(scale_M1)
 
     def _channel_scaled(self, quantized_MD: Tensor, dtype: torch.dtype) -> Tensor:
         """The product of the quantized values, times the scales of the output channels only.
 
-        They are changed in-place.
+        Changes its arguments in-place.
         """
         if self._is_unsigned:
             quantized_MD = quantized_MD.view(torch.uint8).bitwise_xor_(SIGN_BIT)  # adds 128
@@ -79,7 +79,7 @@ class Int8LinearKernel:
 
 
 class Int8DecodeLinearKernel(Int8LinearKernel):
-    """Int8 weights for decode steps, packed weights for prefill. Takes 1.5 times the memory.
+    """Int8 weights for decode steps, packed weights for prefill; takes 1.5 times the memory.
 
     A decode step is bound by reading the weights, and int8 halves them. A prefill is bound by
     arithmetic, and a CPU with bfloat16 tiles (AMX) finishes it sooner than activations can be
@@ -113,8 +113,8 @@ def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
 def uses_uint8_activations() -> bool:
     """Whether this CPU's kernels read activations as unsigned bytes, with 128 as zero.
 
-    VNNI multiplies unsigned by signed bytes, and oneDNN's only kernel for two signed ones is then
-    its reference, thousands of times slower. AMX tiles multiply either.
+    VNNI multiplies unsigned by signed bytes, and for two signed ones oneDNN has only its reference
+    kernel, which is thousands of times slower. AMX tiles multiply either.
     """
     return not torch.cpu._is_amx_tile_supported()
 

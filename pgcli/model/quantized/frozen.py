@@ -1,4 +1,4 @@
-"""Frozen linear layers in int8, below adapters that are trained: half the memory of bfloat16.
+"""Frozen int8 linear layers below trained adapters: half the memory of bfloat16.
 
 Weights have one scale per output channel; inputs and sums keep their dtype, on every device.
 
@@ -19,7 +19,7 @@ from pgcli.model.quantized.quantize import quantize_per_channel
 
 
 class _Int8Product(torch.autograd.Function):
-    """`x @ weight.T` with a gradient for `x`; the weight in the dtype of `x` is not kept."""
+    """`x @ weight.T` with a gradient for `x`; the weight in `x`'s dtype is not kept."""
 
     @staticmethod
     def forward(ctx: Any, x_MD: Tensor, quantized_ND: Tensor, scale_N: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _Int8Product(torch.autograd.Function):
 
 
 class Int8FrozenLinear(nn.Module):
-    """Replaces a linear layer without a bias, whose weight is not trained."""
+    """Replaces a frozen linear layer without a bias."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -55,7 +55,7 @@ class Int8FrozenQKVProjection(Int8FrozenLinear):
         self.split_sizes = linear.split_sizes
 
     def last_query(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        """As `QKVProjection.last_query`; queries are computed of all slots."""
+        """`QKVProjection.last_query`, but with queries computed for all slots."""
         query, key_value = torch.split_with_sizes(self(x_BLD), self.split_sizes, dim=-1)
         return query[:, -1:], key_value
 
@@ -63,7 +63,7 @@ class Int8FrozenQKVProjection(Int8FrozenLinear):
 def freeze_in_int8(model: PaliGemma) -> None:
     """Replace the decoder's linear layers by int8 ones, in place; old weights are freed one by one.
 
-    The embedding, the LM head and the vision tower stay as they are.
+    The embedding, the LM head and the vision tower are unchanged.
     """
     for layer in cast("list[GemmaDecoderLayer]", model.decoder.layers):
         attention, mlp = layer.self_attn, layer.mlp

@@ -1,4 +1,4 @@
-"""The MLP of a decoder layer with weights and activations in float8, for GPUs.
+"""The MLP of a decoder layer with float8 weights and activations, for GPUs.
 
 M rows of any kind · N output width · D input width
 """
@@ -18,7 +18,7 @@ from pgcli.model.quantized.quantize import FLOAT8, quantize_per_channel, quantiz
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer of float8 inputs and weights; weights have a scale for each output channel."""
+    """A linear layer of float8 inputs and weights, with a weight scale for each output channel."""
 
     def __init__(self, weight_ND: Tensor):
         super().__init__()
@@ -37,13 +37,13 @@ class QuantizedLinear(nn.Module):
             scale_a=scale.flatten(0, -2),
             scale_b=self.scale_N[None],
             out_dtype=self.out_dtype,
-            use_fast_accum=True,  # sums in the tensor cores' own width, as is usual
+            use_fast_accum=True,  # the tensor cores' own accumulator, the usual choice
         )
         return out_MN.view(*quantized.shape[:-1], -1)
 
 
 class QuantizedMLP(nn.Module):
-    """Replaces a `GemmaMLP`; `forward_quantized` takes an input that is quantized already."""
+    """Replaces a `GemmaMLP`; `forward_quantized` takes an already quantized input."""
 
     def __init__(self, mlp: GemmaMLP):
         super().__init__()
@@ -62,8 +62,8 @@ class QuantizedMLP(nn.Module):
 def quantize_mlps(model: PaliGemma) -> None:
     """Replace the decoder's MLPs, in place; the old weights are freed one by one.
 
-    They are nine tenths of the decoder's products. Attention, the LM head and the vision tower stay
-    as they are.
+    They are nine tenths of the decoder's products. Attention, the LM head and the vision tower
+    are unchanged.
     """
     for layer in cast(Iterable[GemmaDecoderLayer], model.decoder.layers):
         quantize_mlp(layer)

@@ -11,14 +11,14 @@ from torch import Tensor
 FLOAT8 = torch.float8_e4m3fn
 #: The largest quantized value of each dtype.
 MAX_VALUE = {torch.int8: 127.0, FLOAT8: 448.0}
-MIN_SCALE = 1e-12  # of a row of zeros
-VALUES_AT_ONCE = 2**20  # converted to float32 at a time: more do not fit into a CPU's caches
+MIN_SCALE = 1e-12  # for a row of zeros
+VALUES_AT_ONCE = 2**20  # converted to float32 at a time, to fit into a CPU's caches
 
 
 def quantize_per_row(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The quantized `x` (..., D), and the scale (..., 1) of each row in float32.
 
-    Products of a row with a value that is not finite are NaN.
+    A row with a value that is not finite gives NaN products.
     """
     wide = x.float()
     scale = wide.abs().amax(-1, keepdim=True).div_(MAX_VALUE[dtype]).clamp_(min=MIN_SCALE)

@@ -1,4 +1,4 @@
-"""Which devices multiply 8-bit values, and why others do not."""
+"""Which devices multiply 8-bit values, and why others cannot."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.gemma import GemmaMLP, rms_norm
 from pgcli.printable import first_line
 
-MIN_CAPABILITY = (8, 9)  # of the first GPUs whose tensor cores multiply float8
-TOLERANCE = 0.1  # of an MLP's output; float8 rounds to a sixteenth
-ROWS = (20, 300)  # as of a step and of a prefill
-#: The shapes that are tried where no model is known.
+MIN_CAPABILITY = (8, 9)  # the first GPUs with float8 tensor cores
+TOLERANCE = 0.1  # for an MLP's output; float8 rounds to a sixteenth
+DROP = "drop <--quantize=>"
+ROWS = (20, 300)  # like a step and a prefill
+#: The shapes to try without a model.
 SMALL = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
 
 
 def quantization_problem(
     name: str, device: torch.device, dtype: torch.dtype, config: DecoderConfig = SMALL
 ) -> tuple[str, str] | None:
-    """Why a model of this dtype cannot be quantized on this device, and a remedy; None if it can.
+    """Why this device cannot quantize a model of this dtype, and a remedy; None if it can.
 
-    `name` is "int8" or "fp8". On a GPU an MLP of the model's shapes is computed.
+    `name` is "int8" or "fp8". On a GPU an MLP of the model's shapes is tried.
     """
     if name == "int8":
         if device.type != "cpu":
             is_cuda = device.type == "cuda"
             has_float8 = is_cuda and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
-            remedy = "<--quantize fp8>, or leave it out" if has_float8 else "leave it out"
-            return f"<--quantize int8> is for CPUs, and the model would run on {device}", remedy
+            remedy = f"use <--quantize fp8>, or {DROP}" if has_float8 else DROP
+            return f"<--quantize int8> needs a CPU, but the model runs on {device}", remedy
         if supports_int8(dtype):
             return None
         problem = "this build of PyTorch does not support int8 matrix multiplication on this CPU"
-        return problem, "leave <--quantize=> out"
+        return problem, DROP
     if device.type != "cuda":
-        remedy = "<--quantize int8>, or leave it out" if device.type == "cpu" else "leave it out"
-        return f"<--quantize fp8> is for NVIDIA GPUs, and the model would run on {device}", remedy
+        remedy = f"use <--quantize int8>, or {DROP}" if device.type == "cpu" else DROP
+        return f"<--quantize fp8> needs an NVIDIA GPU, but the model runs on {device}", remedy
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         needed, has = (f"{major}.{minor}" for major, minor in (MIN_CAPABILITY, capability))
-        problem = f"<--quantize fp8> needs compute capability {needed}, and {device} has {has}"
-        return problem, "leave it out"
+        problem = f"<--quantize fp8> needs compute capability {needed}, but {device} has {has}"
+        return problem, DROP
     if dtype != torch.bfloat16:
         dtype_name = str(dtype).removeprefix("torch.")
-        problem = f"<--quantize fp8> computes in bfloat16, and the dtype is {dtype_name}"
+        problem = f"<--quantize fp8> computes in bfloat16, not in {dtype_name}"
         return problem, "<--dtype bfloat16>"
     if problem := mlp_problem(device, dtype, config):
         message = f"<--quantize fp8> does not work on {device} with this PyTorch: {problem}"
-        return message, "leave it out"
+        return message, DROP
     return None
 
 
@@ -59,7 +60,7 @@ def quantization_problem(
 def mlp_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig) -> str:
     """Why a quantized MLP of these shapes is wrong or fails on this device; empty if it is right.
 
-    A device may have the product of some shapes only.
+    A device may support the product only for some shapes.
     """
     from pgcli.model.quantized.gated_mlp import QuantizedMLP
 
@@ -78,7 +79,7 @@ def mlp_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig)
             output = quantized.forward_quantized(*norm[1:]).float()
             distance = float((output - expected).norm() / expected.norm())
             if not distance < TOLERANCE:
-                return f"products are {distance:.0%} off"
+                return f"the products are {distance:.0%} off"
     except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
         raise_out_of_memory(error)
         return first_line(error)

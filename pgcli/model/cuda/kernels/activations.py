@@ -15,8 +15,8 @@ from pgcli.model.cuda.kernels.norms import row_scale
 from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE
 
 ELEMENTS_AT_ONCE = 1024
-COLUMNS_AT_ONCE = 4096  # of a row that is read twice
-MAX_COLUMNS_HELD = 16384  # of a row that is held in registers
+COLUMNS_AT_ONCE = 4096  # if the row is read twice
+MAX_COLUMNS_HELD = 16384  # if the row is held in registers
 #: Major compute capabilities on which GELU in the epilogue of cuBLASLt's product saves time.
 GELU_EPILOGUE = (8, 9)
 
@@ -48,7 +48,7 @@ def _geglu(gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gated(row_ptr, column, inner):
-    """GELU of the columns of a row's first half, times those of its second; 0 beyond them."""
+    """GELU of the columns in a row's first half, times the second half's; 0 beyond them."""
     inside = column < inner
     gate = tl.load(row_ptr + column, mask=inside, other=0.0)
     up = tl.load(row_ptr + inner + column, mask=inside, other=0.0)
@@ -85,7 +85,7 @@ def _geglu_quantized(
     BLOCK: tl.constexpr,
     IS_HELD: tl.constexpr,
 ):
-    """A row's largest value is needed to quantize it: the row is held, or read a second time."""
+    """Quantizing needs the row's largest value: the row stays in registers, or is read twice."""
     row = tl.program_id(0).to(tl.int64)
     if IS_HELD:
         column = tl.arange(0, BLOCK)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from pgcli.model.cuda.kernels.activations import capped
 
-PROGRAMS = 256  # attention over few rows is split until about as many programs run
+PROGRAMS = 256  # for few rows, slots are split until about as many programs run
 MOST_SPLITS = 8
 SLOTS_AT_ONCE = {2: 64, 4: 16}  # by the bytes of a value; more do not fit into shared memory
 #: The interpreter cannot multiply matrices of bfloat16.
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # as every version reads it
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # in every version
 
 
 def attend(
@@ -91,7 +91,7 @@ def _attend(
     """One row, key/value head and part of the slots: rotate, store the new slot, and attend.
 
     The new slot's key and value come from `qkv`; the first part takes and stores them, the others
-    read only slots before it. Slots behind it are not read, however many are allocated.
+    read only earlier slots. Later slots are never read, however many are allocated.
     """
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(slot_ptr + row)
@@ -148,7 +148,7 @@ def _attend(
 
 @triton.jit
 def _rotated(first, second, cos, sin, dtype: tl.constexpr):
-    """The halves of heads, turned by the angles and rounded."""
+    """The halves of heads, rotated by the angles and rounded."""
     return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
 
 
@@ -165,7 +165,7 @@ def _store_new_slot(
     H: tl.constexpr,
     dtype: tl.constexpr,
 ):
-    """Store the new slot's rotated key and its value; its products with the queries, its value."""
+    """Store the new slot's rotated key and its value; return its scores and its value."""
     half, column = tl.arange(0, H // 2), tl.arange(0, H)
     first = tl.load(new_ptr + half).to(tl.float32)
     second = tl.load(new_ptr + H // 2 + half).to(tl.float32)
@@ -181,7 +181,7 @@ def _store_new_slot(
 
 @triton.jit
 def _products(query_1, query_2, keys, at, inside, H: tl.constexpr, factor: tl.constexpr):
-    """The products of the queries with the keys at these places."""
+    """The products of the queries with the keys at these positions."""
     half = tl.arange(0, H // 2)
     key_1 = tl.load(keys + half[:, None] + at[None, :], mask=inside[None, :], other=0.0)
     key_2 = tl.load(keys + H // 2 + half[:, None] + at[None, :], mask=inside[None, :], other=0.0)
@@ -210,12 +210,12 @@ def _with_block(
     dtype: tl.constexpr,
     factor: tl.constexpr,
 ):
-    """The largest score, the sum of weights relative to it, and that of weighted values, with those
-    of the slots at these places.
+    """The running maximum, the sum of weights relative to it and the weighted sum of values, after
+    the slots at these positions.
     """
     column = tl.arange(0, H)
     higher = tl.maximum(peak, tl.max(score, axis=1))
-    # a part may have no visible slot: its weight is zero
+    # a part without a visible slot has weight zero
     base = tl.where(higher == float("-inf"), 0.0, higher)
     weight = tl.exp(score - base[:, None])
     shrink = tl.exp(peak - base)

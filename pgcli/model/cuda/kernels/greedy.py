@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 COLUMNS_AT_ONCE = 4096
-#: A vocabulary is divided into so many parts that all processors of a GPU read it.
+#: The vocabulary is split into so many parts that all processors of a GPU read it.
 PROGRAMS = 512
 MAX_PARTS = 64
 
@@ -55,7 +55,7 @@ def _select_in_parts(
     columns,
     BLOCK: tl.constexpr,
 ):
-    """A part of a row: its first largest logit, and the sum of all, relative to the largest."""
+    """A part of a row: its first largest logit, and the sum of exponentials relative to it."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits = logits_ptr + row * stride
     peak, total, token = float("-inf"), 0.0, 0
@@ -93,8 +93,8 @@ def _select_part(
     PARTS: tl.constexpr,
     BLOCK_NEAR: tl.constexpr,
 ):
-    """The token of a row's first part with the largest logit, with its log-probability, and that
-    of all locations near it."""
+    """The token of the first part with the largest logit, its log-probability, and the
+    log-probability of all locations near it."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, PARTS)
     peaks = tl.load(peak_ptr + row * PARTS + part)

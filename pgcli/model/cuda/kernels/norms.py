@@ -20,7 +20,7 @@ LEAST = tl.constexpr(MIN_SCALE)
 
 @triton.jit
 def row_scale(largest, total, most):
-    """The scale of a row: NaN if a value is not finite, as their sum `total` is then."""
+    """The scale of a row; NaN if a value is not finite, because `total` is not finite then."""
     return tl.maximum(largest / most, LEAST) + total * 0
 
 
@@ -92,7 +92,7 @@ def _norm(
 ):
     """One row: x, plus delta (normalized first with HAS_POST), and the norm of the sum.
 
-    With MAX_QUANTIZED, the norm is stored quantized, up to that value, with the row's scale.
+    With MAX_QUANTIZED, the norm is quantized to at most that value and stored with the row's scale.
     """
     row = tl.program_id(0).to(tl.int64) * width
     column = tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""Rotation of queries and keys of a prefill, with the cache write of keys and values.
+"""Rotation of a prefill's queries and keys, with the cache write of keys and values.
 
 B rows · L new slots · X queries, keys and values of all heads · K key/value heads · H head size ·
 N query heads
