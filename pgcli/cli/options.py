@@ -244,8 +244,7 @@ def report_unknown_variables(call: CliCall) -> None:
     if names := unknown_variables():
         from pgcli.cli.ui.console import Screen  # imports Rich
 
-        pronoun = "it is" if len(names) == 1 else "they are"
-        Screen(quiet=call.quiet).info(f"no option is set by {', '.join(names)}: {pronoun} ignored")
+        Screen(quiet=call.quiet).info(f"ignored: no option is set by {', '.join(names)}")
 
 
 def read_call(

@@ -18,14 +18,12 @@ from pgcli.pipeline.request.values import Dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions(JsonOptions):
+class VerifyOptions(LoadOptions):
     """The options of `verify`."""
 
     images: str | None = images_option(
         "Compare on the first 8 images of a folder.", default_text="drawn images"
     )
-    revision: str | None = same(LoadOptions, "revision")
-    device: str = same(LoadOptions, "device")
     dtype: Dtype = same(LoadOptions, "dtype", "auto is float32, then bfloat16.")  # noqa: RUF009
 
 
@@ -36,6 +34,7 @@ class VerifyOptions(JsonOptions):
     "MODEL is a folder, a name on the Hub, or demo, the built-in model. Exits with 5 if they "
     "differ by more than rounding.",
     VerifyOptions,
+    JsonOptions,
     examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
 )
 def verify(
@@ -59,7 +58,7 @@ def verify(
     proof = prove(
         checkpoint, items, device=options.device, dtype=options.dtype, waiting=screen.status
     )
-    if options.json:
+    if call.build(JsonOptions).json:
         named = {"name": model, "path": str(checkpoint.folder), "revision": checkpoint.revision}
         verdict = {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
         stdout.print_json(named | verdict | asdict(proof))
