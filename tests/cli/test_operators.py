@@ -178,7 +178,7 @@ def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):
     from pgcli.doctor.finding import bad, ok, warn
 
     findings = [ok("pytorch", "2.6"), warn("login", "no token", "hf auth login")]
-    monkeypatch.setattr(checks, "examine", lambda online: list(findings))
+    monkeypatch.setattr(checks, "examine", lambda: list(findings))
     monkeypatch.setattr(doctor, "check_config", lambda *_: ok("settings", "defaults"))
     assert cli("doctor --strict")[0] == 0
     findings.append(bad("disk", "full", "rm x"))

@@ -133,6 +133,7 @@ ALLOWED_CALLS = {
         "engine/recorded_step.py",
         "model/attention.py",
         "model/cuda/optimize.py",
+        "registry.py",
     },
     "logging.getLogger": {"images/decode.py", "stores/calls.py"},
     # the log of the output; the messages of engines
