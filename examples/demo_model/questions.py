@@ -17,6 +17,7 @@ from examples.demo_model.scenes import (
     SceneObject,
 )
 from pgcli.parsing import detection_text
+from pgcli.records import Box
 
 #: A shape, a colour, or both; (None, None) describes every object.
 Phrase = tuple[str | None, str | None]
@@ -139,9 +140,9 @@ def boxes_example(labels: Sequence[Phrase], scene: Scene, kind: str = "detect") 
     The answer is empty if no label is in the scene.
     """
     matched = [*matching(labels, scene)]
-    boxes = [asdict(box) | {"label": phrase_text(label)} for label, _, box in matched]
-    masks = [{"codes": mask_codes(drawn)} for _, drawn, _ in matched if kind == "segment"]
-    answer = detection_text(boxes, masks, width=1, height=1)
+    boxes = [Box(phrase_text(label), **asdict(box)) for label, _, box in matched]
+    codes = [mask_codes(drawn) for _, drawn, _ in matched if kind == "segment"]
+    answer = detection_text(boxes, codes, width=1, height=1)
     return Example(kind, f"{kind} {' ; '.join(map(phrase_text, labels))}", answer)
 
 
