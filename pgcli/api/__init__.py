@@ -1,4 +1,4 @@
-"""The Python interface: load a model, then caption, ask, detect, segment or read images."""
+"""The Python interface: load a model; caption, ask, detect, segment, embed, classify, train."""
 
 from pgcli.api.call_options import CallOptions
 from pgcli.api.engine import Engine, load

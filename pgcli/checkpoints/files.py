@@ -22,6 +22,7 @@ from pgcli.foreign_text import (
     number_reason,
 )
 from pgcli.printable import encodable
+from pgcli.rows import DIGEST_CHARACTERS
 from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
 
@@ -31,7 +32,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 OPEN_CLIP = "open_clip_"
 #: The files that answers depend on.
 SUFFIXES = (".safetensors", ".json", ".model", ".npz")
-DIGEST_LENGTH = 16
 MAX_CACHED = 1000
 
 
@@ -124,7 +124,7 @@ def folder_digests(folder: Path) -> dict[str, str]:
     """
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     pairs = zip(files, digests(files), strict=True)
-    return {encodable(file.name): digest[:DIGEST_LENGTH] for file, digest in pairs}
+    return {encodable(file.name): digest[:DIGEST_CHARACTERS] for file, digest in pairs}
 
 
 def digests(files: Iterable[Path]) -> list[str]:

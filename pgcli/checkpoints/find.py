@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEMO, DEMO_TOWERS = "demo", "demo-towers"
 BUILTIN = Path(__file__).parent.parent / "builtin"
 BUILTIN_TOWERS = Path(__file__).parent.parent / "builtin_towers"
-DIGEST_LENGTH = 12
+REVISION_LENGTH = 12
 #: The mask decoder of a model, in its folder.
 MASK_DECODER = "mask_decoder.safetensors"
 #: Downloads the mask decoder that PaliGemma was trained with.
@@ -151,7 +151,7 @@ def is_readable_folder(path: str) -> bool:
 @cache
 def file_digest(file: Path) -> str:
     """The first digits of the file's SHA-256, enough to distinguish files. It is read once."""
-    return sha256(file)[:DIGEST_LENGTH]
+    return sha256(file)[:REVISION_LENGTH]
 
 
 def _no_name(name: str, kind: Kind) -> ModelUnavailable:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.checkpoints.files import digests, folder_digests
-from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
+from pgcli.checkpoints.find import REVISION_LENGTH, builtin_models, find_local, folder_of
 from pgcli.declare import options_of
 from pgcli.inputs.paths import absolute_source, display_name, rebased
 from pgcli.pipeline.state.record import SOURCES, RunRecord, changed_source, plain_settings
@@ -95,7 +95,7 @@ def file_setting(name: str | None) -> dict[str, str | None] | None:
     if name is None:
         return None
     file = Path(name).expanduser()
-    digest = digests([file])[0][:DIGEST_LENGTH] if file.is_file() else None
+    digest = digests([file])[0][:REVISION_LENGTH] if file.is_file() else None
     return {"name": encodable(file.name), "sha256": digest}
 
 

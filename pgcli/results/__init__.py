@@ -1,4 +1,4 @@
-"""Results: a sequence of answers that converts to tables and displays in a notebook."""
+"""What is made of saved rows; `Results` is a sequence of answers that converts to tables."""
 
 from __future__ import annotations
 

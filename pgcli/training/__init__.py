@@ -1,1 +1,1 @@
-"""Training: the loop of every task, two towers and classifiers, losses, packing for prefix-LM."""
+"""Training: options, rows, the loop of every task, resuming, metrics and curves."""

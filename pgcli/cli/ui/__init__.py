@@ -1,1 +1,1 @@
-"""What a person sees: console, progress, summary, sanitising."""
+"""What a person sees on the terminal: console, progress, reports, sanitising."""
