@@ -62,7 +62,8 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
         raise nothing_joined(name, truths, rows[0], by_prompt)
     if note := other_labels(joined):
         truths.remarks[note] = None
-    unanswered = {key: truth for key, truth in by_key.items() if key not in {*keys}}
+    answered = set(keys)
+    unanswered = {key: truth for key, truth in by_key.items() if key not in answered}
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
     repeated = len(every) - len(rows)
     return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)

@@ -38,7 +38,7 @@ HINT = (
 def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
     """The truth in a file or folder, or in a file at an address. Raises UsageError."""
     file = locate_source(name, ReadOptions(url_reader=url_reader))
-    if file.url_reader is None and not Path(file.path).exists():
+    if file.url_reader is None and not (Path(file.path).exists() or is_run(file)):
         raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
     truths = Truths(display_path(name))
     with usage_errors(truths.name):
@@ -64,7 +64,7 @@ def add_truth(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
 def is_label_folder(file: InputFile) -> bool:
     """Whether it is a folder of folders, and has no tables."""
     folder = Path(file.path)
-    if file.url_reader is not None or not folder.is_dir() or state_folder(folder).exists():
+    if file.url_reader is not None or not folder.is_dir() or is_run(file):
         return False
     return not any(folder.glob("*.parquet")) and any(entry.is_dir() for entry in folder.iterdir())
 
@@ -134,10 +134,15 @@ def add_row(
     truths.add((id_, prompt), truth_of(example, group_values(row), stated_size(row)))
 
 
+def is_run(file: InputFile) -> bool:
+    """Whether the file or folder is the output of a run."""
+    return file.url_reader is None and state_folder(Path(file.path)).exists()
+
+
 def table_files(file: InputFile) -> list[InputFile]:
     """The file, or the Parquet files of a folder that no run is writing. Raises UsageError."""
     folder = Path(file.path)
-    if file.url_reader is not None or not folder.is_dir() or state_folder(folder).exists():
+    if file.url_reader is not None or not folder.is_dir() or is_run(file):
         return [file]
     if paths := sorted(folder.glob("*.parquet")):
         return [InputFile(str(path), str(path)) for path in paths]
@@ -147,8 +152,8 @@ def table_files(file: InputFile) -> list[InputFile]:
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
-    """The rows of a manifest, or of the folder of a run. Raises UsageError."""
-    if file.url_reader is None and Path(file.path).is_dir():  # its newest rows are not in it yet
+    """The rows of a manifest, or of a run. Raises UsageError."""
+    if is_run(file):  # its newest rows may still be in the state folder
         for number, values in enumerate(read_results(Path(file.path)), 1):
             yield ManifestRow(f"{file.name}, row {number}", values)
         return

@@ -1,6 +1,7 @@
 """The truth is read from files of every kind, and joined with rows by id and prompt."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from pgcli.evaluation.join import join
 from pgcli.evaluation.read_truth import read_truth
 from pgcli.evaluation.truth import TruthColumns
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
@@ -26,6 +28,31 @@ def test_last_row_of_an_id_and_prompt_is_measured(cli):
     assert evaluate(cli, rows, "--truth", truth, "--only-common") == found
     code, _, err = cli("eval", rows, "--truth", truth)
     assert (code, "1 row left out" in err) == (0, True)
+
+
+def test_truth_includes_rows_that_an_unfinished_run_has_not_moved_to_its_output(cli):
+    pairs = [("a", "red"), ("b", "blue")]
+    lines = Path(write("rows.jsonl", answers(*pairs))).read_text().splitlines(keepends=True)
+    open_folder = Path("truth.jsonl.pgcli/open")
+    open_folder.mkdir(parents=True)
+    (open_folder / "000000000001.jsonl").write_text(lines[1])
+    Path("truth.jsonl").write_text(lines[0])
+    values = evaluate(cli, "rows.jsonl", "--truth", "truth.jsonl")
+    assert (values["metrics"]["exact"]["rows"], values["surplus"]) == (2, 0)
+    Path("truth.jsonl").unlink()
+    (open_folder / "000000000000.jsonl").write_text(lines[0])
+    assert evaluate(cli, "rows.jsonl", "--truth", "truth.jsonl") == values
+
+
+def test_join_takes_time_in_proportion_to_the_rows():
+    seconds = []
+    for count in (1_000, 8_000):
+        pairs = [(str(number), "red") for number in range(count)]
+        rows, truth = write("rows.jsonl", answers(*pairs)), truth_of(*pairs)
+        truths, start = read_truth(truth, TruthColumns()), time.process_time()
+        join(rows, truths)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
 
 
 def test_rows_are_joined_by_id_and_prompt(cli):
