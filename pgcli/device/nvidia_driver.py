@@ -57,6 +57,11 @@ def nvidia_smi(query: str) -> list[str]:
     return [line.strip() for line in output.stdout.splitlines() if line.strip()]
 
 
+def gpu_has_bfloat16(torch: Any, device: Any) -> bool:
+    """Whether the GPU multiplies bfloat16 in hardware."""
+    return bool(torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY)
+
+
 def visible_gpus() -> int:
     """The number of GPUs that PyTorch can use, counted without importing torch.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pgcli.device.cgroup import memory_left
-from pgcli.device.nvidia_driver import BFLOAT16_CAPABILITY, find_gpu_problem
+from pgcli.device.nvidia_driver import find_gpu_problem, gpu_has_bfloat16
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -72,7 +72,7 @@ def choose_dtype(
             raise UsageError(f"unknown dtype {name!r}", hint="auto, bfloat16, float16 or float32")
         return DTYPES[name]
     if device.type == "cuda":
-        return torch.bfloat16 if _gpu_has_bfloat16(device) else torch.float32
+        return torch.bfloat16 if gpu_has_bfloat16(torch, device) else torch.float32
     if device.type == "mps":
         return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
     large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES
@@ -83,13 +83,9 @@ def _without_float16(device: torch.device) -> str:
     """Why models do not run in float16 on a device; empty if they do."""
     if device.type != "cuda":
         return f"float16 needs an NVIDIA GPU, but the model runs on {device}"
-    if _gpu_has_bfloat16(device):
+    if gpu_has_bfloat16(torch, device):
         return f"{device} supports bfloat16, which is as fast as float16"
     return ""
-
-
-def _gpu_has_bfloat16(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
 
 
 def cpu_has_bfloat16() -> bool:

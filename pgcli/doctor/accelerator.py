@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from pgcli.device.nvidia_driver import (
-    BFLOAT16_CAPABILITY,
     diagnose_gpu,
+    gpu_has_bfloat16,
     nvidia_driver,
     wheel_command,
 )
@@ -72,7 +72,7 @@ def gpu(torch: Any, index: int) -> Finding:
         remedy = wheel_command(nvidia_driver() or "")
         return bad(GPU, f"{name}, cannot compute: {first_line(error)}", remedy)
     free, _ = torch.cuda.mem_get_info(index)
-    has_bfloat16 = torch.cuda.get_device_capability(index) >= BFLOAT16_CAPABILITY
+    has_bfloat16 = gpu_has_bfloat16(torch, index)
     rows = rows_of_3b(2 if has_bfloat16 else 4, free)
     dtype = "bfloat16" if has_bfloat16 else "no bfloat16: float32, at twice the memory"
     description = f"{name}, {byte_count(free)} free, {dtype}, " + (
