@@ -7,7 +7,7 @@ M rows of any kind · L slots · D input width · N output width
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,14 +60,15 @@ class Int8FrozenQKVProjection(Int8FrozenLinear):
         return query[:, -1:], key_value
 
 
-def freeze_in_int8(model: PaliGemma) -> None:
-    """Replace the decoder's linear layers by int8 ones, in place; old weights are freed one by one.
+def freeze_in_int8(_model: PaliGemma, part: nn.Module) -> None:
+    """Replace the linear layers of one of the model's `parts` by int8 ones, in place.
 
-    The embedding, the LM head and the vision tower are unchanged.
+    Only the decoder's layers change: embedding, LM head and vision tower stay as they are.
     """
-    for layer in cast("list[GemmaDecoderLayer]", model.decoder.layers):
-        attention, mlp = layer.self_attn, layer.mlp
-        attention.add_module("qkv_proj", Int8FrozenQKVProjection(attention.qkv_proj))
-        attention.add_module("o_proj", Int8FrozenLinear(attention.o_proj))
-        mlp.add_module("gate_up_proj", Int8FrozenLinear(mlp.gate_up_proj))
-        mlp.add_module("down_proj", Int8FrozenLinear(mlp.down_proj))
+    if not isinstance(part, GemmaDecoderLayer):
+        return
+    attention, mlp = part.self_attn, part.mlp
+    attention.add_module("qkv_proj", Int8FrozenQKVProjection(attention.qkv_proj))
+    attention.add_module("o_proj", Int8FrozenLinear(attention.o_proj))
+    mlp.add_module("gate_up_proj", Int8FrozenLinear(mlp.gate_up_proj))
+    mlp.add_module("down_proj", Int8FrozenLinear(mlp.down_proj))

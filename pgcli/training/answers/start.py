@@ -123,15 +123,17 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
     plan = AnswerPlan.of(inputs)
     inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
-    is_divided, is_int8 = inputs.shards > 1, options.quantize == "int8"
+    is_divided = inputs.shards > 1
     dtype = torch.float32  # of weights that are trained; beside LoRA, that of inference
     if options.method == "lora":
         dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
-    device = torch.device("cpu") if is_divided or is_int8 else inputs.device
-    model = weights.load_paligemma(folder, plan.config, dtype=dtype, device=device)
-    if is_int8:
-        freeze_in_int8(model)
-        model.to(inputs.device)
+    model = weights.load_paligemma(
+        folder,
+        plan.config,
+        dtype=dtype,
+        device="cpu" if is_divided else inputs.device,
+        finish=freeze_in_int8 if options.quantize == "int8" else None,
+    )
     if options.method == "full":
         model.requires_grad_(requires_grad=True)
         for name in options.freeze:
