@@ -6,7 +6,7 @@ B rows · R rows allocated · P patches · T prompt tokens · D width · V vocab
 from __future__ import annotations
 
 from collections import abc, deque
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -28,7 +28,14 @@ from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.memory import LONG_PROMPT
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
-from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
+from pgcli.engine.sampler import (
+    NextTokens,
+    OutputVocabulary,
+    Sampler,
+    SamplingParams,
+    log_probability,
+    mask_invalid,
+)
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
@@ -38,6 +45,8 @@ from pgcli.model.transfer import current, to_device, to_host
 
 #: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
 ASYNC_DEPTH = {"cuda": 1}
+#: The most tokens that a step reads, of rows with forced ones; they bound the memory of logits.
+TOKENS_PER_STEP = 256
 
 
 class InFlightStep(NamedTuple):
@@ -68,7 +77,8 @@ class ModelRunner:
     cache's indices, which are updated in-place; on CUDA the step is recorded once and replayed.
     Tokens are copied to the host without waiting for them and read ASYNC_DEPTH steps later; a
     sequence that a stop token ends takes part in that many more steps, whose tokens are dropped.
-    The states of a grammar stay on the device, too.
+    The states of a grammar stay on the device, too. Where tokens are read at once, a step reads the
+    tokens that the grammar forces together with the newest.
     """
 
     def __init__(
@@ -175,10 +185,13 @@ class ModelRunner:
         if not self.rows:
             self._read_steps(0)
             return
-        start = self._watch.mark()
-        self._cache.begin_step()
-        tokens = self._run_step()
-        self._enqueue(self.rows, tokens, start, is_prefill=False)
+        start, forced = self._watch.mark(), self._forced_tokens()
+        if any(forced):
+            sequences, tokens = self._forced_step(forced)
+        else:
+            self._cache.begin_step()
+            sequences, tokens = self.rows, self._run_step()
+        self._enqueue(sequences, tokens, start, is_prefill=False)
         self._read_steps(self._depth)
 
     def _run_step(self) -> NextTokens:
@@ -197,6 +210,53 @@ class ModelRunner:
         tokens = self._select(logits_BV, slice(rows))
         self._token_R[:rows] = tokens.token_B
         return tokens
+
+    def _forced_tokens(self) -> list[tuple[int, ...]]:
+        """The forced tokens that a step reads after the newest of each row.
+
+        There are none where the newest tokens are not on the host yet.
+        """
+        if self._grammar is None or self._depth > 0:
+            return []
+        room, forced = TOKENS_PER_STEP - len(self.rows), []
+        for sequence in self.rows:
+            tokens = self._grammar.forced(sequence.state)[: max(0, room)]
+            room -= len(tokens)
+            forced.append(tokens)
+        return forced
+
+    def _forced_step(self, forced: list[tuple[int, ...]]) -> tuple[list[Sequence], NextTokens]:
+        """The forced tokens of all rows, then each row's next token, with the sequence of each.
+
+        One pass reads each row's newest token and its forced ones.
+        """
+        assert self._grammar is not None
+        assert self._grammar_rows is not None
+        rows, pairs = slice(len(self.rows)), [*zip(self.rows, forced, strict=True)]
+        states = [
+            (reduce(self._grammar.advance, tokens, row.state), row.tokens_left - len(tokens))
+            for row, tokens in pairs
+        ]
+        self._grammar_rows.insert(rows, states)
+        self._sampler.skip([len(tokens) for tokens in forced])
+        self._cache.begin_spread_step([1 + len(tokens) for tokens in forced])
+        chains = [(row.tokens[-1], *tokens) for row, tokens in pairs]
+        inputs = [token for chain in chains for token in chain[:-1]]
+        inputs += [chain[-1] for chain in chains]
+        targets = [token for tokens in forced for token in tokens]
+        token_M, target_F = (to_device(torch.tensor(x), self._device) for x in (inputs, targets))
+        logits_MV = self._model.step_logits(token_M, self._cache)[: len(token_M)]
+        logits_FV, logits_BV = logits_MV[: len(targets)], logits_MV[len(targets) :]
+        selected = self._select(logits_BV, rows)
+        self._token_R[rows] = selected.token_B
+        logprob_F = log_probability(mask_invalid(logits_FV, self._vocabulary), target_F)
+        near_B = selected.near_logprob_B
+        all_tokens = NextTokens(
+            torch.cat([target_F, selected.token_B]),
+            torch.cat([logprob_F, selected.logprob_B]),
+            None if near_B is None else torch.cat([logprob_F, near_B]),
+        )
+        return [*(row for row, tokens in pairs for _ in tokens), *self.rows], all_tokens
 
     def score(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
         """Compute the log-likelihood of each candidate of the group."""
@@ -362,7 +422,7 @@ def generate(
 
 
 def share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:
-    """Divide the time of a pass equally among its sequences."""
+    """Divide the time of a pass equally among its sequences, each listed once for each token."""
     for sequence in sequences:
         if is_prefill:
             sequence.prefill_ms += milliseconds / len(sequences)

@@ -86,17 +86,18 @@ class PaliGemma(nn.Module):
         `token_B` may be longer than the rows in use; its other values are ignored.
         """
         cache.begin_step()
-        missing = cache.padded_rows - len(token_B)
-        if missing > 0:
-            token_B = F.pad(token_B, (0, missing))
         return self.step_logits(token_B, cache)[: cache.rows]
 
     def step_logits(self, token_R: Tensor, cache: KVCache) -> Tensor:
         """The device's part of `decode_step`, after `cache.begin_step`; logits of padded rows.
 
+        After `cache.begin_spread_step`, `token_R` and the logits have its order.
         It reads and writes only the cache's tensors and `token_R`, so that it can be recorded.
         """
         position_B1, masks = cache.advance()
+        missing = len(position_B1) - len(token_R)
+        if missing > 0:
+            token_R = F.pad(token_R, (0, missing))
         x_B1D = self.decoder.embed(token_R[: len(position_B1), None])
         hidden_B1D = self.decoder(x_B1D, position_B1, masks, cache)
         return self.decoder.logits(hidden_B1D[:, 0])
