@@ -52,7 +52,7 @@ from pgcli.engine.loader import open_engine
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import value_of
 from pgcli.evaluation.metrics import measures
-from pgcli.evaluation.metrics.anls import levenshtein
+from pgcli.evaluation.metrics.texts import levenshtein
 from pgcli.images import ImageDecoder
 from pgcli.records import Box, Item, Rle, Task
 from pgcli.tasks import Question

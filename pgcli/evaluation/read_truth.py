@@ -1,17 +1,18 @@
-"""Reads what is true of images and prompts: a manifest, a result file, or a JSON document."""
+"""Reads the truth: a manifest, result file, COCO or VQA document, or a folder per label."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pgcli.boxes import box_area
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import TruthColumns, Truths, group_values, truth_of
-from pgcli.evaluation.truth_documents import add_document
 from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
@@ -22,13 +23,24 @@ from pgcli.labelled_rows import (
     ExampleColumns,
     ExampleReader,
     label_of_folder,
+    read_answers,
     stated_size,
 )
 from pgcli.output.reader import read_results, state_folder
 from pgcli.regions import prompt_with_region
+from pgcli.results.imports import coco
+from pgcli.results.imports.json_values import InvalidValue, read_document, value_errors
+from pgcli.results.imports.rows import TruthRows
+from pgcli.results.imports.truth import AnnotatedImage, ImportCounts, ImportSettings
 from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
+from pgcli.wording import with_notes
 
+DOCUMENT_HINT = (
+    "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
+)
+MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
+QUESTION_IDS = ("question_id", "questionId")  # VQA's, and DocVQA's
 HINT = (
     "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, .json of COCO or VQA, and a "
     "folder with a folder of images for each label"
@@ -36,7 +48,7 @@ HINT = (
 
 
 def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
-    """The truth in a file or folder, or in a file at an address. Raises UsageError."""
+    """The truth in a local file or folder, or in a file at an address. Raises UsageError."""
     file = locate_source(name, ReadOptions(url_reader=url_reader))
     if file.url_reader is None and not (Path(file.path).exists() or is_run(file)):
         raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
@@ -50,7 +62,7 @@ def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = Non
 
 
 def add_truth(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
-    """Add what a file or folder says. Raises UsageError."""
+    """Add the truth in a file or folder. Raises UsageError."""
     if file.path.lower().endswith(".json"):
         check_no_columns(columns, truths)
         add_document(file, truths)
@@ -62,7 +74,7 @@ def add_truth(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
 
 
 def is_label_folder(file: InputFile) -> bool:
-    """Whether it is a folder of folders, and has no tables."""
+    """Whether the file is a folder of folders without Parquet files."""
     folder = Path(file.path)
     if file.url_reader is not None or not folder.is_dir() or is_run(file):
         return False
@@ -70,10 +82,10 @@ def is_label_folder(file: InputFile) -> bool:
 
 
 def add_labels(file: InputFile, truths: Truths) -> None:
-    """Add the images of a folder, which has a folder of each label. Raises UsageError."""
+    """Add the images of a folder with a folder per label. Raises UsageError."""
     inventory = Inventory.scan([file.path], ReadOptions())
     if inventory.has_columns:
-        raise UsageError(f"{file.name} has manifests, not a folder of each label", hint=HINT)
+        raise UsageError(f"{file.name} has manifests, not a folder per label", hint=HINT)
     for item in inventory:
         label = label_of_folder(truths.name, item.id)
         truths.add((item.id, None), RowTruth((label,), columns={"label": label}))
@@ -81,7 +93,7 @@ def add_labels(file: InputFile, truths: Truths) -> None:
 
 
 def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
-    """Raise UsageError if columns of a document are named, which has none."""
+    """Raise UsageError if an option names a column, which only tables have."""
     for option, is_given in (
         ("--id-column", columns.id != TruthColumns.id),
         ("--prompt-column", bool(columns.prompt)),
@@ -90,7 +102,7 @@ def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
         if is_given:
             raise UsageError(
                 f"{option} has no effect on {truths.name}, which is not a table",
-                hint="leave it out",
+                hint="omit it",
             )
 
 
@@ -117,7 +129,7 @@ def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
 def add_row(
     truths: Truths, id_: str, row: Mapping[str, Any], reader: ExampleReader, where: str
 ) -> None:
-    """Add the truth of a row; one with an error says nothing. Raises UsageError."""
+    """Add the truth of a row; failed rows are skipped. Raises UsageError."""
     if row.get("error") is not None:
         return
     for name in reader.columns.named:
@@ -140,7 +152,7 @@ def is_run(file: InputFile) -> bool:
 
 
 def table_files(file: InputFile) -> list[InputFile]:
-    """The file, or the Parquet files of a folder that no run is writing. Raises UsageError."""
+    """The file, or the Parquet files of a folder without a state folder. Raises UsageError."""
     folder = Path(file.path)
     if file.url_reader is not None or not folder.is_dir() or is_run(file):
         return [file]
@@ -165,3 +177,91 @@ def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     names = frozenset(() if schema is None else schema.names)
     truths.columns |= dict.fromkeys(sorted(names))
     yield from (row for _, row in table.read(names, images=False))
+
+
+def add_document(file: InputFile, truths: Truths) -> None:
+    """Add the truth in a COCO or VQA document. Raises UsageError."""
+    document = read_document(file, MAX_BYTES, hint=DOCUMENT_HINT)
+    if not isinstance(document, Mapping):
+        if problem := foreign_manifest(truths.name, read_head(file)):
+            raise problem
+        raise UsageError(f"{truths.name} is not a JSON object", hint=DOCUMENT_HINT)
+    records = question_records(document)
+    with value_errors(truths.name, hint=DOCUMENT_HINT):
+        if records is not None:
+            add_questions(records, truths)
+        else:
+            add_coco(document, truths)
+
+
+def add_coco(document: Mapping[str, Any], truths: Truths) -> None:
+    """Add the boxes and captions of COCO's images. Raises InvalidValue."""
+    settings = ImportSettings(Path(), as_given=True)
+    annotations = coco.read_images(document, settings)
+    for image in annotations.images:
+        add_image(image, truths, settings.counts, has_boxes=bool(annotations.labels))
+    known = "boxes" if annotations.labels else "answers"
+    truths.columns |= dict.fromkeys(("id", known))
+    truths.swaps_sides = annotations.swaps_sides
+    skipped = with_notes("", TruthRows(annotations, Path()).notes(settings.counts))
+    if skipped:
+        truths.remarks[skipped.removeprefix("; ")] = None
+
+
+def question_records(document: Mapping[str, Any]) -> Sequence[Any] | None:
+    """The records of questions and answers; None for any other document."""
+    for name in ("annotations", "data", "questions"):
+        records = document.get(name)
+        if isinstance(records, list) and records and question_id(records[0]) is not None:
+            return records
+    return None
+
+
+def question_id(record: Any) -> str | None:
+    """The question id of a record; None for any other record."""
+    known = record if isinstance(record, Mapping) else {}
+    values = (known.get(name) for name in QUESTION_IDS)
+    return next((str(value) for value in values if isinstance(value, int | str)), None)
+
+
+def add_questions(records: Sequence[Any], truths: Truths) -> None:
+    """Add the answers of each question by its id. Raises InvalidValue."""
+    for number, record in enumerate(records, start=1):
+        id_ = question_id(record)
+        if id_ is None:
+            raise InvalidValue(f"record {number} has no question_id")
+        answers = read_answers(record.get("answers", record.get("answer")))
+        if not answers:
+            raise InvalidValue(f"question {id_} has no answers; --truth needs a file with answers")
+        truths.add((id_, None), RowTruth(answers, columns=group_values(record)))
+        truths.columns |= dict.fromkeys(record)
+
+
+def add_image(
+    image: AnnotatedImage, truths: Truths, counts: ImportCounts, *, has_boxes: bool
+) -> None:
+    """Add the boxes and texts of an image; its name is its id.
+
+    Texts of regions without a prompt are skipped: a region is part of a prompt.
+    """
+    if has_boxes and (image.boxes or not image.left_out):
+        boxes = tuple(box for box, _ in image.boxes)
+        masks = tuple(mask for _, mask in image.boxes)
+        areas = zip(boxes, image.areas, strict=True)
+        truth = RowTruth(
+            boxes=boxes,
+            masks=None if masks and not any(masks) else masks,
+            areas=tuple(box_area(box) if known is None else known for box, known in areas),
+            crowds=image.crowds,
+            size=(image.width, image.height) if image.is_stated else None,
+        )
+        truths.add((image.id, None), truth)
+    for text in image.texts:
+        prompt, size = text.prompt, (image.width, image.height)
+        if prompt is not None:
+            prompt = prompt_with_region(prompt, text.region, *size)
+            truths.has_prompts = True
+        elif text.region is not None:
+            counts.leave_out("texts of regions", image.id)
+            continue
+        truths.add((image.id, prompt), RowTruth((text.text,)))

@@ -1,4 +1,4 @@
-"""The page of an evaluation: metrics, calibration of boxes, confused labels, and worst rows."""
+"""The page of an evaluation: metrics, calibration, the confusion matrix, and the worst rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import NoInputError
-from pgcli.evaluation.confusion import confusion
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
@@ -20,9 +19,12 @@ from pgcli.results.images import ImageLocator
 from pgcli.rows import box_to_dict, mask_to_dict, round6
 
 TRUTH = "truth"
-HIDDEN = frozenset({"embedding"})  # columns that a page does not show
-#: The measures that rows are scored by, where it is not the first of the metric.
+HIDDEN = frozenset({"embedding"})  # columns that the page does not show
+#: The measure that scores rows, for metrics where it is not the first one.
 SCORES = {"ap": "f1@0.5"}
+LABEL_METRICS = ("accuracy", "exact")
+MAX_LABELS = 30  # fit on a page
+OTHERS, NO_ANSWER = "(others)", "(no answer)"
 
 
 def write_worst_rows(
@@ -31,9 +33,9 @@ def write_worst_rows(
     options: GalleryOptions,
     locator: ImageLocator,
 ) -> None:
-    """Write the page: the rows with the lowest scores of the last file first.
+    """Write the page: the rows of the files beside the truth, lowest scores of the last file first.
 
-    The files are side by side with the truth. Raises what `write_gallery` raises.
+    Raises the errors of `write_gallery`.
     """
     last = evaluations[-1]
     scores = {key: score for key, (_, score) in row_scores(last).items()}
@@ -62,20 +64,20 @@ def write_worst_rows(
 
 
 def row_scores(evaluation: Evaluation) -> dict[tuple[str, str | None], tuple[str, float]]:
-    """The name and the value of the score of each row that has one, by its key."""
+    """The name and value of each scored row's score, by the key of the row."""
     scores: dict[tuple[str, str | None], tuple[str, float]] = {}
     for chosen in evaluation.measured:
         ratios = {m.name: m for m in chosen.measures if isinstance(m, RowRatio)}
         measure = ratios[SCORES.get(chosen.metric, next(iter(ratios)))]
         for number, score in zip(chosen.numbers, measure.row_scores().tolist(), strict=True):
-            # nothing to find, and nothing found, is right
+            # an empty answer is right where the truth is empty
             value = 1.0 if np.isnan(score) else score
             scores.setdefault(evaluation.joined.rows[number].key, (measure.name, value))
     return scores
 
 
 def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:
-    """The rows of a file that are of the worst rows, with their scores."""
+    """The file's rows with the keys of the worst rows, and their scores."""
     rows = {row.key: row.row for row in evaluation.joined.rows if row.row is not None}
     scores = row_scores(evaluation)
     chosen = []
@@ -87,7 +89,7 @@ def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:
 
 
 def truth_row(joined: JoinedRow) -> dict[str, Any]:
-    """What is true of a row, as a row of the same image and prompt."""
+    """The truth as a row of the same image and prompt."""
     row, truth = joined.row or {}, joined.truth or RowTruth()
     known = {name: row.get(name) for name in ("index", "id", "image", "width", "height")}
     is_boxes = joined.task in BOX_TASKS and truth.boxes is not None
@@ -104,13 +106,55 @@ def truth_row(joined: JoinedRow) -> dict[str, Any]:
 
 
 def truth_text(truth: RowTruth) -> str:
-    """The true answers, each on a line, with the number of those that are equal."""
+    """The distinct true answers, one per line, with their counts."""
     counts = Counter(truth.answers)
     return "\n".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
 
 
 def calibration(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The calibration of the boxes that were evaluated; None where there are none."""
+    """The calibration of the evaluated boxes; None without boxes."""
     points = [[round6(bin.confidence), round6(bin.right), bin.boxes] for bin in evaluation.bins()]
     error = evaluation.metrics["calibration"].value if points else None
     return {"bins": points, "error": round6(error)} if points else None
+
+
+def confusion(evaluation: Evaluation) -> dict[str, Any] | None:
+    """How often each true label was answered with each label; None without labels.
+
+    `true` labels the lines, most frequent first, and `answered` the columns: the same labels, then
+    other answers. Rare labels share a line and a column. With `exact`, more than MAX_LABELS
+    different true answers are texts, not labels.
+    """
+    chosen = [part for part in evaluation.measured if part.metric in LABEL_METRICS]
+    numbers = sorted({number for part in chosen for number in part.numbers.tolist()})
+    pairs = label_pairs([evaluation.joined.rows[number] for number in numbers])
+    true = [label for label, _ in Counter(label for label, _ in pairs).most_common()]
+    is_text = all(part.metric == "exact" for part in chosen) and len(true) > MAX_LABELS
+    if len(true) < 2 or is_text:
+        return None
+    lines = true if len(true) <= MAX_LABELS else [*true[: MAX_LABELS - 1], OTHERS]
+    answers = [label for label, _ in Counter(label for _, label in pairs).most_common()]
+    extra = [label for label in answers if label not in lines]
+    room = max(1, MAX_LABELS - len(true))
+    extra = extra if len(extra) <= room else [*extra[: room - 1], OTHERS]
+    columns = [*lines, *(label for label in extra if label not in lines)]
+    counts = Counter(
+        (label if label in lines else OTHERS, answer if answer in columns else OTHERS)
+        for label, answer in pairs
+    )
+    return {
+        "true": lines,
+        "answered": columns,
+        "counts": [[counts[line, column] for column in columns] for line in lines],
+    }
+
+
+def label_pairs(rows: Sequence[JoinedRow]) -> list[tuple[str, str]]:
+    """The true and the answered label of each row; with several true labels, the answered one."""
+    pairs = []
+    for row in rows:
+        true = [text.strip() for text in row.true_answers]
+        if true:
+            answer = NO_ANSWER if row.answer is None else row.answer.strip()
+            pairs.append((answer if answer in true else true[0], answer))
+    return pairs

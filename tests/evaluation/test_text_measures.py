@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates, mean, paired_differences, value_of
-from pgcli.evaluation.metrics import accuracy, exact
-from pgcli.evaluation.metrics.anls import anls
+from pgcli.evaluation.metrics import accuracy
 from pgcli.evaluation.metrics.cider import cider
 from pgcli.evaluation.metrics.ptb_tokenizer import caption_tokens
-from pgcli.evaluation.metrics.relaxed import is_relaxed_match
+from pgcli.evaluation.metrics.texts import anls, is_relaxed_match, measure_exact
 from pgcli.evaluation.metrics.vqa import vqa_accuracy
 
 
@@ -205,11 +204,11 @@ def test_answers_are_mapped_as_by_the_script_of_pope(answer):
 
 def test_intervals_are_those_of_the_binomial_distribution_and_repeatable():
     rows = rows_of(*(("a", "a" if n % 5 else "b") for n in range(1000)))
-    (one,) = estimates(exact.measure_exact(rows), range(1000))
+    (one,) = estimates(measure_exact(rows), range(1000))
     assert one.value == 0.8
     deviation = 1.96 * (0.8 * 0.2 / 1000) ** 0.5
     assert (0.8 - one.low, one.high - 0.8) == pytest.approx((deviation, deviation), rel=0.15)
-    assert [one] == estimates(exact.measure_exact(rows), range(1000))
+    assert [one] == estimates(measure_exact(rows), range(1000))
 
 
 def test_images_are_resampled_with_all_their_rows():
@@ -233,6 +232,6 @@ def test_differences_of_paired_resamples_are_narrower():
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=1, max_size=9))
 def test_intervals_contain_the_value(pairs):
-    (one,) = estimates(exact.measure_exact(rows_of(*pairs)), range(len(pairs)))
+    (one,) = estimates(measure_exact(rows_of(*pairs)), range(len(pairs)))
     assert one.low <= one.value + 1e-12
     assert one.value <= one.high + 1e-12

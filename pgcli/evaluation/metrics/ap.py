@@ -1,6 +1,6 @@
 """COCO's average precision and recall of boxes, and precision, recall, F1 and calibration.
 
-pycocotools matches the boxes; their sums are weighted here, so that images can be resampled.
+pycocotools matches the boxes; this module weights the sums, so that images can be resampled.
 
 Letters of shapes: N rows, R resamples, D boxes of a label, T thresholds, K bins.
 """
@@ -37,9 +37,10 @@ IOU = 0.5
 
 
 def measure_ap(rows: Sequence[JoinedRow]) -> list[Measure]:
-    """AP and AR as in COCO, precision, recall and F1 of all boxes at an IoU of 0.5, and the
-    expected calibration error: the mean over boxes of how far the share of right ones in their bin
-    of confidence is from the mean confidence there.
+    """COCO's AP and AR, precision, recall and F1 at an IoU of 0.5, and expected calibration error.
+
+    The calibration error is the mean over boxes of the difference between the share of right boxes
+    and the mean confidence in their bin of confidence.
     """
     right = np.array([sum(is_right(row.boxes, row.true_boxes)) for row in rows])
     boxes = np.array([len(row.boxes) for row in rows])
@@ -59,11 +60,11 @@ AP = Metric("boxes", measure_ap)
 
 @dataclass(frozen=True)
 class LabelBoxes:
-    """The boxes of a label in descending order of confidence, and the number of true ones.
+    """The boxes of a label in descending order of confidence, and the count of true boxes.
 
-    `rank_D` is the number of more confident ones of the label in the same row. `is_true_DT` says
-    whether a box is a true one at each threshold. It is neither right nor wrong where
-    `is_counted_DT` is false: in a crowd, or where the box, or the one it matches, has another size.
+    `rank_D` counts more confident boxes of the label in the same row. `is_true_DT` says whether a
+    box matches at each threshold. A box counts as neither right nor wrong if `is_counted_DT` is
+    false: it is in a crowd, or it or its match has another size.
     """
 
     row_D: np.ndarray
@@ -83,9 +84,9 @@ class LabelBoxes:
 
 @dataclass(frozen=True)
 class MeanOverLabels:
-    """The mean of a value of each label that has true boxes; `work` is the cost of a resample.
+    """The mean over labels with true boxes; `work` is the cost of a resample.
 
-    Images that a resample repeats raise the precision at many recalls: `is_biased` is true of it.
+    Precision `is_biased`: images that a resample repeats raise it at many recalls.
     """
 
     name: str
@@ -131,7 +132,7 @@ def label_precision(
 def label_recall(
     label: LabelBoxes, weight_N: np.ndarray, *, max_boxes: int = MAX_BOXES[-1]
 ) -> float:
-    """The mean recall of a label over thresholds, with so many boxes in each row."""
+    """The mean recall of a label over thresholds, with at most `max_boxes` boxes per row."""
     weight_D = weight_N[label.row_D] * (label.rank_D < max_boxes)
     right_T = weight_D @ (label.is_true_DT & label.is_counted_DT)
     return float(np.mean(right_T) / (label.true_N @ weight_N))
@@ -140,7 +141,7 @@ def label_recall(
 def average_precisions(rows: Sequence[JoinedRow]) -> list[MeanOverLabels]:
     """COCO's twelve values: AP and AR over the thresholds, at some of them, and by size.
 
-    The labels are those of true boxes: boxes of other labels do not count, as in COCO.
+    As in COCO, boxes whose label has no true box do not count.
     """
     labels = matched_boxes(rows)
 
@@ -160,73 +161,60 @@ def average_precisions(rows: Sequence[JoinedRow]) -> list[MeanOverLabels]:
 
 
 def matched_boxes(rows: Sequence[JoinedRow]) -> dict[str, list[LabelBoxes]]:
-    """The boxes of each label that has true ones, matched by pycocotools, for each of SIZES.
+    """The boxes of each label with true boxes, matched by pycocotools, for each of SIZES.
 
-    There are none for a size where the area of a true box is NaN: it might be of that size.
+    Sizes have no labels if the area of a true box is NaN: it might have that size.
     """
-    annotations = {box.label: LabelAnnotations([], []) for row in rows for box in row.true_boxes}
+    true: dict[str, list[dict[str, Any]]] = {
+        box.label: [] for row in rows for box in row.true_boxes
+    }
+    answered: dict[str, list[dict[str, Any]]] = {label: [] for label in true}
     for number, row in enumerate(rows):
         truth = row.truth or RowTruth()
-        for box, object_area in zip(row.true_boxes, truth.box_areas, strict=True):
-            annotations[box.label].add_true(number, box, object_area)
+        for box, area in zip(row.true_boxes, truth.box_areas, strict=True):
+            true[box.label].append(annotation(number, box, area=area, iscrowd=0))
         for box in truth.crowds:
-            if box.label in annotations:
-                annotations[box.label].add_true(number, box, box_area(box), is_crowd=True)
+            if box.label in true:
+                true[box.label].append(annotation(number, box, area=box_area(box), iscrowd=1))
         for box in row.boxes:
-            if box.label in annotations:
-                annotations[box.label].add_answered(number, box)
+            if box.label in true:
+                own = annotation(number, box, area=box_area(box), score=confidence_of(box))
+                answered[box.label].append(own)
+    has_areas = not any(math.isnan(box["area"]) for boxes in true.values() for box in boxes)
     labels: dict[str, list[LabelBoxes]] = {size: [] for size in SIZES}
-    for label in annotations.values():
-        for size, matches in zip(SIZES, label.matches(), strict=True):
-            labels[size].append(label_boxes(matches, len(rows)))
-    if any(math.isnan(box["area"]) for label in annotations.values() for box in label.true):
-        return {size: [] if size else labels[""] for size in SIZES}
+    for label, boxes in true.items():
+        for size, matches in zip(SIZES, coco_matches(boxes, answered[label]), strict=True):
+            if has_areas or not size:
+                labels[size].append(label_boxes(matches, len(rows)))
     return labels
 
 
-@dataclass(frozen=True)
-class LabelAnnotations:
-    """The true and the answered boxes of a label, as pycocotools takes them."""
-
-    true: list[dict[str, Any]]
-    answered: list[dict[str, Any]]
-
-    def add_true(
-        self, number: int, box: Box, object_area: float, *, is_crowd: bool = False
-    ) -> None:
-        """Add a true box of a row."""
-        known = annotation(number, box, len(self.true))
-        self.true.append(known | {"area": object_area, "iscrowd": int(is_crowd)})
-
-    def add_answered(self, number: int, box: Box) -> None:
-        """Add a box of a row's answer."""
-        known = annotation(number, box, len(self.answered))
-        self.answered.append(known | {"area": box_area(box), "score": confidence_of(box)})
-
-    def matches(self) -> list[list[Mapping[str, Any]]]:
-        """What pycocotools says of each row that has boxes of the label, for each of SIZES."""
-        numbers = sorted({box["image_id"] for box in (*self.true, *self.answered)})
-        with redirect_stdout(io.StringIO()):  # where it reports its progress
-            pair = (COCO(), COCO())
-            for dataset, boxes in zip(pair, (self.true, self.answered), strict=True):
-                images = [{"id": number} for number in numbers]
-                dataset.dataset = {"images": images, "categories": [{"id": 0}]}
-                dataset.dataset["annotations"] = boxes
-                dataset.createIndex()
-            evaluation = COCOeval(*pair, "bbox")
-            evaluation.evaluate()
-        count = len(numbers)
-        return [evaluation.evalImgs[n * count : (n + 1) * count] for n in range(len(SIZES))]
-
-
-def annotation(number: int, box: Box, index: int) -> dict[str, Any]:
-    """A box of a row in COCO's form, whose ids begin with 1."""
+def annotation(number: int, box: Box, **values: float) -> dict[str, Any]:
+    """A box of a row in COCO's form, except for its id."""
     sides = [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin]
-    return {"id": index + 1, "image_id": number, "category_id": 0, "bbox": sides}
+    return {"image_id": number, "category_id": 0, "bbox": sides, **values}
+
+
+def coco_matches(
+    true: Sequence[dict[str, Any]], answered: Sequence[dict[str, Any]]
+) -> list[list[Mapping[str, Any]]]:
+    """pycocotools' matches in each row with boxes of a label, for each of SIZES."""
+    numbers = sorted({box["image_id"] for box in (*true, *answered)})
+    with redirect_stdout(io.StringIO()):  # where pycocotools reports its progress
+        pair = (COCO(), COCO())
+        for dataset, boxes in zip(pair, (true, answered), strict=True):
+            images = [{"id": number} for number in numbers]
+            dataset.dataset = {"images": images, "categories": [{"id": 0}]}
+            dataset.dataset["annotations"] = [box | {"id": n} for n, box in enumerate(boxes, 1)]
+            dataset.createIndex()
+        evaluation = COCOeval(*pair, "bbox")
+        evaluation.evaluate()
+    count = len(numbers)
+    return [evaluation.evalImgs[n * count : (n + 1) * count] for n in range(len(SIZES))]
 
 
 def label_boxes(matches: Sequence[Mapping[str, Any]], rows: int) -> LabelBoxes:
-    """The boxes of a label, from what pycocotools says of each of the rows that have any."""
+    """The boxes of a label, from pycocotools' matches in each row that has any."""
     numbers = [match["image_id"] for match in matches]
     counts = [len(match["dtScores"]) for match in matches]
     scores = np.array([score for match in matches for score in match["dtScores"]], np.float64)
@@ -247,15 +235,15 @@ def label_boxes(matches: Sequence[Mapping[str, Any]], rows: int) -> LabelBoxes:
 
 
 def confidence_of(box: Box) -> float:
-    """The confidence of a box, or its score where it has none."""
+    """The confidence of a box, else its score, else 1."""
     number = box.score if box.confidence is None else box.confidence
     return 1.0 if number is None else number
 
 
 def is_right(boxes: Sequence[Box], true: Sequence[Box], threshold: float = IOU) -> list[bool]:
-    """Whether each box is a true one of its label, each true one at most once.
+    """Whether each box matches a true box of its label; each true box matches once.
 
-    Boxes are matched in descending order of confidence, each to the free one with the highest IoU.
+    Boxes are matched in descending order of confidence, each to the free box with the highest IoU.
     """
     free, right = list(true), [False] * len(boxes)
     for number in sorted(range(len(boxes)), key=lambda number: -confidence_of(boxes[number])):
@@ -269,9 +257,7 @@ def is_right(boxes: Sequence[Box], true: Sequence[Box], threshold: float = IOU) 
 
 
 class Bin(NamedTuple):
-    """The boxes with a confidence between `low` and `high`: its mean, the share of right ones, and
-    their number.
-    """
+    """Boxes with a confidence from `low` to `high`: its mean, the share of right boxes, a count."""
 
     low: float
     high: float
@@ -281,7 +267,7 @@ class Bin(NamedTuple):
 
 
 def confidence_sums(rows: Sequence[JoinedRow]) -> np.ndarray:
-    """The sums of confidences, the right boxes and all boxes of each row by bins (3, N, K)."""
+    """The sum of confidences, right boxes and all boxes, by row and bin (3, N, K)."""
     sums_3NK = np.zeros((3, len(rows), BINS))
     for number, row in enumerate(rows):
         for box, right in zip(row.boxes, is_right(row.boxes, row.true_boxes), strict=True):
@@ -292,7 +278,7 @@ def confidence_sums(rows: Sequence[JoinedRow]) -> np.ndarray:
 
 
 def calibration_bins(rows: Sequence[JoinedRow]) -> list[Bin]:
-    """The bins of confidence that have boxes."""
+    """The bins of confidence with boxes."""
     sums_K3 = confidence_sums(rows).sum(axis=1).T.tolist()
     return [
         Bin(column / BINS, (column + 1) / BINS, confidence / count, right / count, int(count))
