@@ -13,7 +13,6 @@ from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import detection_text
 from pgcli.records import BOX_TASKS, Box
-from pgcli.results.gallery.sanitize import clean_line, clean_text
 from pgcli.results.images import image_index
 from pgcli.results.imports.json_values import (
     InvalidValue,
@@ -25,6 +24,7 @@ from pgcli.results.imports.json_values import (
     value_errors,
     whole_number,
 )
+from pgcli.results.pages.sanitize import clean_line, clean_text
 from pgcli.rows import DIGEST_CHARACTERS, answer_digest, box_to_dict, prompt_of, read_boxes
 
 FORMAT, VERSION = "pgcli edits", 1

@@ -16,8 +16,9 @@ from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item
 from pgcli.results.gallery.cards import Cards, ResultFile, group_cards, page_row
-from pgcli.results.gallery.page import inert, render_page
+from pgcli.results.gallery.gallery_page import render_gallery
 from pgcli.results.gallery.thumbnails import ThumbnailMaker, default_side
+from pgcli.results.pages.page import inert
 from pgcli.rle import encode_mask_parts
 from tests.support import pretend
 from tests.support.exporting import saved
@@ -30,7 +31,7 @@ def made(rows: list[dict[str, Any]], title: str = "rows", name: str = "rows.json
     cards = Cards()
     cards.add(ResultFile(name, [("sources", name)], note=name), rows)
     entries = [(0, None, None, "missing", title) for _ in cards.images]
-    return "".join(render_page(cards.data() | {"assets": None}, entries, title=title))
+    return "".join(render_gallery(cards.data() | {"assets": None}, entries, title=title))
 
 
 def viewed(*arguments: object) -> int:

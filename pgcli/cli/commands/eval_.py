@@ -99,8 +99,8 @@ def eval_(results: Results, call: CliCall) -> None:
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
     from pgcli.results.gallery.options import GalleryOptions
-    from pgcli.results.gallery.page import page_target
     from pgcli.results.images import ImageLocator
+    from pgcli.results.pages.page import page_target
     from pgcli.stores.files import parse_path
     from pgcli.stores.urls import url_scheme
 

@@ -73,7 +73,7 @@ def explain(
     call: CliCall,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of
-    from pgcli.results.gallery.page import page_target
+    from pgcli.results.pages.page import page_target
 
     options, loading = call.build(ExplainOptions), call.build(LoadOptions)
     if not options.prompt.strip():

@@ -148,7 +148,7 @@ def check_search(options: SearchOptions) -> None:
 
 def targets(options: SearchOptions) -> tuple[Target | None, Target | None]:
     """The file of the rows, None for standard output, and the page. Raises UsageError."""
-    from pgcli.results.gallery.page import page_target
+    from pgcli.results.pages.page import page_target
 
     inputs, overwrite, rows = [*options.vectors, *options.image], options.overwrite, None
     if options.output != "-":

@@ -1,11 +1,4 @@
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
-const make = (tag, text = "", name = "") => {
-  const element = document.createElement(tag);
-  element.textContent = text;
-  if (name) element.className = name;
-  return element;
-};
+// Draws what a token of the answer attended to, over the image and in the prompt.
 const percent = (share) => {
   if (share === 0) return "0 %";
   if (share < 0.0005) return "< 0.1 %";
@@ -46,9 +39,9 @@ function colour(value) {
   const low = Math.floor(place), part = place - low;
   return STOPS[low].map((start, channel) => Math.round(start + (STOPS[low + 1][channel] - start) * part));
 }
-byId("ramp").style.background = `linear-gradient(90deg, ${STOPS.map(([red, green, blue]) => `rgb(${red} ${green} ${blue})`)})`;
+at("ramp").style.background = `linear-gradient(90deg, ${STOPS.map(([red, green, blue]) => `rgb(${red} ${green} ${blue})`)})`;
 
-const heat = byId("heat"), frame = byId("frame");
+const heat = at("heat"), frame = at("frame");
 const small = document.createElement("canvas");
 small.width = small.height = data.grid;
 
@@ -64,26 +57,26 @@ function drawHeat(weights) {
   heat.width = Math.round(frame.clientWidth * scale);
   heat.height = Math.round(frame.clientHeight * scale);
   const target = heat.getContext("2d");
-  target.imageSmoothingEnabled = byId("smooth").ariaPressed === "true";
+  target.imageSmoothingEnabled = at("smooth").ariaPressed === "true";
   target.imageSmoothingQuality = "high";
   target.drawImage(small, 0, 0, heat.width, heat.height);
-  heat.style.opacity = byId("opacity").value;
+  heat.style.opacity = at("opacity").value;
 }
 
 function drawShares(weights) {
   const sum = (from, to) => weights.slice(from, to).reduce((all, one) => all + one, 0);
   const end = patches + data.promptTokens.length;
   const parts = [["image", sum(0, patches), "the image"], ["prompt", sum(patches, end), "the prompt"], ["generated", sum(end), "earlier tokens"]];
-  const stack = make("div", "", "stack"), keys = make("div", "", "keys");
+  const stack = make("div", { class: "stack" }), keys = make("div", { class: "keys" });
   for (const [name, share, label] of parts) {
-    const part = make("i", "", `is-${name}`);
+    const part = make("i", { class: `is-${name}` });
     part.style.width = `${share * 100}%`;
     stack.append(part);
-    keys.append(make("span", `${label} ${percent(share)}`, `is-${name}`));
+    keys.append(make("span", { class: `is-${name}` }, `${label} ${percent(share)}`));
   }
-  byId("shares").replaceChildren(stack, keys);
+  at("shares").replaceChildren(stack, keys);
   const most = Math.max(...weights.slice(patches, end), 1e-9);
-  [...byId("prompt-tokens").children].forEach((chip, index) => {
+  [...at("prompt-tokens").children].forEach((chip, index) => {
     const share = weights[patches + index];
     chip.style.setProperty("--share", (0.75 * share) / most);
     chip.title = percent(share);
@@ -97,39 +90,36 @@ function drawUnderlines() {
     return state.patch === null ? weights.slice(0, patches).reduce((all, one) => all + one, 0) : weights[state.patch];
   });
   const most = state.patch === null ? 1 : Math.max(...shares, 1e-9);
-  [...byId("answer").children].forEach((chip, token) => chip.style.setProperty("--share", 0.06 + 0.94 * (shares[token] / most)));
+  [...at("answer").children].forEach((chip, token) => chip.style.setProperty("--share", 0.06 + 0.94 * (shares[token] / most)));
 }
 
 function drawCandidates(token) {
   const rows = token.candidates.map(([text, probability]) => {
-    const name = make("td", shown(text));
-    if (/^ ./.test(text)) name.prepend(make("span", "␣", "space")); // " a" and "a" are two tokens
-    const row = make("tr", "", text === token.text ? "taken" : ""), bar = make("td"), fill = make("div", "", "fill"), part = make("i");
-    part.style.width = `${probability * 100}%`;
-    fill.append(part);
-    bar.append(fill);
-    row.append(name, bar, make("td", percent(probability)));
-    return row;
+    const space = /^ ./.test(text) ? make("span", { class: "space" }, "␣") : null; // " a" and "a" are two tokens
+    const bar = make("i");
+    bar.style.width = `${probability * 100}%`;
+    return make("tr", { class: text === token.text ? "taken" : null },
+      make("td", {}, space, shown(text)), make("td", {}, make("div", { class: "fill" }, bar)), make("td", {}, percent(probability)));
   });
-  byId("candidates").tBodies[0].replaceChildren(...rows);
+  at("candidates").tBodies[0].replaceChildren(...rows);
 }
 
 const shown = (text) => (text === "\n" || text === "\\n" ? "⏎" : text.replace(/^ /, "") || "␣");
 
 function drawPatch() {
-  const mark = byId("patch");
+  const mark = at("patch");
   mark.style.display = state.patch === null ? "none" : "block";
   if (state.patch === null) return;
   const row = Math.floor(state.patch / data.grid), column = state.patch % data.grid, side = 100 / data.grid;
   Object.assign(mark.style, { left: `${column * side}%`, top: `${row * side}%`, width: `${side}%`, height: `${side}%` });
   mark.classList.toggle("low", row < 1);
-  mark.replaceChildren(make("span", percent(attention(state.token)[state.patch])));
+  mark.replaceChildren(make("span", {}, percent(attention(state.token)[state.patch])));
 }
 
 // a location token is a fraction of a side, times 1023; in a group of four, the first and third are heights
 const locationOf = (token) => /^<loc(\d{4})>$/.exec(data.tokens[token].text);
 function drawLine() {
-  const line = byId("line"), found = locationOf(state.token);
+  const line = at("line"), found = locationOf(state.token);
   let before = 0;
   while (state.token - before > 0 && locationOf(state.token - before - 1)) before += 1;
   line.className = found ? (before % 2 ? "x" : "y") : "";
@@ -138,15 +128,15 @@ function drawLine() {
 
 function draw() {
   const token = data.tokens[state.token], weights = attention(state.token);
-  [...byId("answer").children].forEach((chip, index) => { chip.ariaPressed = String(index === state.token); });
+  [...at("answer").children].forEach((chip, index) => { chip.ariaPressed = String(index === state.token); });
   for (const [id, chosen] of [["layers", state.layer], ["heads", state.head], ["parts", Number(state.tower) - 1]]) {
-    [...byId(id).children].forEach((button, index) => { button.ariaPressed = String(index - 1 === chosen); });
+    [...at(id).children].forEach((button, index) => { button.ariaPressed = String(index - 1 === chosen); });
   }
-  byId("number").textContent = `${state.token + 1} of ${data.tokens.length}`;
-  byId("chosen").textContent = shown(token.text);
+  at("number").textContent = `${state.token + 1} of ${data.tokens.length}`;
+  at("chosen").textContent = shown(token.text);
   drawHeat(weights);
   if (!state.tower) drawShares(weights);
-  byId("attended").hidden = state.tower;
+  at("attended").hidden = state.tower;
   drawCandidates(token);
   drawUnderlines();
   drawPatch();
@@ -161,8 +151,8 @@ function select(token) {
 function play(on) {
   clearInterval(state.timer);
   state.timer = on ? setInterval(() => select(state.token + 1), 900) : null;
-  byId("play").ariaPressed = String(on);
-  byId("play").textContent = on ? "Pause" : "Play";
+  at("play").ariaPressed = String(on);
+  at("play").textContent = on ? "Pause" : "Play";
 }
 
 // the shape of the first tensor of a stage with this name
@@ -171,16 +161,12 @@ function shape(stage, name) {
   return found[2];
 }
 function buildFlow() {
-  const step = (text, label) => {
-    const card = make("div", "", "step");
-    card.append(make("b", text), make("span", label));
-    return card;
-  };
+  const step = (text, label) => make("div", { class: "step" }, make("b", {}, text), make("span", {}, label));
   const vision = data.stages[0].name;
   const pixels = shape(vision, "normalized pixels"), patch = shape(vision, "image features");
   const decoder = data.stages[1].name, prefix = patch[1] + data.promptTokens.length;
   const joined = shape(decoder, "image, prompt and answer"), keys = shape(decoder, "keys"), logits = shape(decoder, "logits of the answer's tokens");
-  byId("flow").append(
+  at("flow").append(
     step(`${data.width} × ${data.height}`, "image"),
     step(`${pixels[1]} × ${pixels[2]} × ${pixels[3]}`, "normalized pixels"),
     step(`${patch[1]} × ${patch[2]}`, "patch features, from the vision tower"),
@@ -194,26 +180,17 @@ function buildFlow() {
 
 function buildStages() {
   for (const stage of data.stages) {
-    const card = make("div", "", "card stage"), table = make("table"), body = make("tbody");
-    table.append(make("caption", stage.name[0].toUpperCase() + stage.name.slice(1)), body);
-    for (const [name, axes, size, dtype, count] of stage.tensors) {
-      const row = make("tr"), head = make("th", name);
-      head.scope = "row";
-      head.append(make("small", axes));
-      row.append(head, make("td", size.join(" × ")), make("td", count > 1 ? `× ${count}` : "", "count"));
-      row.title = dtype;
-      body.append(row);
-    }
-    card.append(table);
-    byId("stages").append(card);
+    const rows = stage.tensors.map(([name, axes, size, dtype, count]) => make("tr", { title: dtype },
+      make("th", { scope: "row" }, name, make("small", {}, axes)),
+      make("td", {}, size.join(" × ")), make("td", { class: "count" }, count > 1 ? `× ${count}` : "")));
+    const caption = make("caption", {}, stage.name[0].toUpperCase() + stage.name.slice(1));
+    at("stages").append(make("div", { class: "card stage" }, make("table", {}, caption, make("tbody", {}, ...rows))));
   }
 }
 
 function buttons(id, names, choose, label = "") {
-  byId(id).replaceChildren(...names.map((name, index) => {
-    const button = make("button", String(name));
-    button.type = "button";
-    if (label && index) button.ariaLabel = `${label} ${name}`;
+  at(id).replaceChildren(...names.map((name, index) => {
+    const button = make("button", { type: "button", "aria-label": label && index ? `${label} ${name}` : null }, String(name));
     button.addEventListener("click", () => { choose(index); draw(); });
     return button;
   }));
@@ -223,32 +200,32 @@ function buildChoices() {
   const layers = state.tower ? data.visionLayers : data.layers, heads = state.tower ? data.visionHeads : data.heads;
   buttons("layers", ["mean of these", ...layers], (index) => { state.layer = index - 1; });
   buttons("heads", ["mean", ...Array.from({ length: heads }, (_, head) => head + 1)], (index) => { state.head = index - 1; }, "head");
-  byId("hint").textContent = state.tower
+  at("hint").textContent = state.tower
     ? "How much all patches attended to each, on average. The weights of a patch sum to 1."
     : `The weights of a token sum to 1. The decoder has ${data.depth} layers. Point at a token to see what it attended to, or at a patch to see which tokens attended to it.`;
 }
 
 function build() {
-  byId("answer").classList.toggle("long", data.tokens.length > 24);
-  byId("prompt").textContent = data.prompt;
-  byId("image").src = data.image;
-  byId("image").alt = data.id;
-  byId("image").width = data.width;
-  byId("image").height = data.height;
+  at("answer").classList.toggle("long", data.tokens.length > 24);
+  at("prompt").textContent = data.prompt;
+  at("image").src = data.image;
+  at("image").alt = data.id;
+  at("image").width = data.width;
+  at("image").height = data.height;
   frame.style.setProperty("--aspect", data.width / data.height);
   data.tokens.forEach((token, index) => {
     const isStop = index === data.tokens.length - 1 && /^<eos>$/.test(token.text);
-    const chip = make("button", isStop ? "stop" : shown(token.text), isStop ? "stop" : locationOf(index) ? "location" : "");
-    chip.type = "button";
+    const kind = isStop ? "stop" : locationOf(index) ? "location" : null;
+    const chip = make("button", { type: "button", class: kind }, isStop ? "stop" : shown(token.text));
     chip.addEventListener("mouseenter", () => state.timer || select(index));
     chip.addEventListener("focus", () => select(index));
     chip.addEventListener("click", () => { play(false); select(index); });
-    byId("answer").append(chip);
+    at("answer").append(chip);
   });
-  byId("prompt-tokens").append(...data.promptTokens.map((text) => make("span", shown(text))));
+  at("prompt-tokens").append(...data.promptTokens.map((text) => make("span", {}, shown(text))));
   buttons("parts", ["Decoder", "Vision tower"], (index) => { Object.assign(state, { tower: index === 1, layer: -1, head: -1 }); buildChoices(); });
   buildChoices();
-  byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed in one pass over image, prompt and answer; its token probabilities match the run's within ${data.difference.toExponential(0)}.`;
+  at("footer").textContent = `${data.id} · ${data.model} · The attention was computed in one pass over image, prompt and answer; its token probabilities differ from the run's by at most ${data.difference.toExponential(0)}.`;
   buildFlow();
   buildStages();
 }
@@ -263,11 +240,11 @@ frame.addEventListener("mousemove", (event) => {
   drawUnderlines();
 });
 frame.addEventListener("mouseleave", () => { state.patch = null; drawPatch(); drawUnderlines(); });
-byId("before").addEventListener("click", () => { play(false); select(state.token - 1); });
-byId("after").addEventListener("click", () => { play(false); select(state.token + 1); });
-byId("play").addEventListener("click", () => play(!state.timer));
-byId("opacity").addEventListener("input", draw);
-byId("smooth").addEventListener("click", () => { byId("smooth").ariaPressed = String(byId("smooth").ariaPressed !== "true"); draw(); });
+at("before").addEventListener("click", () => { play(false); select(state.token - 1); });
+at("after").addEventListener("click", () => { play(false); select(state.token + 1); });
+at("play").addEventListener("click", () => play(!state.timer));
+at("opacity").addEventListener("input", draw);
+at("smooth").addEventListener("click", () => { at("smooth").ariaPressed = String(at("smooth").ariaPressed !== "true"); draw(); });
 document.addEventListener("keydown", (event) => {
   if (event.target instanceof HTMLInputElement || event.altKey || event.ctrlKey || event.metaKey) return;
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -275,4 +252,4 @@ document.addEventListener("keydown", (event) => {
 });
 window.addEventListener("resize", draw);
 build();
-byId("image").decode().then(draw, draw);
+at("image").decode().then(draw, draw);

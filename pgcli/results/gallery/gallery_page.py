@@ -21,7 +21,6 @@ from pgcli.records import DecodedImage, Item
 from pgcli.results.files_below import write_below
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.options import GalleryOptions
-from pgcli.results.gallery.page import page_target, render_page
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
     ThumbnailEntry,
@@ -31,9 +30,13 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_path,
 )
 from pgcli.results.images import ImageLocator, MissingImages
+from pgcli.results.pages.page import page_target, render_page
 from pgcli.stores.target import Target
 from pgcli.wording import byte_count, count, listed
 
+#: The script's files, in the order in which they are concatenated.
+SCRIPTS = "data marks filters matrix review grid zoom drawing runs evaluation start".split()
+CHUNK_SIZE = 24  # images in one JSON element, so that a screen needs few of them
 LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
 
 
@@ -110,9 +113,24 @@ def write_gallery(
     ):
         entries = page_entries(tracking, options.assets, missing)
         title = listed([group.name for group in groups])
-        file.writelines(render_page(cards.data() | settings, entries, title=title))
+        file.writelines(render_gallery(cards.data() | settings, entries, title=title))
     report_page(target.path, cards, missing, locator)
     return Gallery(len(cards.rows), cards.distinct_labels)
+
+
+def render_gallery(
+    data: dict[str, Any], images: Iterable[ThumbnailEntry], *, title: str
+) -> Iterator[str]:
+    """The page in pieces, the images last."""
+    remaining = iter(images)
+    return render_page(
+        "pgcli.results.gallery",
+        SCRIPTS,
+        data | {"chunkSize": CHUNK_SIZE},
+        title=title,
+        has_assets=data.get("assets") is not None,
+        chunks=iter(lambda: list(islice(remaining, CHUNK_SIZE)), []),
+    )
 
 
 def small_copies(

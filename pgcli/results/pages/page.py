@@ -1,0 +1,104 @@
+"""Assembles a page: markup, style, script, and the data as inert JSON."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from pgcli.results.pages.sanitize import clean_line
+from pgcli.stores.files import open_regular
+from pgcli.stores.target import Target
+
+#: What the first bytes of a page contain.
+PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
+
+
+def render_page(
+    package: str,
+    scripts: Sequence[str],
+    data: Mapping[str, Any],
+    *,
+    title: str,
+    has_assets: bool = False,
+    chunks: Iterable[object] = (),
+) -> Iterator[str]:
+    """The page in pieces, from the body, style and `scripts` in the folder `page` of a package.
+
+    Its chunks of images come last, so that a browser shows the page while it loads them. No foreign
+    value is markup: all are JSON in which no tag can begin. The content security policy allows this
+    script alone, by its digest, and no requests; with `has_assets`, images may also be files of the
+    page's origin.
+    """
+    style = asset("shell.css") + asset("page.css", package)
+    parts = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
+    script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+    images = "data: 'self' file:" if has_assets else "data:"
+    policy = (
+        "default-src 'none'",
+        f"img-src {images}",
+        f"style-src {digest(style)}",
+        f"script-src {digest(script)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    yield Template(asset("shell.html")).substitute(
+        policy=escape("; ".join(policy)),
+        title=escape(clean_line(title)),
+        style=style,
+        body=asset("page.html", package),
+        data=inert(data),
+        script=script,
+    )
+    for number, chunk in enumerate(chunks):
+        yield f'<script type="application/json" id="images-{number}">{inert(chunk)}</script>\n'
+    yield "</body>\n</html>\n"
+
+
+def page_target(
+    name: str | Path,
+    option: str = "-o",
+    *,
+    inputs: Iterable[str | Path] = (),
+    overwrite: bool = False,
+) -> Target:
+    """The target of an option that names a page; an existing page is replaced, an input never."""
+    return Target(
+        name=str(name),
+        option=option,
+        overwrite=overwrite,
+        is_ours=is_page,
+        inputs=[*map(str, inputs)],
+    )
+
+
+def is_page(file: Path) -> bool:
+    """Whether the file is a page of pgcli."""
+    try:
+        with open_regular(file) as opened:
+            return PAGE_MARK in opened.read(PAGE_HEAD)
+    except OSError:
+        return False
+
+
+def inert(value: object) -> str:
+    """JSON for a script element, escaped so that it cannot contain a tag or a comment."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def asset(name: str, package: str = "") -> str:
+    """A file of the shell of all pages, or of the folder `page` of a package."""
+    folder = files(package).joinpath("page") if package else files("pgcli.results.pages")
+    return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """The SHA-256 digest of a text as a content security policy writes it."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
