@@ -19,7 +19,7 @@ from pgcli.engine.memory import (
     NEW_TOKENS,
     SMALLER_MODEL,
     MemoryBudget,
-    check_fits,
+    check_weights_fit,
     weight_bytes,
 )
 from pgcli.engine.oom import memory_named
@@ -60,7 +60,7 @@ def open_engine(
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
     kind = chosen_device.type
-    check_fits(
+    check_weights_fit(
         lambda dtype, quantize: weight_bytes(config, dtype, device=kind, quantize=quantize),
         chosen_dtype,
         chosen_device,

@@ -216,7 +216,7 @@ class MemoryBudget:
 WeightBytes = Callable[[torch.dtype, str], int]
 
 
-def check_fits(
+def check_weights_fit(
     weights: WeightBytes, dtype: torch.dtype, device: torch.device, quantize: str = "none"
 ) -> None:
     """Raise NoUsableDevice if the weights do not fit into free memory."""

@@ -123,10 +123,10 @@ def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
                     f"{row.position}: it has neither {columns.id!r} nor a path in 'image'",
                     hint="rows are joined by id; --id-column names the column",
                 )
-            add_row(truths, id_, values, reader, row.position)
+            add_truth_row(truths, id_, values, reader, row.position)
 
 
-def add_row(
+def add_truth_row(
     truths: Truths, id_: str, row: Mapping[str, Any], reader: ExampleReader, where: str
 ) -> None:
     """Add the truth of a row; failed rows are skipped. Raises UsageError."""

@@ -53,14 +53,14 @@ class MergedRows:
             for file_row in same:
                 first = first or file_row
                 check_same_image(first, file_row, self._outputs)
-                add_row(kept, file_row[2], stats)
+                merge_row(kept, file_row[2], stats)
             for row in kept.values():
                 stats.rows += 1
                 stats.errors += row["error"] is not None
                 yield row
 
 
-def add_row(kept: dict[str | None, Row], row: Row, stats: MergeStats) -> None:
+def merge_row(kept: dict[str | None, Row], row: Row, stats: MergeStats) -> None:
     """Keep the row unless an earlier one of its prompt has an answer."""
     prompt = key_text(prompt_of(row))
     before = kept.get(prompt)

@@ -22,7 +22,7 @@ from pgcli.engine.memory import (
     MOST_ROWS,
     SHARE_OF_FREE,
     SMALLER_MODEL,
-    check_fits,
+    check_weights_fit,
     encode_bytes,
 )
 from pgcli.engine.oom import memory_named
@@ -67,7 +67,7 @@ def open_towers(
     # no tokenizer is needed for images
     texts = text_processor(folder, description) if has_tokenizer(folder) else None
     parameters = weights.count_parameters(config)
-    check_fits(lambda dtype, _: parameters * dtype.itemsize, chosen_dtype, chosen_device)
+    check_weights_fit(lambda dtype, _: parameters * dtype.itemsize, chosen_dtype, chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)

@@ -36,7 +36,7 @@ def distinct_keys(
     """
     images = {row.image_key: row for row in rows}
     groups = [[*images]]
-    for measure in (byte_count, partial(image_digest, read_bytes=END_BYTES), image_digest):
+    for measure in (bytes_of_image, partial(image_digest, read_bytes=END_BYTES), image_digest):
         finer: dict[Hashable, list[str]] = defaultdict(list)
         numbered = enumerate(filter(is_compared, groups))
         for number, key in track([(number, key) for number, keys in numbered for key in keys]):
@@ -49,7 +49,7 @@ def distinct_keys(
     return distinct
 
 
-def byte_count(row: TrainingRow, store: RowStore | None = None) -> int | None:
+def bytes_of_image(row: TrainingRow, store: RowStore | None = None) -> int | None:
     """The size of the row's image in bytes; None at an address and of what cannot be read."""
     if row.bytes_at is not None:
         return row.bytes_at[1]

@@ -87,14 +87,14 @@ def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHe
         boxes = tuple(turned_box(box, header) for box in boxes)
         if any(codes):
             raise UnusableRow("The codes of its masks are those of the image as it is stored.")
-        text = box_text(boxes, codes, header.size)
+        text = boxes_answer(boxes, codes, header.size)
         answers = tuple(text if has_locations(answer) else answer for answer in answers)
     if not has_answers(example):
-        answers = (box_text(boxes, codes, header.size),)
+        answers = (boxes_answer(boxes, codes, header.size),)
     return replace(example, boxes=boxes, answers=answers)
 
 
-def box_text(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:
+def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:
     """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
     width, height = size
     for box in boxes:

@@ -52,7 +52,7 @@ def prove(
         case = towers_case(folder, description, read_images, torch_device)
     dtypes, left_out = choose_dtypes(dtype, torch_device, case, total_bytes(folder))
     with reference.quiet_transformers():
-        comparisons = tuple(compare_programs(case, dtype, waiting) for dtype in dtypes)
+        comparisons = tuple(compare_in_dtype(case, dtype, waiting) for dtype in dtypes)
         texts = None if case.texts is None else case.texts()
         levels = compare_pixels(folder, case.images, case.preprocessing)
     return Proof(
@@ -81,7 +81,7 @@ def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage
     return readable
 
 
-def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Comparison:
+def compare_in_dtype(case: Case, dtype: torch.dtype, waiting: Waiting) -> Comparison:
     """Both programs in one dtype. The first model is freed before the second is loaded.
 
     bfloat16, and float32 if it differs, are also compared with `eager` attention in transformers,

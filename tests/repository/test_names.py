@@ -16,11 +16,6 @@ ALLOWED_BESIDE = {"left": "top", "other": "__eq__"}
 PUBLIC_NAMES = {("eval_.py", "by"), ("compare.py", "theirs")}
 #: Functions that mean the same in each module: a command and what it runs, programs of processes.
 SHARED_FUNCTIONS = set("asset bench explain export load main run serve train".split())
-#: Functions that need a second word; take names out of this list, and add none.
-AMBIGUOUS_FUNCTIONS = set(
-    "add_row as_number box_text byte_count check_fits compare_programs read_box read_mask "
-    "row_boxes shown".split()
-)
 
 
 def test_class_name_stands_once_in_the_package():
@@ -41,7 +36,7 @@ def test_function_name_stands_once_in_the_package():
                 if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                     files[node.name].add(file)
     several = {name for name, places in files.items() if len(places) > 1}
-    assert several <= SHARED_FUNCTIONS | AMBIGUOUS_FUNCTIONS
+    assert several <= SHARED_FUNCTIONS
 
 
 def test_names_of_variables_and_functions_are_nouns():

@@ -101,7 +101,7 @@ class Screen:
     def event(self, name: str, **values: object) -> None:
         """Write an event to a log of JSON lines; nothing in other logs."""
         if self.is_json:
-            line = event_line(name, **{key: shown(value) for key, value in values.items()})
+            line = event_line(name, **{key: sanitized(value) for key, value in values.items()})
             self.console.print(Text(line), soft_wrap=True)
 
     def table(self, facts: Facts) -> None:
@@ -196,12 +196,12 @@ def event_line(event: str, **values: object) -> str:
     return json.dumps({"time": time, "event": event, **fields})
 
 
-def shown(value: object) -> object:
+def sanitized(value: object) -> object:
     """The value of an event, in which texts have no credentials and are not too long."""
     if isinstance(value, str):
         return cut_middle(without_credentials(value))
     if isinstance(value, list | tuple):
-        return [shown(entry) for entry in value]
+        return [sanitized(entry) for entry in value]
     return value
 
 

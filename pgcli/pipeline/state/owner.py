@@ -295,18 +295,18 @@ def parse(version: Version) -> dict[str, Any]:
 
 def describe(values: Values) -> str:
     """`process 7 on host`, of a file that may hold anything."""
-    pid, host = (shown(values.get(name)) for name in ("pid", "host"))
+    pid, host = (printable_value(values.get(name)) for name in ("pid", "host"))
     return f"process {pid} on {host}"
 
 
-def shown(value: object) -> str:
+def printable_value(value: object) -> str:
     """A number or a text of a file that may hold anything."""
     return shown_setting(str(value)) if isinstance(value, int | str) else "?"
 
 
 def in_use(output: str, values: Values | None = None) -> OutputInUse:
     """The error for an output that another command owns."""
-    since = "" if values is None else f" since {shown(values.get('started'))}"
+    since = "" if values is None else f" since {printable_value(values.get('started'))}"
     return OutputInUse(
         f"{output} is in use by {'another run' if values is None else describe(values)}{since}",
         hint=f"wait for it (pgcli status {shlex.quote(output)}), end it, or choose another <-o>",

@@ -45,7 +45,7 @@ def export(
     notes = [note for note in map(incomplete_note, paths) if note]
     rows = SeveralFiles(paths, box_filter, exact=format.keeps_types)
     stats = collect_stats(tracked(rows, on_event, "reading rows", unit="rows"), options.prompt)
-    check_fits(format, ", ".join(results), stats, options)
+    check_rows(format, ", ".join(results), stats, options)
     exported = Export(options, stats, label_numbers(options.labels, stats))
     images = ExportEntries(paths, format, exported, locator)
     if target is not None and not format.is_merged:
@@ -74,7 +74,7 @@ def export_target(
     )
 
 
-def check_fits(format: ExportFormat, results: str, stats: RowStats, options: ExportOptions) -> None:
+def check_rows(format: ExportFormat, results: str, stats: RowStats, options: ExportOptions) -> None:
     """Raise UsageError if the rows do not suit the format, NoInputError if there are none."""
     to = options.to
     prompts = ", ".join(map(repr, stats.prompts))

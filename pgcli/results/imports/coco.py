@@ -14,7 +14,7 @@ from pgcli.results.imports.coco_annotations import (
     Entry,
     UnreadableError,
     has_shape,
-    read_box,
+    read_annotation,
     read_caption,
     with_shares,
 )
@@ -182,7 +182,7 @@ def read_coco_image(
                 texts.append(text)
             continue
         try:
-            box, mask, area = read_box(annotation, where, labels, size, counts)
+            box, mask, area = read_annotation(annotation, where, labels, size, counts)
         except UnreadableError as problem:
             counts.leave_out(str(problem), where)
             left_out.add(labels.get(id_text(annotation.get("category_id")) or ""))

@@ -57,7 +57,7 @@ def read_caption(annotation: Entry) -> TrueText | None:
     return TrueText(encodable(without_marks(caption).strip()), prompt, region)
 
 
-def read_box(
+def read_annotation(
     annotation: Entry,
     where: str,
     labels: Mapping[str, str | None],
@@ -80,7 +80,7 @@ def read_box(
         raise UnreadableError("annotations of categories whose names no prompt can have")
     mask, corners = None, None
     try:
-        mask, corners = read_mask(annotation.get("segmentation"), where, size, counts)
+        mask, corners = read_segmentation(annotation.get("segmentation"), where, size, counts)
     except UnreadableError as problem:
         if not annotation.get("bbox"):
             raise
@@ -102,7 +102,7 @@ def read_box(
 def rotation_of(annotation: Entry) -> float:
     """The degrees by which CVAT's box is rotated about its centre; `bbox` is the one before."""
     attributes = annotation.get("attributes")
-    degrees = as_number(attributes.get("rotation")) if isinstance(attributes, dict) else None
+    degrees = optional_number(attributes.get("rotation")) if isinstance(attributes, dict) else None
     return degrees or 0.0
 
 
@@ -117,12 +117,12 @@ def own_number(annotation: Entry, name: str, where: str, counts: ImportCounts) -
     value = annotation.get(name)
     if value is None:
         return None
-    if (known := as_number(value)) is None:
+    if (known := optional_number(value)) is None:
         counts.leave_out(f"{name}s without a number", where)
     return known
 
 
-def as_number(value: object) -> float | None:
+def optional_number(value: object) -> float | None:
     """The value if it is a number, else None."""
     try:
         return number(value, "")
@@ -133,7 +133,7 @@ def as_number(value: object) -> float | None:
 def with_shares(annotations: list[Entry]) -> list[Entry]:
     """The annotations, with scores of percent as shares. Raises InvalidValue for other scores."""
     for name in ("score", "confidence"):
-        scores = [as_number(annotation.get(name)) for annotation in annotations]
+        scores = [optional_number(annotation.get(name)) for annotation in annotations]
         places = (f"annotation {place}" for place in range(1, len(scores) + 1))
         unit = score_unit(zip(scores, places, strict=True))
         annotations = [
@@ -153,7 +153,7 @@ def box_corners(value: object) -> Region:
     return left, top, left + width, top + height
 
 
-def read_mask(
+def read_segmentation(
     value: object, where: str, size: Size | None, counts: ImportCounts
 ) -> tuple[Rle | None, Region | None]:
     """The mask of a segmentation, polygons or run lengths, and its bounds; None without one.

@@ -89,7 +89,7 @@ def image_of_row(
     if size is None:
         settings.counts.missing.add(item.id, fault or UNKNOWN_SIZE)
         return None
-    boxes = row_boxes(example, fields.get("task"), size)
+    boxes = example_boxes(example, fields.get("task"), size)
     if boxes is None and not example.answers:
         settings.counts.leave_out("rows without an answer", item.id)
         return None
@@ -129,7 +129,7 @@ def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
     return locate(item.image, settings)
 
 
-def row_boxes(
+def example_boxes(
     example: Example, task: object, size: tuple[int, int]
 ) -> tuple[BoxWithMask, ...] | None:
     """The boxes of a row, in pixels or as location tokens; None for one that has texts alone.
