@@ -30,7 +30,7 @@ def test_last_row_of_an_id_and_prompt_is_measured(cli):
     assert (code, "1 row left out" in err) == (0, True)
 
 
-def test_truth_includes_rows_that_an_unfinished_run_has_not_moved_to_its_output(cli):
+def test_truth_includes_saved_rows_of_an_unfinished_run(cli):
     pairs = [("a", "red"), ("b", "blue")]
     lines = Path(write("rows.jsonl", answers(*pairs))).read_text().splitlines(keepends=True)
     open_folder = Path("truth.jsonl.pgcli/open")
