@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pgcli
-from pgcli.cli.ui.console import Screen, event_line, traceback_lines
+from pgcli.cli.ui.console import Screen, event_line, presentable, traceback_lines
 from pgcli.printable import printable
-from pgcli.stores.urls import without_credentials
 
 PACKAGE = os.path.join(os.path.dirname(pgcli.__file__), "")  # noqa: PTH118, PTH120 - a str prefix
 
@@ -33,7 +32,7 @@ def sanitized_logs() -> Iterator[None]:
     def sanitized_warning(
         message: Warning | str, category: type[Warning], filename: str, *line: Any, **options: Any
     ) -> str:
-        text = printable(without_credentials(str(message)))
+        text = printable(presentable(str(message)))
         if Screen.style.log_format == "json":
             return event_line("warning", message=text, category=category.__name__) + "\n"
         if filename.startswith(PACKAGE):
@@ -56,7 +55,7 @@ def sanitized_logs() -> Iterator[None]:
 
 def sanitize_record(record: logging.LogRecord) -> logging.LogRecord:
     """The record with its message on one line, and its traceback as printable text."""
-    message, record.args = printable(without_credentials(record.getMessage())), None
+    message, record.args = printable(presentable(record.getMessage())), None
     if Screen.style.log_format == "json":
         level, record.exc_info = record.levelname.lower(), None
         record.msg = event_line("log", level=level, logger=record.name, message=message)
@@ -64,7 +63,7 @@ def sanitize_record(record: logging.LogRecord) -> logging.LogRecord:
     record.msg = message
     if record.exc_info:
         lines = traceback_lines(traceback.format_exception(*record.exc_info))
-        record.exc_text = without_credentials("\n".join(lines))
+        record.exc_text = presentable("\n".join(lines))
     return record
 
 
