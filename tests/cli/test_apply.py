@@ -166,7 +166,9 @@ def test_text_of_boxes_is_the_answer_that_has_them():
 
 def test_edits_of_the_documentation_are_valid():
     jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
-    schema = json.loads((ROOT / "docs" / "edits.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (ROOT / "docs" / "reference" / "edits.schema.json").read_text(encoding="utf-8")
+    )
     jsonschema.Draft202012Validator.check_schema(schema)
     given = rows()
     edits = [

@@ -36,7 +36,7 @@ def test_every_flag_can_be_turned_off(name):
 
 
 def test_file_that_the_reference_shows_is_valid(cli):
-    page = (ROOT / "docs" / "reference.md").read_text()
+    page = (ROOT / "docs" / "reference" / "options.md").read_text()
     Path("c.toml").write_text(page.split("```toml\n")[1].split("```")[0])
     assert cli("detect photos --config c.toml --model demo -o rows.jsonl")[0] == 0
     assert cli("view rows.jsonl --config c.toml")[0] == 0

@@ -121,7 +121,7 @@ def run(cli, monkeypatch, address):
             return real_decode_ahead(items, decode, workers=0, total=total, **more)
 
         monkeypatch.setattr(running, "find_checkpoints", find_both)
-        monkeypatch.setitem(sys.modules, "pgcli.engine.loader", SimpleNamespace(load=load))
+        monkeypatch.setitem(sys.modules, "pgcli.engine.loader", SimpleNamespace(open_engine=load))
         monkeypatch.setitem(
             sys.modules, "pgcli.engine.sampler", SimpleNamespace(SamplingParams=sampling_params)
         )

@@ -105,7 +105,7 @@ def main() -> int:
     from pgcli.__main__ import main
 
     replaced: dict[str, Any] = sys.modules
-    replaced["pgcli.engine.loader"] = SimpleNamespace(load=load_model)
+    replaced["pgcli.engine.loader"] = SimpleNamespace(open_engine=load_model)
     replaced["pgcli.engine.memory"] = SimpleNamespace(new_slots=lambda question: 0)
     replaced["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
     if "PRETEND_POISON" in os.environ:
