@@ -87,22 +87,9 @@ def is_label_studio(head: bytes) -> bool:
     return head.startswith(b"[") and _TASKS.search(head) is not None
 
 
-def carriage_returns(place: str, name: str) -> ManifestError:
-    """The error for a line with carriage returns in it."""
-    return ManifestError(
-        f"{place}: it has carriage returns in it; the line ends of old Macs (CR) are not read",
-        hint=rf"convert them: tr '\r' '\n' < {shlex.quote(shell_name(name))} > lines{suffix(name)}",
-    )
-
-
 def shell_name(name: str) -> str:
     """What commands of a shell call a file, which are not given addresses."""
     return "FILE" if url_scheme(name) else name
-
-
-def suffix(name: str) -> str:
-    """The ending of a name with its dot."""
-    return "." + name.rpartition(".")[2] if "." in name else ""
 
 
 def jq(program: str, name: str) -> str:

@@ -47,11 +47,10 @@ from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
-from pgcli.inputs.scan import Scan
+from pgcli.inputs.scan import Scan, check_unique
 from pgcli.inputs.stamps import no_stamps, sizes_and_times
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
-from pgcli.inputs.unique_ids import check_indices, check_unique
 from pgcli.inputs.walk import FAULTS
 from pgcli.records import Item
 from pgcli.stores.urls import url_scheme
@@ -144,12 +143,11 @@ class Inventory:
                 f"{options.prompt_column!r}",
                 hint="leave out <--prompt=>, or name another column with <--prompt-column=>",
             )
-        if inventory._rows[len(before) :].any() and not options.repeats_ids:
-            if not (inventory.is_folder and len(sources) == 1):  # whose files have unique names
-                scan.hashes.extend(hash(name) for name, _ in inventory._ids(len(before)))
-                check_unique(scan.hashes, inventory._ids)
-            if scan.has_unnamed and inventory.total is not None:
-                check_indices(inventory._items(images=False), inventory.total)
+        has_unique_names = inventory.is_folder and len(sources) == 1
+        is_grown = inventory._rows[len(before) :].any()
+        if is_grown and not (options.repeats_ids or has_unique_names):
+            scan.hashes.extend(hash(name) for name, _ in inventory._ids(len(before)))
+            check_unique(scan.hashes, inventory._ids)
         if recorded and options.keep and options.fixes_types:
             inventory._check_kept(len(before))
         return inventory

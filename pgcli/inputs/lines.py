@@ -18,7 +18,7 @@ from pyarrow import json as arrow_json
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import decode_text, is_lfs_pointer, number_reason
 from pgcli.inputs import tables
-from pgcli.inputs.foreign_manifests import NO_TEXT, carriage_returns, foreign_manifest, read_head
+from pgcli.inputs.foreign_manifests import NO_TEXT, foreign_manifest, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -54,7 +54,7 @@ class LineTable(Table):
                     if not is_text and (problem := foreign_manifest(name, line)):
                         raise problem
                     if len(line) > MAX_LINE_BYTES:
-                        raise self._invalid(f"{name}, line {number}", line, f"it {TOO_LONG}")
+                        raise self._invalid(f"{name}, line {number}", f"it {TOO_LONG}")
                     yield number, line
         except OSError as error:
             raise ManifestError(f"{name} cannot be read: {error_text(error)}") from error
@@ -72,7 +72,7 @@ class LineTable(Table):
             try:
                 yield Mark(begin, number - 1), ManifestRow(position, self.values(line))
             except ValueError as problem:
-                raise self._invalid(position, line, str(problem)) from problem
+                raise self._invalid(position, str(problem)) from problem
 
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
         """See `Table`. None for long lines as well."""
@@ -95,10 +95,8 @@ class LineTable(Table):
         """The images of some lines if all are texts, else an empty array, or ArrowException."""
         return pa.nulls(0)
 
-    def _invalid(self, position: str, line: bytes, reason: str) -> ManifestError:
+    def _invalid(self, position: str, reason: str) -> ManifestError:
         """The error for a line, or for the form of the file if that is why."""
-        if b"\r" in line.rstrip():
-            return carriage_returns(position, self.name)
         problem = foreign_manifest(self.name, read_head(self.file))
         return problem or ManifestError(f"{position}: {reason}")
 
@@ -188,8 +186,6 @@ class CsvTable(LineTable):
             try:
                 cells = next(rows, None)
             except csv.Error as problem:
-                if "new-line character" in str(problem):
-                    raise carriage_returns(position(), self.name) from problem
                 raise ManifestError(f"{position()}: {problem}") from problem
             if cells is None:
                 return

@@ -68,7 +68,6 @@ class SourceFiles:
         self.number, self.name, self._options, self._is_alone = number, name, options, is_alone
         self.ignored: Counter[str] = Counter()
         self.has_excluded = False
-        self._delta_tables: set[str] = set()
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
         self._base = "" if self.is_url else options.folder
@@ -127,6 +126,7 @@ class SourceFiles:
         with usage_errors(display_path(self.name)):
             place, files = self._remote_files() if self.is_url else self._local_files()
             has_images, tables, held = False, dict[str, WalkedFile](), list[str]()
+            delta_table = None
             for file in files:
                 name = file.relative or self.file_name(NAMED, b"")
                 kind = ending(name)
@@ -136,7 +136,7 @@ class SourceFiles:
                     if last.startswith("_"):
                         self.ignored[UNDERSCORE] += 1
                     if last == DELTA_LOG:
-                        self._delta_tables.add(name.removesuffix(f"{DELTA_LOG}/"))
+                        delta_table = name.removesuffix(f"{DELTA_LOG}/")
                 elif file.problem == LINKED:
                     self.ignored["(linked folder)"] += 1
                 elif file.problem == FOLDER:
@@ -172,7 +172,15 @@ class SourceFiles:
             yield from (self._record(place, TABLE, tables[name]) for name in held)
             if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
-            self._check_delta_tables(place, tables)
+            if delta_table is not None and any(
+                name.startswith(delta_table) and kind_of_table(name) == PARQUET for name in tables
+            ):
+                folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
+                raise UsageError(
+                    f"{folder} is a Delta table, whose folder also has files of earlier versions",
+                    hint='name its current files, which this command lists: python -c "from '
+                    f"deltalake import DeltaTable; print(*DeltaTable('{folder}').file_uris())\"",
+                )
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
         """Where the files are, and the files."""
@@ -193,6 +201,8 @@ class SourceFiles:
             return NAMED, [file_status(path, "")]
         if has_magic(self.path):
             fixed, names = len(self._fixed), glob_files(self.path, self._base)
+            if os.path.isdir(self.opened(self._fixed + DELTA_LOG)):  # noqa: PTH112
+                names.append(f"{self._fixed}{DELTA_LOG}/")
             matches = (file_status(self.opened(name), name[fixed:]) for name in names)
             patterns = NameFilter(include=(self.path[fixed:],))
             return MATCHED, without_hidden(matches, patterns, only_folders=True)
@@ -277,22 +287,6 @@ class SourceFiles:
             return False
         return schema is not None and self._options.image_column not in schema.names
 
-    def _check_delta_tables(self, place: int, tables: Mapping[str, WalkedFile]) -> None:
-        """Raise UsageError for files of a Delta table that were not named one by one."""
-        for name in tables if place != NAMED else ():
-            path = self.path_of(place, os.fsencode(name))
-            roots = (root for root in self._delta_tables if name.startswith(root))
-            root = next((path.removesuffix(name) + root for root in roots), None)
-            if root is None and not self.is_url:
-                root = delta_table(self.opened(path))
-            if root is not None and kind_of_table(name) == PARQUET:
-                shown = display_path(root.rstrip("/"))
-                raise UsageError(
-                    f"{shown} is a Delta table, whose folder also has files of earlier versions",
-                    hint='name its current files, which this command lists: python -c "from '
-                    f"deltalake import DeltaTable; print(*DeltaTable('{shown}').file_uris())\"",
-                )
-
     def _refuse(self, place: int) -> NoReturn:
         """Raise the error for a file that is not read, and for a pattern without a match."""
         name = display_path(self.name)
@@ -351,16 +345,6 @@ def kind_of_table(name: str) -> str:
     """The kind of a table by its name: PARQUET, ARCHIVE, or the ending of another manifest."""
     ending = manifest_ending(name) or ""
     return ARCHIVE if ending.startswith((".tar", ".tgz")) else ending
-
-
-def delta_table(path: str) -> str | None:
-    """The folder of the Delta table that a local file is in, at any depth of partitions."""
-    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120 - as it is named
-    while not os.path.isdir(os.path.join(folder, DELTA_LOG)):  # noqa: PTH112, PTH118
-        folder, name = os.path.split(folder)
-        if "=" not in name:
-            return None
-    return folder
 
 
 def fixed_url(url: str) -> str:

@@ -79,10 +79,6 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 ALL_NAMES = NameFilter()
 
 
-def untracked(count: int) -> None:
-    """Ignore the number."""
-
-
 @dataclass(frozen=True)
 class ReadOptions:
     """Which columns hold what, and what a source may contain.
@@ -120,7 +116,7 @@ class ReadOptions:
     url_reader: Reader | None = None
     folder: str = ""
     spool: bool = False
-    track: Callable[[int], object] = field(default=untracked, compare=False, repr=False)
+    track: Callable[[int], object] = field(default=lambda count: None, compare=False, repr=False)
 
 
 def prompt_columns(options: ReadOptions) -> tuple[str, ...]:

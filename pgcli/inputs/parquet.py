@@ -17,8 +17,9 @@ from pyarrow import types
 from pgcli.arrow_types import cast_column
 from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError, SourceUnavailable
-from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.child_process import ProcessFailed
+from pgcli.inputs.foreign_manifests import read_head
 from pgcli.inputs.options import SOURCE
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
 from pgcli.inputs.readers import START, ManifestRow, Mark
@@ -40,8 +41,6 @@ LARGE_GROUP = Fault(
     "Reading the row group of the Parquet file that holds the row takes too much memory or time.",
 )
 DAMAGED = Fault("decode_failed", "The row group of the Parquet file that holds the row is damaged.")
-#: How a file begins whose footer is encrypted too.
-ENCRYPTED_FOOTER = b"PARE"
 IMAGE_TYPES = (types.is_string, types.is_large_string, types.is_null)
 LIST_TYPES = (
     *(types.is_list, types.is_large_list, types.is_fixed_size_list),
@@ -84,16 +83,8 @@ class ParquetTable(Table):
 
     def _unreadable(self) -> ManifestError:
         """The error for a file whose footer cannot be read, by what it is."""
-        head = b""
-        with suppress(OSError), self.file.open() as file:
-            head = file.read(LFS_HEAD_BYTES)
-        if is_lfs_pointer(head):
+        if is_lfs_pointer(read_head(self.file)):
             return ManifestError(f"{self.name} {LFS_MESSAGE}", hint=LFS_HINT)
-        if head.startswith(ENCRYPTED_FOOTER):
-            message = f"{self.name} is an encrypted Parquet file"
-            return ManifestError(
-                message, hint="decrypt it with its keys, which pgcli does not take"
-            )
         return ManifestError(f"{self.name} is not a readable Parquet file")
 
     def schema(self) -> pa.Schema:

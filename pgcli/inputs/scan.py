@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,12 +26,14 @@ from pgcli.inputs.listing import SourceFiles, usage_errors
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import START, Mark, no_input_hint
+from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.stdin import NAME, Stdin
 from pgcli.inputs.tables import Table
 
 PATTERNS_HINT = (
     "patterns are compared with whole relative paths or ids, in which * stands for any text"
 )
+MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 
 
 class Scan:
@@ -41,8 +43,7 @@ class Scan:
     whether only its time is; `gone` is the number of items of known files that are not there any
     more; `ignored` counts other files by ending, and `skipped` members of archives; `has_excluded`
     says whether names left images out; `hashes` are those of the ids that rows of the new files
-    give; `has_unnamed` says whether other rows of such a file have none, and may have these as
-    their indices.
+    give.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
@@ -50,7 +51,7 @@ class Scan:
         self.changed: dict[int, bool] = {}
         self.gone = 0
         self.ignored, self.skipped = Counter[str](), Counter[str]()
-        self.has_excluded = self.has_unnamed = False
+        self.has_excluded = False
         self.hashes = array("q")
 
     def records(self) -> pa.Table:
@@ -110,7 +111,6 @@ class Scan:
             self.hashes.extend(table.scan(mark))
         self.skipped += Counter(dict(table.record.skipped or ()))
         self.has_excluded |= table.has_excluded
-        self.has_unnamed |= table.has_unnamed
         return table.record
 
     def no_input(self, *, has_only_tables: bool) -> NoInputError:
@@ -193,3 +193,19 @@ def check_columns(name: str, options: ReadOptions) -> None:
         raise UsageError(
             f"{name} has no choices", hint="give them with <--choice=>; only manifests have them"
         )
+
+
+def check_unique(hashes: array[int], ids: Callable[[], Iterator[tuple[str, str]]]) -> None:
+    """Raise ManifestError for an id that is given twice, with both places.
+
+    The `hashes` are those of the ids. Those with equal hashes are compared: `ids` reads all of
+    them, each with its position.
+    """
+    ordered = np.sort(np.frombuffer(hashes, np.int64))
+    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
+    positions: dict[str, str] = {}
+    for name, position in ids() if suspects else ():
+        if hash(name) in suspects:
+            if name in positions:
+                raise repeated_id(name, positions[name], position)
+            positions[name] = position

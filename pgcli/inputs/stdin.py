@@ -17,7 +17,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
-from pgcli.inputs.foreign_manifests import NO_TEXT, carriage_returns, foreign_manifest
+from pgcli.inputs.foreign_manifests import NO_TEXT, foreign_manifest
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_line
 from pgcli.inputs.options import (
     ALL,
@@ -29,7 +29,7 @@ from pgcli.inputs.options import (
 )
 from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, rebased
 from pgcli.inputs.readers import ManifestRow
-from pgcli.inputs.rows import check_row, repeated_id, row_id, row_name, row_to_item
+from pgcli.inputs.rows import check_row, repeated_id, row_id, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.urls import url_scheme
 
@@ -106,8 +106,6 @@ class Stdin:
                     hint="columns need a JSON object on each line; a path alone has none",
                 )
         name = check_row(row, options)
-        if name is None and row_name(row, options) is None:
-            name = str(index)  # which no other line may have as its id
         if name is not None and not (options.repeats_ids or options.spool):
             earlier = self._ids.setdefault(hash(name), row.position)
             if earlier != row.position:
@@ -133,11 +131,7 @@ class Stdin:
                 return ManifestRow(position, {SOURCE: position, **parse_line(line)})
             except ValueError as problem:
                 if b"\0" in line or not self._exists(line):  # a path may begin with a brace
-                    if b"\r" in line:
-                        raise carriage_returns(position, "FILE") from problem
                     raise ManifestError(f"{position}: {problem}") from problem
-        if b"\r" in line and not options.null_separated and not self._exists(line):
-            raise carriage_returns(position, "FILE")
         path = os.fsdecode(line)
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name

@@ -95,7 +95,6 @@ class Table:
         self.partitions = partition_columns(path)
         self._set_columns(record.columns or ())
         self.has_excluded = False  # whether names left out rows when it was scanned
-        self.has_unnamed = False  # whether rows have none, and ids of others may be their indices
         # what read the last rows of some columns: the number of the next row, and the rows
         self._streams: dict[object, tuple[int, Iterator[tuple[int, ManifestRow]]]] = {}
         if not self._is_local:
@@ -305,7 +304,6 @@ class Table:
         sources = {column.source for column in self.kept} & types.keys()
         rows = len(scanned.chosen) if options.names else total
         self.has_excluded = rows < total
-        self.has_unnamed = scanned.has_numbers and len(scanned.hashes) < rows
         self.record = self.record._replace(
             rows=rows,
             types=pa.schema([(name, types[name]) for name in sources]).serialize().to_pybytes(),
@@ -369,7 +367,7 @@ class ScannedRows:
 
     `columns` are those that any row names, `guesses` the types of the kept ones where the file has
     no schema, `chosen` the numbers of the rows that names choose. `offsets` and `numbers` are the
-    marks of each 1,000th row, `hashes` those of ids, which are numbers where `has_numbers` says so.
+    marks of each 1,000th row, `hashes` those of ids.
     """
 
     def __init__(self, options: ReadOptions, columns: Iterable[str], *, has_schema: bool):
@@ -379,7 +377,6 @@ class ScannedRows:
         self.guesses = {column.source: GuessedType() for column in kept}
         self.hashes, self.offsets, self.numbers, self.chosen = (array("q") for _ in range(4))
         self.rows = self.tracked = 0
-        self.has_numbers = False
 
     def add(self, begin: Mark, row: ManifestRow) -> None:
         """Count a row, which begins at a mark. Raises ManifestError for one without a name."""
@@ -399,7 +396,6 @@ class ScannedRows:
             self.chosen.append(self.rows - 1)
         if name is not None:
             self.hashes.append(hash(name))
-            self.has_numbers = self.has_numbers or name.isdecimal()
         for column, guess in self.guesses.items():
             guess.add(row.values.get(column))
 

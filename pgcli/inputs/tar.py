@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
-from pgcli.inputs.readers import START, InputFile, ManifestRow, Mark, describe_endings
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
+from pgcli.inputs.foreign_manifests import read_head
+from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings
 from pgcli.inputs.samples import ALONE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
 
@@ -79,7 +80,7 @@ class TarTable(Table):
                 f"{file.name} does not exist", hint="check the spelling and the folder"
             ) from None
         except _BROKEN as problem:
-            if is_pointer(file):
+            if is_lfs_pointer(read_head(file)):
                 raise ManifestError(f"{file.name} {LFS_MESSAGE}", hint=LFS_HINT) from problem
             place = f", behind member {number}" if number else " is not a readable tar archive"
             raise ManifestError(
@@ -159,12 +160,3 @@ def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes: in
     while len(pieces) * 2**20 < max_bytes and (piece := file.read(2**20)):
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def is_pointer(file: InputFile) -> bool:
-    """Whether the file, which is no archive, is a Git LFS pointer."""
-    try:
-        with file.open() as opened:
-            return is_lfs_pointer(opened.read(LFS_HEAD_BYTES))
-    except OSError:
-        return False

@@ -111,7 +111,6 @@ def test_conversations_of_llava_are_named():
 
 
 ARRAY = "standard input is one JSON array, not a JSON object on each line"
-CR = "it has carriage returns in it; the line ends of old Macs (CR) are not read"
 
 
 ZIPPED = BytesIO()
@@ -139,22 +138,6 @@ def test_files_without_lines_are_named(data, form, set_stdin):
         list(Inventory.scan(["-"]))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("m.csv", "image,id\ra.png,1\rb.png,2\r"),
-        ("m.csv", '"image"\r"a.png"\r'),
-        ("m.tsv", "image\tid\ra.png\t1"),
-        ("m.jsonl", '{"image": "a.png"}\r{"image": "b.png"}\r'),
-        ("m.csv", "image\r" + "a.png\r" * 3_000_000),
-    ],
-)
-def test_carriage_returns_as_line_ends_are_named(name, text):
-    refused = refusal(name, text)
-    assert str(refused) == f"{name}, line 1: {CR}"
-    assert f"< {name} > lines{name[1:]}" in refused.hint
-
-
 def test_carriage_returns_that_end_no_line_are_read():
     Path("m.csv").write_bytes(b'image,note\r\na.png,"one\rtwo"\r\n')
     (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
@@ -166,8 +149,6 @@ def test_carriage_returns_that_end_no_line_are_read():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"a.png\rb.png\r", f"standard input, line 1: {CR}"),
-        (b'{"image": "a.png"}\r{"image": "b.png"}\r', f"standard input, line 1: {CR}"),
         (POINTER, "standard input is a Git LFS pointer, not the file itself"),
         (
             json.dumps(ROWS).encode(),

@@ -198,9 +198,9 @@ def test_encrypted_columns_that_are_not_read_change_nothing():
     assert [(item.id, item.fault) for item in items()] == [("a", None), ("b", None), ("c", None)]
 
 
-def test_file_with_an_encrypted_footer_is_named():
+def test_file_with_an_encrypted_footer_is_refused():
     write_encrypted(pa.table({"image": ["x.png"]}), "image")
-    with pytest.raises(ManifestError, match=r"^m.parquet is an encrypted Parquet file$"):
+    with pytest.raises(ManifestError, match=r"^m.parquet is not a readable Parquet file$"):
         items()
 
 

@@ -388,18 +388,6 @@ class TestManifests:
         assert ids(parquet(image=["a", "b", "c", "d"], id=values)) == ["1.0", "b", "3.0", "d"]
         assert ids(parquet(image=[b"x"] * 4, id=values)) == ["1.0", "1", "3.0", "3"]
 
-    def test_index_in_place_of_an_id_may_not_be_the_id_of_another_row(self, set_stdin):
-        assert ids(parquet(image=[b"x"] * 3, id=[5, None, 1000])) == ["5", "1", "1000"]
-        assert ids(parquet(image=[b"x"] * 2, id=["0", None])) == ["0", "1"]
-        assert ids(parquet(image=["a", "b"], id=["1", None])) == ["1", "b"]
-        name = parquet(image=[b"x"] * 4, id=[1, 2, None, 4])
-        with pytest.raises(ManifestError, match=r"the id '2' is given twice: row 2 .* and row 3"):
-            Inventory.scan([name])
-        assert len(ids(name, reading=ReadOptions(repeats_ids=True))) == 4
-        set_stdin(b'{"image": "a", "id": 1}\n{"image": {"bytes": "eA=="}}\n')
-        with pytest.raises(ManifestError, match="'1' is given twice: standard input, line 1"):
-            list(Inventory.scan(["-"]))
-
     def test_unknown_column_of_ids_is_refused_with_the_existing_ones(self):
         for name in (parquet(image=["a"], size=[3]), json_lines({"image": "a", "size": 3})):
             with pytest.raises(UsageError, match="nope") as caught:
@@ -407,7 +395,7 @@ class TestManifests:
             assert "image, size" in caught.value.hint
 
     def test_equal_hashes_of_different_ids_are_not_repeats(self, monkeypatch):
-        for module in ("tables", "inventory", "unique_ids"):
+        for module in ("tables", "inventory", "scan"):
             monkeypatch.setattr(f"pgcli.inputs.{module}.hash", len, raising=False)
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
         assert len(items(json_lines(*rows))) == 100
