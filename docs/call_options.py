@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pgcli.cli.config import ProgramOptions
 from pgcli.declare import Option, options_of
-from pgcli.pipeline.request.options import RECORDS
-from pgcli.pipeline.request.questions import COMMANDS
+from pgcli.pipeline.request.options import SHARED_OPTIONS
+from pgcli.pipeline.request.questions import COMMAND_OPTIONS
 
 HEAD = '''"""Options of calls from Python, for type checkers: printed by `docs/call_options.py`."""
 
@@ -33,7 +33,7 @@ def module() -> str:
 
 def lines() -> Iterator[str]:
     """A field for each option, the options of a command before those of all."""
-    records = (*COMMANDS.values(), *RECORDS, ProgramOptions)
+    records = (*COMMAND_OPTIONS.values(), *SHARED_OPTIONS, ProgramOptions)
     options = {option.name: option for record in records for option in options_of(record)}
     del options["output"]  # a parameter of its own
     yield from (f"    {option.name}: {hint(option)}" for option in options.values())

@@ -8,8 +8,8 @@ from pgcli.cli.app import PANELS, declaration
 from pgcli.cli.config import ProgramOptions
 from pgcli.cli.options import value_name
 from pgcli.declare import Option, options_of
-from pgcli.pipeline.request.options import RECORDS
-from pgcli.pipeline.request.questions import COMMANDS
+from pgcli.pipeline.request.options import SHARED_OPTIONS
+from pgcli.pipeline.request.questions import COMMAND_OPTIONS
 
 HEAD = """# Reference of options
 
@@ -44,15 +44,15 @@ def reference() -> str:
 def sections() -> Iterator[str]:
     """The sections of the page: options that commands share, then those of each command."""
     yield from table("Options of every command", options_of(ProgramOptions))
-    shared = [option for record in RECORDS for option in options_of(record)]
-    yield from table(f"Options of {', '.join(COMMANDS)}", shared)
+    shared = [option for record in SHARED_OPTIONS for option in options_of(record)]
+    yield from table(f"Options of {', '.join(COMMAND_OPTIONS)}", shared)
     for summaries in PANELS.values():
         for name in summaries:
             records = [
                 record for record in declaration(name).records if record is not ProgramOptions
             ]
-            if name in COMMANDS:
-                records = [record for record in records if record not in RECORDS]
+            if name in COMMAND_OPTIONS:
+                records = [record for record in records if record not in SHARED_OPTIONS]
             own = [option for record in records for option in options_of(record)]
             yield from table(f"pgcli {name}", own)
 

@@ -27,7 +27,7 @@ VARIABLES = frozenset(
     "model revision adapter device dtype quantize batch_size engines workers allow_urls "
     "config log_format no_progress quiet debug".split()
 )
-PREFIX = "PGCLI_"
+ENV_PREFIX = "PGCLI_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Option:
     @property
     def variable(self) -> str | None:
         """The environment variable that sets it; None for most options."""
-        return None if self.own or self.name not in VARIABLES else PREFIX + self.name.upper()
+        return None if self.own or self.name not in VARIABLES else ENV_PREFIX + self.name.upper()
 
     @property
     def shown_default(self) -> str:

@@ -232,7 +232,7 @@ _IMAGE = ("index", "id", "image", "width", "height")
 _RUN = ("load_ms", "vision_ms", "model", "error", "error_message")
 #: The columns of `embed`, of images and of texts, of `score` and of `classify`.
 EMBED_COLUMNS = (*_IMAGE, "embedding", *_RUN)
-TEXT_COLUMNS = ("index", "id", "text", "embedding", "truncated", "model", "error", "error_message")
+TEXT_EMBED_COLUMNS = ("index", "id", "text", "embedding", "truncated", *_RUN[2:])
 SCORE_COLUMNS = (*_IMAGE, "scores", "truncated", *_RUN)
 CLASSIFY_COLUMNS = (*_IMAGE, "answer", "labels", "truncated", *_RUN)
 

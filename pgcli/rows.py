@@ -24,7 +24,7 @@ from pgcli.records import (
     EMBED_COLUMNS,
     EXTRA_COLUMNS,
     SCORE_COLUMNS,
-    TEXT_COLUMNS,
+    TEXT_EMBED_COLUMNS,
     TIMING_COLUMNS,
     Answer,
     Box,
@@ -188,7 +188,7 @@ def base_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns that the command of a row writes; earlier ones had no column `truncated`."""
     base = BASE_OF_TASK.get(task_of(row), COLUMNS)
     is_text = base == EMBED_COLUMNS and "text" in row and "image" not in row
-    columns = TEXT_COLUMNS if is_text else base
+    columns = TEXT_EMBED_COLUMNS if is_text else base
     return columns if "truncated" in row else tuple(n for n in columns if n != "truncated")
 
 
@@ -216,7 +216,7 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
     bases: dict[tuple[str, ...], Task] = {}
     for answer in answers:
         base = BASE_OF_TASK.get(answer.task, COLUMNS)
-        bases[TEXT_COLUMNS if answer.text is not None else base] = answer.task
+        bases[TEXT_EMBED_COLUMNS if answer.text is not None else base] = answer.task
         extras |= {name: None for name in EXTRA_COLUMNS if getattr(answer, name) is not None}
         extras |= {"masks": None} if answer.task == "segment" else {}
         keep |= dict.fromkeys(answer.kept)

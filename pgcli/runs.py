@@ -32,7 +32,7 @@ from pgcli.records import Task
 from pgcli.results import Results, read
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
-from pgcli.training.options import RECORDS, TrainOptions
+from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 
 PathName = str | os.PathLike[str]
 
@@ -141,7 +141,7 @@ def train(
             typed["eval"] = held_out[0]
         if any(isinstance(row, Mapping) for row in rows):  # in a manifest in a folder of its own
             typed.setdefault("allow_outside_root", True)
-        with read_values("train", RECORDS, typed, progress=progress) as values:
+        with read_values("train", TRAIN_RECORDS, typed, progress=progress) as values:
             run_training(TrainOptions.of(names, values, typed.keys()))
     folder = Path(output)
     result = (read_json(folder / "run.json") or {}).get("result", {})

@@ -9,7 +9,7 @@ from typing import Any
 from pgcli.declare import build, parse_keywords, same
 from pgcli.pipeline.request.make import with_lines
 from pgcli.pipeline.request.options import AnsweringOptions, InputOptions, ModelOptions
-from pgcli.pipeline.request.questions import COMMANDS, WITHOUT_ANSWERS, SegmentOptions
+from pgcli.pipeline.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS, SegmentOptions
 from pgcli.tasks import AnyQuestion, Question, with_region
 
 #: The options of `load`; of a call, these and the other forms of files do not apply.
@@ -42,12 +42,12 @@ def make_call(task: str, options: Mapping[str, object], *, of_texts: bool = Fals
     """The call of a task with these keywords; None leaves an option out. Raises UsageError."""
     keywords = {**options}
     progress = bool(keywords.pop("progress", False))
-    records = [COMMANDS[task], EngineOptions]
+    records = [COMMAND_OPTIONS[task], EngineOptions]
     if task not in WITHOUT_ANSWERS:
         records.append(AnsweringOptions)
     values = with_lines(parse_keywords(records, keywords, without=NOT_OF_CALLS))
     answering = build(AnsweringOptions, values)
-    question = build(COMMANDS[task], values).question(answering, () if of_texts else ("-",))
+    question = build(COMMAND_OPTIONS[task], values).question(answering, () if of_texts else ("-",))
     if isinstance(question, Question):
         question = with_region(question, answering.region)
     return Call(question, answering, build(EngineOptions, values), progress)

@@ -36,7 +36,7 @@ from pgcli.checkpoints.weight_files import (
     file_names,
     required_files,
 )
-from pgcli.checkpoints.weights import EMBEDDING, HEAD, ParamSlice, param_slices
+from pgcli.checkpoints.weights import HEAD, TOKEN_EMBEDDING, ParamSlice, param_slices
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 
@@ -56,7 +56,7 @@ OFF_VALUES: tuple[Any, ...] = (None, False, "", "none", [], {})
 BASE_CHANGING_INIT = re.compile(r"pissa|corda|olora|loftq", re.IGNORECASE)
 MERGE = "merge it into its model with PEFT's merge_and_unload"
 MAX_RANK = 2**16
-PREFIX = "base_model.model."
+PEFT_PREFIX = "base_model.model."
 LORA_NAME = re.compile(
     r"(?P<module>.+?)\.(?P<matrix>lora_[AB]|lora_embedding_[AB])(\.(?!weight$|bias$)[^.]+)?(\.weight)?"
 )
@@ -148,9 +148,9 @@ class Adapter:
 
     def _full_weight(self, name: str) -> TensorInfo | None:
         full = self.tensors.full_weights
-        if name == HEAD and self.unties and HEAD not in full and EMBEDDING in full:
+        if name == HEAD and self.unties and HEAD not in full and TOKEN_EMBEDDING in full:
             # the base's embedding is that of the head too, if the adapter does not train it
-            return None if self.config.saves(full[EMBEDDING].name) else full[EMBEDDING]
+            return None if self.config.saves(full[TOKEN_EMBEDDING].name) else full[TOKEN_EMBEDDING]
         return full.get(name)
 
 
@@ -161,7 +161,7 @@ def open_adapter(folder: Path, model: PaliGemma) -> Adapter:
     another shape.
     """
     slices = param_slices(model)
-    slices.setdefault(HEAD, ParamSlice(HEAD, 0, slices[EMBEDDING].shape))
+    slices.setdefault(HEAD, ParamSlice(HEAD, 0, slices[TOKEN_EMBEDDING].shape))
     with _adapter_named(folder):
         required_files(str(folder), "adapter", file_names(folder), folder.joinpath)
         config = read_adapter_config(folder)
@@ -169,11 +169,12 @@ def open_adapter(folder: Path, model: PaliGemma) -> Adapter:
         check_adapter(tensors, config, slices)
         full, loras = tensors.full_weights, tensors.loras
         own = {name for name, tensor in full.items() if config.saves(tensor.name)}
-        is_copy = model.config.tied and HEAD not in own and {HEAD, EMBEDDING} <= full.keys()
-        if is_copy and tensors_equal(full[HEAD], full[EMBEDDING]):  # PEFT saves both of tied ones
+        is_copy = model.config.tied and HEAD not in own and {HEAD, TOKEN_EMBEDDING} <= full.keys()
+        # PEFT saves both tensors of tied weights
+        if is_copy and tensors_equal(full[HEAD], full[TOKEN_EMBEDDING]):
             del full[HEAD]
         changes_head = HEAD in full or HEAD in loras
-        changes_embedding = EMBEDDING in own or EMBEDDING in loras
+        changes_embedding = TOKEN_EMBEDDING in own or TOKEN_EMBEDDING in loras
         unties = model.config.tied and (
             changes_head or (changes_embedding and not config.ensure_weight_tying)
         )
@@ -287,7 +288,7 @@ def read_adapter(file: Path, slices: Slices) -> AdapterTensors:
     adapter = AdapterTensors()
     for tensor in sorted(read_headers(file), key=lambda tensor: tensor.name):
         check_dtype(tensor)
-        plain = tensor.name.removeprefix(PREFIX)
+        plain = tensor.name.removeprefix(PEFT_PREFIX)
         lora = LORA_NAME.fullmatch(plain)
         if lora:
             weight = _model_name(lora["module"] + ".weight", tensor, slices)
@@ -338,7 +339,7 @@ def check_adapter(adapter: AdapterTensors, config: AdapterConfig, slices: Slices
         if not columns:
             raise InvalidCheckpoint(f"{lora.module} is not a matrix, and LoRA needs one")
         shapes = {"lora_A": (rank, *columns), "lora_B": (rows, rank, *[1] * (len(columns) - 1))}
-        if name in (EMBEDDING, POSITIONS):
+        if name in (TOKEN_EMBEDDING, POSITIONS):
             shapes = {"lora_embedding_A": (rank, rows), "lora_embedding_B": (columns[0], rank)}
         for matrix in sorted(shapes.keys() - lora.matrices.keys()):
             raise InvalidCheckpoint(f"{lora.module} has no {matrix} in {ADAPTER_WEIGHTS}")

@@ -33,7 +33,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.two_towers import TwoTowers
 
 HEAD = "decoder.lm_head.weight"
-EMBEDDING = "decoder.embed_tokens.weight"
+TOKEN_EMBEDDING = "decoder.embed_tokens.weight"
 
 #: Names of tensors where PEFT has put its matrices beside the weights of the model.
 UNMERGED = re.compile(r"\.(lora_\w+|base_layer|original_module|modules_to_save)\.")
@@ -114,12 +114,12 @@ def load_paligemma(
     stored = find_tensors(folder, PALIGEMMA)
     model = meta_model(replace(config, tied=config.tied and HEAD not in stored))
     _check_tensors(stored, param_slices(model), PALIGEMMA)
-    if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[EMBEDDING]):
+    if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[TOKEN_EMBEDDING]):
         del stored[HEAD]
         model = meta_model(config)
     changes = None if adapter is None else adapter(model)
     if changes is not None and changes.unties:
-        stored[HEAD] = stored[EMBEDDING]
+        stored[HEAD] = stored[TOKEN_EMBEDDING]
         model = meta_model(replace(model.config, tied=False))
     if finish is None:
         return _read_parts(model, [model], stored, PALIGEMMA, dtype, device, changes)
@@ -127,9 +127,9 @@ def load_paligemma(
     def finish_and_map(part: nn.Module) -> None:
         is_head = part is model.decoder.lm_head
         finish(model, part)
-        is_changed = changes is not None and changes.changes(EMBEDDING)
+        is_changed = changes is not None and changes.changes(TOKEN_EMBEDDING)
         if is_head and model.decoder.lm_head is not part and not is_changed:
-            _map_embedding(model, stored[EMBEDDING], dtype)
+            _map_embedding(model, stored[TOKEN_EMBEDDING], dtype)
 
     parts = [*model.parts()]
     return _read_parts(model, parts, stored, PALIGEMMA, dtype, device, changes, finish_and_map)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgcli.cli.app import HELP, PANELS, declaration, negated
-from pgcli.declare import PREFIX, VARIABLES, Option, opt, options_of, parse_value
+from pgcli.declare import ENV_PREFIX, VARIABLES, Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
 from pgcli.foreign_text import number_reason
 
@@ -68,8 +68,8 @@ def read_program(words: Sequence[str]) -> Program:
 
 def unknown_variables() -> list[str]:
     """The names of variables that look like those of options, and set none."""
-    names = {PREFIX + name.upper() for name in VARIABLES}
-    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in names)
+    names = {ENV_PREFIX + name.upper() for name in VARIABLES}
+    return sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in names)
 
 
 def outside_values(command: str, records: Iterable[type], config: str | None) -> dict[str, Any]:

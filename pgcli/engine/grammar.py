@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 
-CORNERS = 4
+CORNER_COUNT = 4
 
 
 class GrammarState(NamedTuple):
@@ -27,7 +27,7 @@ class GrammarState(NamedTuple):
     begin: int = 0
 
 
-START = GrammarState()
+START_STATE = GrammarState()
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +75,7 @@ class Grammar:
     def advance(self, state: GrammarState, token: int) -> GrammarState:
         """The state after one more token, which is allowed and not a stop token."""
         if token in self.locations:
-            known = state.corners if len(state.corners) < CORNERS else ()
+            known = state.corners if len(state.corners) < CORNER_COUNT else ()
             corners = (*known, token - self.locations.start)
             return GrammarState(corners, state.begin + 1, state.begin)
         return state._replace(node=self.nodes[state.node].children[token])
@@ -85,12 +85,12 @@ class Grammar:
 
         A location and a stop token count as a choice, even where no other token is allowed.
         """
-        in_object = 0 < len(state.corners) < CORNERS
+        in_object = 0 < len(state.corners) < CORNER_COUNT
         return () if in_object else self.nodes[state.node].forced
 
     def truncated_by_limit(self, state: GrammarState, tokens_left: int) -> bool:
         """Whether an object could follow here if more than `tokens_left` tokens were allowed."""
-        if 0 < len(state.corners) < CORNERS:
+        if 0 < len(state.corners) < CORNER_COUNT:
             return False
         node = self.nodes[state.node]
         if node.continues and tokens_left < node.max_object_tokens:
@@ -102,7 +102,7 @@ class Grammar:
         """Add the nodes of a prompt about these objects; the state in which its answer begins."""
         begin = len(self.nodes)
         endings = [tokenizer.encode_text(f" {name}") for name in objects]
-        longest = CORNERS + max(map(len, endings)) + 1
+        longest = CORNER_COUNT + max(map(len, endings)) + 1
         self.nodes += [TrieNode(ends=True, continues=True), TrieNode()]
         for ending in endings:
             self._add_label(begin + 1, ending).ends = True

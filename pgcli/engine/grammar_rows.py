@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.engine.grammar import CORNERS, Grammar, GrammarState
+from pgcli.engine.grammar import CORNER_COUNT, Grammar, GrammarState
 from pgcli.engine.sampler import GrammarMask
 from pgcli.model.transfer import to_device
 
@@ -90,11 +90,11 @@ class GrammarRows:
         """The tokens that may come next in these rows, so that their answers can end in time."""
         tables = self._tables
         node_B, _, count_B, first_B, second_B, left_B = self.state_RF[rows].unbind(1)
-        in_object_B = (count_B > 0) & (count_B < CORNERS)
+        in_object_B = (count_B > 0) & (count_B < CORNER_COUNT)
         # a maximum is greater than its minimum
         least_B = torch.where(count_B == 2, first_B + 1, 0)
         least_B = torch.where(count_B == 3, second_B + 1, least_B)
-        most_B = self._last - (count_B % CORNERS < 2).long()
+        most_B = self._last - (count_B % CORNER_COUNT < 2).long()
         opens_B = in_object_B | (left_B >= tables.opening_N[node_B])
         value_1A = tables.location_A[None]
         allowed_BA = (value_1A >= least_B[:, None]) & (value_1A <= most_B[:, None])
@@ -116,7 +116,7 @@ class GrammarRows:
         column_B = torch.searchsorted(tables.token_A, token_B)
         value_B = tables.location_A[column_B]
         is_location_B = value_B >= 0
-        corners_B = torch.where(is_location_B, count_B % CORNERS + 1, count_B)
+        corners_B = torch.where(is_location_B, count_B % CORNER_COUNT + 1, count_B)
         edge_BD, is_edge_BD = self._edges(node_B)
         is_edge_BD &= tables.column_E[edge_BD] == column_B[:, None]
         child_B = (tables.child_E[edge_BD] * is_edge_BD).sum(1)

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 
 from pgcli.engine.choices import make_candidates
-from pgcli.engine.grammar import START, GrammarState
+from pgcli.engine.grammar import START_STATE, GrammarState
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ class InputProcessor:
                 faulty = replace(image, pixels=None, fault=Fault("too_large", problem))
                 refused.append((index, self._refused(faulty, full)))
             else:
-                accepted.append((index, full, ids, self._starts.get(prompt, START)))
+                accepted.append((index, full, ids, self._starts.get(prompt, START_STATE)))
         return [
             Sequence(
                 row_index=index,

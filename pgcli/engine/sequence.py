@@ -8,7 +8,7 @@ from random import Random
 from typing import Literal
 
 from pgcli.device.stopwatch import TimedPass
-from pgcli.engine.grammar import START, Grammar, GrammarState
+from pgcli.engine.grammar import START_STATE, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import DecodedImage, Finish
@@ -46,7 +46,7 @@ class Sequence:
     image_key: int = 0
     image_uses: int = 1
     candidates: tuple[Candidate, ...] = ()
-    start: GrammarState = START
+    start: GrammarState = START_STATE
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Sequence:
     near_logprobs: list[float] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
-    state: GrammarState = START  # replaced by `start`
+    state: GrammarState = START_STATE  # replaced by `start`
     #: The last token is a stop token. `finish` is then "stop", or "length" if a grammar ended the
     #: answer because no further object fits.
     has_stop_token: bool = False

@@ -38,7 +38,7 @@ PHOTOMETRICS = {
     32803: "camera raw",
 }
 UNSIGNED, SIGNED, FLOAT = 1, 2, 3
-FORMATS = {UNSIGNED: "unsigned", SIGNED: "signed", FLOAT: "floating-point"}
+SAMPLE_FORMATS = {UNSIGNED: "unsigned", SIGNED: "signed", FLOAT: "floating-point"}
 NONE, JPEG, FAX, PACKBITS = 1, (6, 7), (2, 3, 4), 32773
 #: A compression that no uncompressed file has; it makes Pillow leave all reading to libtiff.
 BY_LIBTIFF = 32771
@@ -140,7 +140,7 @@ class TiffLayout:
         names = [
             PHOTOMETRICS.get(photometric, f"photometric interpretation {photometric}"),
             f"{len(self.bits)} x {'/'.join(map(str, bits))} bits",
-            *(FORMATS.get(format_, f"sample format {format_}") for format_ in self.formats),
+            *(SAMPLE_FORMATS.get(format_, f"sample format {format_}") for format_ in self.formats),
             *(["premultiplied alpha"] if ASSOCIATED_ALPHA in self.extra else []),
             *(["separate planes"] if self.has_planes else []),
             *([] if self.compression == NONE else [f"compression {self.compression}"]),

@@ -25,7 +25,7 @@ from pgcli.printable import MAX_DEPTH, is_deep
 
 #: JSON takes up to fifty times its bytes in memory.
 MAX_LINE_BYTES = 16 * 2**20
-TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
+LINE_TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 #: Of lines that Arrow reads at once.
 MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
 #: What a number has that may be beyond those of 64 bits, which Python takes for infinity.
@@ -54,7 +54,7 @@ class LineTable(Table):
                     if not is_text and (problem := foreign_manifest(name, line)):
                         raise problem
                     if len(line) > MAX_LINE_BYTES:
-                        raise self._invalid(f"{name}, line {number}", f"it {TOO_LONG}")
+                        raise self._invalid(f"{name}, line {number}", f"it {LINE_TOO_LONG}")
                     yield number, line
         except OSError as error:
             raise ManifestError(f"{name} cannot be read: {error_text(error)}") from error
@@ -172,7 +172,7 @@ class CsvTable(LineTable):
                 number, offset = line_number, offset + len(line)
                 row_bytes += len(line)
                 if row_bytes > MAX_LINE_BYTES:
-                    raise ManifestError(f"{position()}: the row {TOO_LONG}")
+                    raise ManifestError(f"{position()}: the row {LINE_TOO_LONG}")
                 if b"\0" in line:
                     raise ManifestError(f"{position()}: it holds a NUL byte")
                 try:

@@ -29,8 +29,8 @@ from pgcli.inputs.readers import (
 )
 from pgcli.inputs.tables import Table, open_table
 from pgcli.inputs.walk import (
-    FOLDER,
     HIDDEN,
+    IS_FOLDER,
     LINKED,
     Glob,
     WalkedFile,
@@ -139,7 +139,7 @@ class SourceFiles:
                         delta_table = name.removesuffix(f"{DELTA_LOG}/")
                 elif file.problem == LINKED:
                     self.ignored["(linked folder)"] += 1
-                elif file.problem == FOLDER:
+                elif file.problem == IS_FOLDER:
                     self.ignored[kind] += 1
                 elif kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
                     if self._accepts(place, file):

@@ -15,8 +15,8 @@ from pgcli.stores.urls import join_url, url_fault, url_scheme, without_credentia
 
 _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
-MISSING = Fault("missing", "The row names no image.")
-TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
+NO_IMAGE = Fault("missing", "The row names no image.")
+PATH_TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
 _WINDOWS_PATH = Fault(
     "path_not_allowed",
     "The path begins with a drive or a share of Windows, which this system does not have.",
@@ -92,7 +92,7 @@ def locate_anywhere(text: str, *, allow_urls: bool = False, base: str = "") -> I
     if url_scheme(text):
         return locate_url(text, allow_urls=allow_urls)
     if len(text) > MAX_PATH * 3:  # a byte of a URI may take three
-        return ImageLocation(display_name(text), None, TOO_LONG)
+        return ImageLocation(display_name(text), None, PATH_TOO_LONG)
     return ImageLocation(display_name(text), os.path.join(base, parse_path(text)))  # noqa: PTH118
 
 
@@ -100,7 +100,7 @@ def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
     """The location of a URL, which is shown without its credentials."""
     fault = url_fault(text) if allow_urls else _URL_BLOCKED
     if fault is None and len(text) > MAX_PATH * 3:
-        fault = TOO_LONG
+        fault = PATH_TOO_LONG
     return ImageLocation(display_path(text), None if fault else text, fault)
 
 
@@ -126,7 +126,7 @@ def locate_below(
         elif _DRIVE_OR_SHARE.match(path):
             fault = _WINDOWS_PATH
         elif len(path) > MAX_PATH:
-            fault = TOO_LONG
+            fault = PATH_TOO_LONG
     else:
         path = parse_path(text)
         joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
@@ -136,7 +136,7 @@ def locate_below(
         elif root is not None and _DRIVE_OR_SHARE.match(path):
             fault = _WINDOWS_PATH
         elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
-            fault = TOO_LONG
+            fault = PATH_TOO_LONG
         elif root is not None and not resolves_inside(opened, root):
             fault = OUTSIDE_FOLDER
     if fault is not None:

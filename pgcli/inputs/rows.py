@@ -17,7 +17,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_text
 from pgcli.inputs.foreign_manifests import LLAVA, jq, shell_name
 from pgcli.inputs.options import REGION, KeptColumn, ReadOptions, prompt_columns
-from pgcli.inputs.paths import MISSING, ImageLocation, display_name
+from pgcli.inputs.paths import NO_IMAGE, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
 from pgcli.rows import json_safe
@@ -81,7 +81,7 @@ def row_to_item(
         location = locate(path)
         faults += [location.fault] if location.fault else []
     else:
-        location, faults = ImageLocation(manifest, None), [MISSING]
+        location, faults = ImageLocation(manifest, None), [NO_IMAGE]
     name = row_name(row, options)
     return Item(
         index,

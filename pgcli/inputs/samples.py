@@ -17,7 +17,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
-from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
+from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_json
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import IMAGE_ENDINGS, OTHER_ENDING, ManifestRow, Mark, ending
 from pgcli.records import MAX_IMAGE_BYTES, Fault
@@ -32,7 +32,7 @@ MAX_KINDS = 1000
 SPLIT = 1
 
 #: Behind the ending of a text in `SampleReader.skipped`.
-ALONE = " without an image"
+WITHOUT_IMAGE = " without an image"
 
 ID = "id"
 #: A hidden folder in a path.
@@ -253,7 +253,7 @@ class SampleReader:
         for member in sample.members:
             if not member.is_image and not (images and member.is_text):
                 is_lost = member.is_text and not images
-                self._skip(ending(member.info.name) + ALONE * is_lost)
+                self._skip(ending(member.info.name) + WITHOUT_IMAGE * is_lost)
         if not images:
             return None
         image = self._asked(images, sample.stem)
@@ -310,7 +310,7 @@ class SampleReader:
             is_wanted = bool(self._json_columns) if column == "json" else column in self.columns
             value = None
             if is_wanted and member.data is None:
-                fault = Fault("too_large", f"The sample's .{column} {TOO_LONG}.")
+                fault = Fault("too_large", f"The sample's .{column} {LINE_TOO_LONG}.")
             elif is_wanted:
                 try:
                     value = parse_text(member)

@@ -18,7 +18,7 @@ from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.foreign_manifests import NO_TEXT, foreign_manifest
-from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_line
+from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
 from pgcli.inputs.options import (
     ALL,
     SOURCE,
@@ -180,7 +180,7 @@ def split_lines(chunks: Iterator[bytes], separator: bytes) -> Iterator[bytes]:
             begun = []
         begun.append(tail)
         if sum(map(len, begun)) > MAX_LINE_BYTES:
-            raise ManifestError(f"{NAME}: a line {TOO_LONG}")
+            raise ManifestError(f"{NAME}: a line {LINE_TOO_LONG}")
     yield content(b"".join(begun))
 
 

@@ -18,7 +18,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.inputs.foreign_manifests import read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings
-from pgcli.inputs.samples import ALONE, Member, SampleReader, member_of
+from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
 
 #: Headers may state lengths of their own, and tarfile would read as much at once.
@@ -103,7 +103,7 @@ class TarTable(Table):
         try:
             super().check_columns()
         except UsageError as problem:
-            kinds = [kind for kind in self.samples.skipped if kind.endswith(ALONE)]
+            kinds = [kind for kind in self.samples.skipped if kind.endswith(WITHOUT_IMAGE)]
             if not kinds:
                 raise
             hint = (

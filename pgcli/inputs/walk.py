@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import TOO_LONG
+from pgcli.inputs.paths import PATH_TOO_LONG
 from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import url_scheme
 
 #: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.
 OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"
-LINKED, FOLDER, HIDDEN = "linked", "folder", "hidden"
+LINKED, IS_FOLDER, HIDDEN = "linked", "folder", "hidden"
 FAULTS = {
     OUTSIDE: OUTSIDE_FOLDER,
     UNREADABLE: Fault("permission_denied", "The folder may not be read."),
-    LONG: TOO_LONG,
+    LONG: PATH_TOO_LONG,
 }
 
 
@@ -113,7 +113,7 @@ def file_status(path: str, name: str) -> WalkedFile:
         is_long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
         return WalkedFile(name, problem=LONG if is_long else None)
     is_folder = stat.S_ISDIR(status.st_mode)
-    return WalkedFile(name, status.st_size, status.st_mtime_ns, FOLDER if is_folder else None)
+    return WalkedFile(name, status.st_size, status.st_mtime_ns, IS_FOLDER if is_folder else None)
 
 
 def is_state(entry: os.DirEntry[str]) -> bool:

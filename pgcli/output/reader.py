@@ -36,8 +36,8 @@ OPEN_FILE = re.compile(r"(\d{12})\.jsonl")
 #: The folder of a shard in the state folder, with its own open files.
 SHARD_FOLDERS = "shard-*-of-*"
 #: Every result file of pgcli has these columns, or the ones of its command.
-REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
-REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
+REQUIRED_COLUMNS = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
+REQUIRED_COLUMNS |= set(EMBEDDING_TASK_COLUMNS)
 #: The columns of `pgcli search`: the query or group of a row's image, and the similarity.
 QUERY_COLUMNS, SIMILARITY = ("query", "group"), "similarity"
 DAMAGED = "is not a result row: it is truncated or damaged"
@@ -244,5 +244,5 @@ def _problem(row: Row, query: str | None) -> str:
     if query is not None:
         is_hit = query_column(row) == query
         return "" if is_hit else "is not a search result"
-    missing = [repr(name) for name in base_of(row) if name not in row and name in REQUIRED]
+    missing = [repr(name) for name in base_of(row) if name not in row and name in REQUIRED_COLUMNS]
     return f"is not a result row: it has no {', '.join(missing)}" if missing else ""

@@ -11,7 +11,7 @@ from pgcli.records import (
     CLASSIFY_COLUMNS,
     EMBED_COLUMNS,
     SCORE_COLUMNS,
-    TEXT_COLUMNS,
+    TEXT_EMBED_COLUMNS,
     Region,
 )
 from pgcli.tasks.question import Question, distinct
@@ -66,7 +66,7 @@ class EmbeddingQuestion:
     def columns(self) -> tuple[str, ...]:
         """The columns of the rows."""
         if self.task == "embed":
-            return TEXT_COLUMNS if self.embeds_texts else EMBED_COLUMNS
+            return TEXT_EMBED_COLUMNS if self.embeds_texts else EMBED_COLUMNS
         return SCORE_COLUMNS if self.task == "score" else CLASSIFY_COLUMNS
 
     @property

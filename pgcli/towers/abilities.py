@@ -12,7 +12,7 @@ from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 
 MAX_NEAR = 5  # labels that a message suggests
 #: The commands that take each kind of model.
-COMMANDS: Mapping[ModelKind, tuple[str, ...]] = {
+ABILITIES: Mapping[ModelKind, tuple[str, ...]] = {
     "paligemma": ("caption", "ask", "detect", "segment", "ocr", "embed"),
     "two_towers": ("embed", "score", "classify", "search"),
     "vision_tower": ("embed", "search"),
@@ -31,18 +31,18 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
 
     With `texts` the task includes encoding texts.
     """
-    if task in COMMANDS[kind] and (kind == "two_towers" or not texts):
+    if task in ABILITIES[kind] and (kind == "two_towers" or not texts):
         return
     kinds = [
         NAMES[supported]
-        for supported, commands in COMMANDS.items()
+        for supported, commands in ABILITIES.items()
         if task in commands and (supported == "two_towers" or not texts)
     ]
     what = f"{task} texts" if texts and task == "embed" else task
     raise UsageError(
         f"{model} is {NAMES[kind]}, which cannot {what}",
         hint=f"{task} needs {' or '.join(kinds)}; this model is for "
-        + ", ".join(f"pgcli {command}" for command in COMMANDS[kind]),
+        + ", ".join(f"pgcli {command}" for command in ABILITIES[kind]),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import weights
-from pgcli.checkpoints.families.paligemma import VISION_NAMES
+from pgcli.checkpoints.families.paligemma import VISION_TENSORS
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import (
     ModelDescription,
@@ -82,7 +82,7 @@ def open_towers(
 
 def of_paligemma(engine: InferenceEngine) -> EmbeddingEngine:
     """An engine that embeds images with the vision tower of a loaded PaliGemma."""
-    description = ModelDescription("paligemma", engine.model.config, VISION_NAMES)
+    description = ModelDescription("paligemma", engine.model.config, VISION_TENSORS)
     config = encoder_config(description)
     assert isinstance(config, TwoTowersConfig)
     with weights.skip_init():
@@ -109,7 +109,7 @@ def read_model(
 ) -> TwoTowers | ImageClassifier:
     """The model with the checkpoint's weights."""
     is_paligemma = description.kind == "paligemma"
-    names = VISION_NAMES if is_paligemma else description.names
+    names = VISION_TENSORS if is_paligemma else description.names
     config = encoder_config(description)
     return weights.load_encoder(folder, config, names, dtype=dtype, device=device)
 

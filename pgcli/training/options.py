@@ -519,4 +519,4 @@ class TrainOptions:
 
 
 #: The records of the command.
-RECORDS = (TrainOptions,)
+TRAIN_RECORDS = (TrainOptions,)

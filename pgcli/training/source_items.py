@@ -15,7 +15,7 @@ from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.options import REGION
 from pgcli.inputs.readers import InputFile
 from pgcli.output.lines import parse_row
-from pgcli.output.reader import REQUIRED, read_results
+from pgcli.output.reader import REQUIRED_COLUMNS, read_results
 from pgcli.pipeline.progress.events import Message, OnEvent
 from pgcli.records import COLUMNS, Item
 from pgcli.regions import parse_region
@@ -27,7 +27,7 @@ from pgcli.wording import note
 #: The columns of result files that say why an image has no answer.
 ERROR_COLUMNS = ("error", "error_message")
 #: The columns by which a result file is known.
-COLUMNS_OF_RESULTS = REQUIRED.intersection(COLUMNS)
+COLUMNS_OF_RESULTS = REQUIRED_COLUMNS.intersection(COLUMNS)
 
 
 def source_items(

@@ -13,7 +13,7 @@ from PIL import Image
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
+from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_EMBED_COLUMNS
 from pgcli.towers.abilities import check_kind
 from pgcli.towers.answers import TextVectors
 from pgcli.towers.loader import open_towers
@@ -68,7 +68,7 @@ def test_embedded_texts_are_rows_without_image_columns(models):
     run("embed", models["siglip"], *words, "-o", "rows.jsonl", "--limit", "3", code=0)
     run("embed", models["siglip"], *words, "-o", "rows.jsonl", code=0)
     rows = read_rows("rows.jsonl")
-    assert [tuple(row) for row in rows] == [TEXT_COLUMNS] * 4
+    assert [tuple(row) for row in rows] == [TEXT_EMBED_COLUMNS] * 4
     texts = [row["text"] for row in rows]
     assert texts == ["a red star", "a red star", "a blue circle", "a star"]
     engine = open_towers(Checkpoint("m", models["siglip"]), device="cpu")

@@ -14,7 +14,7 @@ from pgcli import parsing
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine import model_runner
-from pgcli.engine.grammar import START, Grammar, GrammarState
+from pgcli.engine.grammar import START_STATE, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
@@ -121,7 +121,7 @@ def test_every_path_of_the_grammar_is_well_formed_and_in_limit(tokenizer, gramma
 def walk(grammar: Grammar, most: int, rng: Random) -> list[int]:
     """Allowed tokens drawn at random, locations as often as words, until a stop token."""
     tokens: list[int] = []
-    state = START
+    state = START_STATE
     while True:
         allowed = allowed_tokens(grammar, state, most - len(tokens))
         ends = STOP in allowed and (len(allowed) == 1 or rng.random() < 0.1)
@@ -136,7 +136,7 @@ def walk(grammar: Grammar, most: int, rng: Random) -> list[int]:
 
 
 def allows(grammar: Grammar, tokens: list[int], left: int) -> bool:
-    state = START
+    state = START_STATE
     for token in tokens:
         if token not in allowed_tokens(grammar, state, left):
             return False
@@ -212,10 +212,10 @@ def test_an_object_begins_only_if_its_longest_label_fits(tokenizer):
     """With one token less than the longest object needs, only the empty answer is allowed."""
     grammar = Grammar(tokenizer, [OBJECTS], {STOP})
     fits = longest_object(tokenizer)
-    assert allowed_tokens(grammar, START, fits - 1) == [STOP]
-    assert len(allowed_tokens(grammar, START, fits)) == 1 + 1023
-    assert grammar.truncated_by_limit(START, fits - 1)
-    assert not grammar.truncated_by_limit(START, fits)
+    assert allowed_tokens(grammar, START_STATE, fits - 1) == [STOP]
+    assert len(allowed_tokens(grammar, START_STATE, fits)) == 1 + 1023
+    assert grammar.truncated_by_limit(START_STATE, fits - 1)
+    assert not grammar.truncated_by_limit(START_STATE, fits)
 
 
 def test_an_answer_ended_by_the_limit_has_finish_length(model, tokenizer, grammar):
@@ -244,7 +244,7 @@ def test_any_of_several_stop_tokens_ends_an_answer(tokenizer):
     grammar = Grammar(tokenizer, [OBJECTS], {STOP, OTHER_STOP, tokenizer.size + 3})
     label = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat")
     for tokens in ([], label):
-        state = START
+        state = START_STATE
         for token in tokens:
             state = grammar.advance(state, token)
         allowed = set(allowed_tokens(grammar, state, 50))

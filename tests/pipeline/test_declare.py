@@ -19,9 +19,9 @@ from pgcli.pipeline.request.options import (
     OutputOptions,
     RunningOptions,
 )
-from pgcli.pipeline.request.questions import COMMANDS
+from pgcli.pipeline.request.questions import COMMAND_OPTIONS
 from pgcli.pipeline.settings import fingerprint_values
-from pgcli.training.options import RECORDS as TRAINING
+from pgcli.training.options import TRAIN_RECORDS as TRAINING
 
 PIPES: dict[str, Any] = {"capture_output": True, "text": True}
 #: An option, a value as text, the same from Python, and what both are read as.
@@ -100,7 +100,7 @@ def test_lists_of_training_keep_all_their_values():
         parse_keywords(TRAINING, {"freeze": ["vision", "head"]})
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "train"])
+@pytest.mark.parametrize("command", [*COMMAND_OPTIONS, "train"])
 def test_defaults_are_valid_and_names_are_unique(command):
     records = TRAINING if command == "train" else records_of(command)
     options = [option for record in records for option in options_of(record)]

@@ -24,7 +24,7 @@ from pgcli.records import (
     EMBED_COLUMNS,
     EXTRA_COLUMNS,
     SCORE_COLUMNS,
-    TEXT_COLUMNS,
+    TEXT_EMBED_COLUMNS,
     Choice,
     LabelProbability,
     Mask,
@@ -114,7 +114,7 @@ def test_schema_and_page_name_every_column():
     ("name", "columns", "found"),
     [
         ("embedRow", EMBED_COLUMNS, {"embedding": array("f", [0.6, 0.8])}),
-        ("textRow", TEXT_COLUMNS, {"text": "a", "embedding": array("f", [0.6, 0.8])}),
+        ("textRow", TEXT_EMBED_COLUMNS, {"text": "a", "embedding": array("f", [0.6, 0.8])}),
         ("scoreRow", SCORE_COLUMNS, {"scores": (TextScore("a", 0.1, None, 1.0),)}),
         ("classifyRow", CLASSIFY_COLUMNS, {"labels": (LabelProbability("a", 0.5),)}),
     ],

@@ -62,7 +62,7 @@ _WITHOUT_HEAD: Pairs = (
 NAMES = TensorNames((*_PUBLISHED, *_MODULES, *_WITHOUT_HEAD))
 NAMES_OF_MODULES = TensorNames((*_MODULES, *_PUBLISHED, *_WITHOUT_HEAD))
 #: Of a PaliGemma checkpoint the vision tower alone.
-VISION_NAMES = replace(
+VISION_TENSORS = replace(
     NAMES, unused=r"^(model\.)?(multi_modal_projector|language_model)\.|^lm_head\."
 )
 

@@ -9,7 +9,7 @@ import typer
 
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
-from pgcli.training.options import RECORDS, TrainOptions
+from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 from pgcli.wording import listed
 
 
@@ -22,7 +22,7 @@ from pgcli.wording import listed
     "by the evaluations, DIR/last the last ones; without evaluations, DIR has the last ones. The "
     "same command again resumes an interrupted run, and on one CPU the weights are the same bit "
     "for bit.",
-    *RECORDS,
+    *TRAIN_RECORDS,
     examples="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
     "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
     "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Self
 
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.progress import BYTES, StageProgress
+from pgcli.cli.ui.progress import BYTE_UNIT, StageProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.wording import byte_count
 
@@ -35,7 +35,7 @@ class Downloads:
             f"into {plan.folder}, which has {byte_count(plan.free)} free"
         )
         self._progress = self._screen.progress(
-            "downloading", plan.total, initial=plan.cached, unit=BYTES
+            "downloading", plan.total, initial=plan.cached, unit=BYTE_UNIT
         )
         self._progress.__enter__()
 

@@ -16,7 +16,7 @@ from pgcli.wording import byte_count, count, duration
 
 LOG_SECONDS = 30.0  # between two lines of a log; a short task writes none
 #: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.
-BYTES = "bytes"
+BYTE_UNIT = "bytes"
 NARROW = 60  # columns; a narrower terminal shows neither the task nor the time left
 
 T = TypeVar("T")
@@ -89,14 +89,14 @@ class StageProgress:
         """`3 of 12`, `1.2 GB of 5.8 GB`, `3` where no total is known, `12.3 s` without counts."""
         if not self.unit:
             return duration(self.seconds)
-        shown = byte_count if self.unit == BYTES else "{:,}".format
+        shown = byte_count if self.unit == BYTE_UNIT else "{:,}".format
         return shown(self.done) + (f" of {shown(self.total)}" if self.total is not None else "")
 
     def speed(self) -> str:
         """`8.3/s` or `1.2 MB/s`; before anything is done, what the task waits for."""
         if self.rate is None:
             return self.waits_for
-        if self.unit == BYTES:
+        if self.unit == BYTE_UNIT:
             return f"{byte_count(int(self.rate))}/s"
         return f"{self.rate:,.{1 if self.rate < 100 else 0}f}/s"
 
@@ -111,7 +111,7 @@ class StageProgress:
     def line(self) -> str:
         """All of it in one line: `25 of 100 rows (25%), 12.5/s, 2 errors, 6.00 s left`."""
         share = f" ({self.done / self.total:.0%})" if self.total else ""
-        unit = "" if self.unit == BYTES else f" {self.unit}"
+        unit = "" if self.unit == BYTE_UNIT else f" {self.unit}"
         amount = f"{self.amount()}{unit}{share}"
         counts = filter(None, (amount, self.speed(), self.error_count(), self.time_left()))
         return "; ".join(filter(None, (", ".join(counts), self.details)))

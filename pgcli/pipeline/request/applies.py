@@ -20,8 +20,8 @@ from pgcli.declare import build, options_of
 from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.options import SOURCE, ReadOptions
 from pgcli.output import FOLDER, named_format
-from pgcli.pipeline.request.options import RECORDS, InputOptions
-from pgcli.pipeline.request.questions import COMMANDS, WITHOUT_ANSWERS
+from pgcli.pipeline.request.options import SHARED_OPTIONS, InputOptions
+from pgcli.pipeline.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS
 from pgcli.stores.urls import is_in_object_store
 
 #: All options of a command by name, with `task`, its name, and `sources`.
@@ -154,7 +154,7 @@ PAIRS: Sequence[tuple[str, str, Rule]] = (
 )
 DEFAULTS: Mapping[str, Any] = {
     option.name: option.default
-    for record in (*COMMANDS.values(), *RECORDS)
+    for record in (*COMMAND_OPTIONS.values(), *SHARED_OPTIONS)
     for option in options_of(record)
 }
 
@@ -194,7 +194,7 @@ def applying(
 
 def rules(command: str) -> Iterator[tuple[tuple[str, ...], Rule]]:
     """Each rule of a command with the option, or the two, that it is about."""
-    for record in (COMMANDS[command], *RECORDS):
+    for record in (COMMAND_OPTIONS[command], *SHARED_OPTIONS):
         for option in options_of(record):
             yield from (((option.name,), NEEDS[name]) for name in option.needs.split())
     for options, others, rule in PAIRS:

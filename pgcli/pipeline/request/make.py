@@ -10,7 +10,7 @@ from pgcli.errors import PgcliError
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.applies import applying
 from pgcli.pipeline.request.options import (
-    RECORDS,
+    SHARED_OPTIONS,
     AnsweringOptions,
     InputOptions,
     ModelOptions,
@@ -18,7 +18,7 @@ from pgcli.pipeline.request.options import (
     RunningOptions,
 )
 from pgcli.pipeline.request.questions import (
-    COMMANDS,
+    COMMAND_OPTIONS,
     LINES_OF,
     WITHOUT_ANSWERS,
     CommandOptions,
@@ -30,8 +30,8 @@ from pgcli.tasks import Question, with_region
 def records_of(command: str) -> tuple[type, ...]:
     """The records that have the options of a command, its own first."""
     is_answering = command not in WITHOUT_ANSWERS
-    shared = (record for record in RECORDS if is_answering or record is not AnsweringOptions)
-    return (COMMANDS[command], *shared)
+    shared = (record for record in SHARED_OPTIONS if is_answering or record is not AnsweringOptions)
+    return (COMMAND_OPTIONS[command], *shared)
 
 
 def make_request(
@@ -74,7 +74,7 @@ def build_request(
     values that make no question.
     """
     answering = build(AnsweringOptions, values)
-    own: CommandOptions = build(COMMANDS[command], values)
+    own: CommandOptions = build(COMMAND_OPTIONS[command], values)
     question = own.question(answering, sources)
     if isinstance(question, Question):
         question = with_region(question, answering.region)
@@ -98,14 +98,14 @@ def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
     """
     from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
     from pgcli.checkpoints.model_description import read_description
-    from pgcli.towers.abilities import COMMANDS as ABLE
+    from pgcli.towers.abilities import ABILITIES
 
     try:
         checkpoint = None if model is None else find_local(model)
         if checkpoint is None:
             return True
         kind = read_description(checkpoint.folder).kind
-        return command in ABLE[kind] and (kind == "two_towers" or not texts)
+        return command in ABILITIES[kind] and (kind == "two_towers" or not texts)
     except PgcliError:  # which the checks of the run say
         return True
 

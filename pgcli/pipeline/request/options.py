@@ -284,4 +284,4 @@ class RunningOptions:
 
 
 #: The options of every answering command, those of its question apart.
-RECORDS = (InputOptions, OutputOptions, ModelOptions, AnsweringOptions, RunningOptions)
+SHARED_OPTIONS = (InputOptions, OutputOptions, ModelOptions, AnsweringOptions, RunningOptions)

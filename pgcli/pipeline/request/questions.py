@@ -211,7 +211,7 @@ class ClassifyOptions:
 
 
 #: The options of each command; those of embed, score and classify take no AnsweringOptions.
-COMMANDS: Mapping[str, type[Any]] = {
+COMMAND_OPTIONS: Mapping[str, type[Any]] = {
     "caption": CaptionOptions,
     "ask": AskOptions,
     "detect": DetectOptions,

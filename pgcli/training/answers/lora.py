@@ -162,7 +162,7 @@ def save_adapter(
     for layer, module in _adapted(model):
         for name, adapter in module.parts():
             part = f"{layer.rpartition('.')[0]}.{name}."
-            hub = adapters.PREFIX + NAMES_OF_MODULES.hub_name(part)
+            hub = adapters.PEFT_PREFIX + NAMES_OF_MODULES.hub_name(part)
             for kind, matrix in adapter.named_parameters():
                 tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
     values = _peft_values(settings, base_model, revision)
@@ -181,7 +181,7 @@ def load_adapter(model: PaliGemma, folder: Path) -> None:
         for layer, module in _adapted(model):
             for name, adapter in module.parts():
                 part = f"{layer.rpartition('.')[0]}.{name}."
-                hub = adapters.PREFIX + NAMES_OF_MODULES.hub_name(part)
+                hub = adapters.PEFT_PREFIX + NAMES_OF_MODULES.hub_name(part)
                 for kind, matrix in adapter.named_parameters():
                     tensor = tensors.pop(f"{hub}{kind}.weight", None)
                     if tensor is None or tensor.shape != matrix.shape:
