@@ -95,14 +95,14 @@ class RowStore:
 class TrainingRows(list[TrainingRow]):
     """The rows of sources; bytes of their images that are not in a file are in the store.
 
-    `left_out` counts rows by the reason: without a target, or with an error in a result file;
+    `skipped` counts rows by the reason: without a target, or with an error in a result file;
     `faults` name those that cannot be used.
     """
 
     def __init__(self, store: RowStore, rows: Iterable[TrainingRow] = ()):
         super().__init__(rows)
         self.store = store
-        self.left_out: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self.faults: list[str] = []
 
     def add(self, item: Item, target: TargetText) -> None:

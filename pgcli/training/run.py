@@ -1,10 +1,10 @@
-"""One training run: rows and model are read, then the trainer runs until it ends or is ended."""
+"""Runs a training: reads the rows and the model, trains, and writes the results."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,9 +14,10 @@ from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
-from pgcli.errors import INCOMPLETE, NoInputError, OutputInUse
+from pgcli.errors import INCOMPLETE, NoInputError
 from pgcli.output.reader import state_folder
 from pgcli.pipeline.progress.events import (
+    Facts,
     FactTable,
     Message,
     OnEvent,
@@ -27,36 +28,46 @@ from pgcli.pipeline.progress.events import (
     tracked,
 )
 from pgcli.pipeline.progress.shutdown import GracefulShutdown
-from pgcli.pipeline.state.owner import LOCK, LOCK_SECONDS
+from pgcli.pipeline.state.owner import LOCK, LOCK_SECONDS, in_use
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.target import Target
 from pgcli.stores.writing import wrap_write_errors, write_json
+from pgcli.training.answers.start import AnswerPlan, make_answer_task
+from pgcli.training.answers.task import AnswerTask
+from pgcli.training.encoders.classify_task import ClassifyTask
+from pgcli.training.encoders.contrastive_task import ContrastiveTask
+from pgcli.training.encoders.start import make_classify_task, make_contrastive_task
+from pgcli.training.image_checks import (
+    check_apart,
+    check_readable,
+    is_remote,
+    split_by_image,
+    unreadable_images,
+)
 from pgcli.training.metrics_file import METRICS, read_metrics
+from pgcli.training.option_checks import check_options
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.readable_images import check_readable, is_remote, unreadable_images
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
-from pgcli.training.same_images import check_apart, split_by_image
-from pgcli.training.setup import make_task, training_facts
 from pgcli.training.status import RUN
 from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
-from pgcli.wording import byte_count, count, duration, listed
+from pgcli.wording import MAX_NAMES, byte_count, count, duration, listed
 
-SHOWN_UPDATES = 20  # the loss that is shown is the mean of so many
+SHOWN_UPDATES = 20  # the progress shows the mean loss of this many updates
 MAX_MEASURES = 5
 
-#: Finds the files of a model and shows their download.
+#: Finds the files of a model, and shows the progress of their download.
 FindModel = Callable[[str, str | None], Checkpoint]
 
 
 @dataclass(frozen=True)
 class LearningRows:
-    """The rows of the sources and of `--eval`, and those to train and to evaluate on.
+    """The rows that were `read` from the sources and `--eval`, and the rows of each side.
 
-    `faults` are the reasons why others cannot be used.
+    `faults` has the reasons for unusable rows.
     """
 
     read: Sequence[TrainingRows]
@@ -67,7 +78,10 @@ class LearningRows:
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """A run that ended: its updates, best evaluation and the rows that could not be used."""
+    """The results of a run: its updates, its best evaluation and the unusable rows.
+
+    `prompt` is an example of its prompts, empty for other tasks.
+    """
 
     rows: int
     steps: int
@@ -75,14 +89,16 @@ class TrainingSummary:
     unusable: Mapping[RowKey, str]
     count_unusable: int
     seconds: float
+    prompt: str
     exit_code: int
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
-        """What was learned, in words."""
+        """The summary as names and texts."""
+        spent = f" in {duration(self.seconds)}" if self.seconds else ""
         facts = [
             ("model", str(folder)),
             ("rows", f"{self.rows:,}"),
-            ("steps", f"{self.steps:,} in {duration(self.seconds)}"),
+            ("steps", f"{self.steps:,}{spent}"),
         ]
         if self.best:
             best = ", ".join(
@@ -100,19 +116,19 @@ def train(
     find_model: FindModel = find,
     processes: Processes = ALONE,
 ) -> TrainingSummary | None:
-    """Train as the options say, in this process or in one of several; resume where there is a run.
+    """Train in this process or in one of several, or resume the run in the output folder.
 
-    Of several processes the first writes. Returns None for a dry run. Raises UsageError for options
-    that do not go together, OutputExists for a folder of another run, and the errors of reading.
+    The first of several processes writes. Returns None for a dry run. Raises UsageError for
+    conflicting options, OutputExists for the folder of another run, and the errors of reading.
     """
-    options.check()
+    check_options(options)
     folder = options.folder
 
     def check_folder() -> None:
         if not options.overwrite and read_json(folder / RUN) is None:
             Target(name=str(folder), kind="folder").check()
 
-    processes.from_first(check_folder)  # which may have written there before another one looks
+    processes.from_first(check_folder)  # before it writes there
     if options.dry_run:
         if processes.is_first:
             dry_run(options, on_event, processes)
@@ -122,7 +138,7 @@ def train(
 
 
 def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> None:
-    """Read the rows and say what a run of so many processes would do. Writes nothing.
+    """Read the rows and describe the run, but write nothing.
 
     Raises OutputExists if the folder has another run.
     """
@@ -131,7 +147,7 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         checkpoint = None if options.model is None else find_local(options.model, options.revision)
         record = run_record(options, rows.read, checkpoint)
         if checkpoint is None and options.model is not None:
-            del record["settings"]["checkpoint"]  # unknown before it is on this machine
+            del record["settings"]["checkpoint"]  # unknown before its download
         check_run(options, record)
         check_images(rows, options)
         sides = rows.train.select([*rows.train, *rows.evaluation])
@@ -139,46 +155,98 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         unreadable = unreadable_images(sides, options, track=track)
         if unreadable:
             names = listed([*unreadable.values()], separator=";")
-            on_event(Message(f"{count(len(unreadable), 'image')} cannot be read: {names}"))
+            on_event(Message(f"{count(len(unreadable), 'unreadable image')}: {names}"))
         if remote := sum(map(is_remote, sides.images())):
-            on_event(Message(f"{count(remote, 'image')} at addresses not read"))
+            on_event(Message(f"{count(remote, 'image')} at URLs not checked"))
         inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
         facts = training_facts(inputs, unreadable.keys())
         on_event(FactTable([*facts, ("output", str(options.folder))]))
 
 
+def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask:
+    """The task of the options, with its model on the device.
+
+    Raises UsageError for a checkpoint or labels unsuitable for the task, and if a batch has fewer
+    rows than there are processes.
+    """
+    match inputs.options.task:
+        case "contrastive":
+            return make_contrastive_task(inputs)
+        case "classify":
+            return make_classify_task(inputs)
+        case None:
+            return make_answer_task(inputs)
+
+
+def training_facts(inputs: TaskInputs, unreadable: Collection[str]) -> Facts:
+    """The plan of a run as names and texts, with memory choices if PaliGemma is on this machine.
+
+    `unreadable` has the keys of unreadable images.
+    """
+    options, plan = inputs.options, None
+    if options.task is None and inputs.checkpoint is not None:
+        plan = AnswerPlan.of(inputs)
+        inputs = plan.inputs
+    order = inputs.order
+    steps = options.trainer_options(order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
+    train, evaluation = (
+        sum(row.image_key not in unreadable for row in rows)
+        for rows in (inputs.train, inputs.evaluation)
+    )
+    total = len(inputs.train) + len(inputs.evaluation)
+    lost = f"; {total - train - evaluation:,} with unreadable images" * (train + evaluation < total)
+    facts = [
+        ("task", options.task or f"answer, --method {options.method}"),
+        ("model", options.model or f"new, {options.init}"),
+        ("rows", f"{train:,} to train on, {evaluation:,} to evaluate on{lost}"),
+        ("steps", f"{steps.steps:,}, {order.steps_per_epoch:,} per epoch"),
+        ("batch", f"{order.batch_size:,} rows"),
+        ("learning rate", f"{steps.learning_rate:g}, {count(steps.warmup, 'warm-up step')}"),
+        ("weight decay", f"{steps.weight_decay:g}"),
+        ("evaluation", f"every {steps.eval_every:,} steps" if steps.eval_every else "none"),
+    ]
+    if plan is None:
+        return facts
+    micro_batch = min(plan.micro_batches().rows or order.batch_size, order.batch_size)
+    facts += [
+        ("micro-batch", f"{count(micro_batch, 'row')}, halved if memory runs out"),
+        ("activations", "recomputed in the backward pass" if plan.recomputes else "kept in memory"),
+    ]
+    if plan.faults:
+        facts.append(("skipped", f"{count(len(plan.faults), 'row')} too long for the model"))
+    return facts
+
+
 def check_images(rows: LearningRows, options: TrainOptions) -> None:
-    """Raise NoInputError if no image to train on, or none to evaluate on, can be read."""
+    """Raise NoInputError if all images to train on, or all to evaluate on, are unreadable."""
     check_readable(rows.train, "the rows to train on", options)
     if rows.evaluation:
         check_readable(rows.evaluation, "the rows to evaluate on", options)
 
 
 def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent) -> LearningRows:
-    """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
+    """The rows of a run. Raises TooManyErrors, and UsageError for images on both sides."""
     reader, errors = options.row_reader(on_event), RowErrors(options.error_budget)
 
     def read(sources: Sequence[str]) -> TrainingRows:
         rows = TrainingRows(store)
         track = partial(tracked, on_event=on_event, task="reading rows", unit="rows")
         reader.read(sources, options.read_options, rows, track=track, errors=errors)
-        for reason, lost in rows.left_out.items():
-            words = {
-                "without_target": f"without {reader.missing}",
-                "with_error": "with an error in a result file",
-            }
-            on_event(Message(f"{count(lost, 'row')} {words[reason]} left out"))
+        reasons = {
+            "without_target": f"without {reader.missing}",
+            "with_error": "with an error in a result file",
+        }
+        for key, skipped in rows.skipped.items():
+            on_event(Message(f"skipped {count(skipped, 'row')} {reasons[key]}"))
         if rows.faults:
-            unusable = count(len(rows.faults), "row")
-            names = (
-                "; ".join(rows.faults) if options.dry_run else listed(rows.faults, separator=";")
-            )
-            on_event(Message(f"{unusable} that cannot be used left out: {names}"))
+            limit = len(rows.faults) if options.dry_run else MAX_NAMES
+            names = listed(rows.faults, limit, separator=";")
+            on_event(Message(f"skipped {count(len(rows.faults), 'unusable row')}: {names}"))
         return rows
 
     rows = read(options.sources)
     if options.task is None and not any(row.target for row in rows):
-        on_event(Message("all answers are empty: the model learns to say nothing"))
+        on_event(Message("all answers are empty: the model learns to answer nothing"))
     held_out = TrainingRows(store) if options.eval is None else read([options.eval])
     track = partial(tracked, on_event=on_event, task="comparing images", unit="images")
     if options.eval is not None:
@@ -206,7 +274,11 @@ def train_rows(
     earlier = {} if options.overwrite else read_json(options.folder / RUN) or {}
     if not earlier.get("result", {}).get("complete"):
         processes.from_first(lambda: check_images(rows, options))
-    checkpoint = find_checkpoint(options, find_model, processes)
+    checkpoint = None
+    if (model := options.model) is not None:
+        if processes.count > 1:  # the first downloads it
+            processes.from_first(lambda: str(find_model(model, options.revision)))
+        checkpoint = find_model(model, options.revision)
     record = run_record(options, rows.read, checkpoint)
     resumes = check_run(options, record)
     inputs = TaskInputs(
@@ -219,9 +291,9 @@ def train_rows(
     record["steps"] = trainer_options.steps
     processes.from_first(lambda: None if resumes else begin_run(options, state, record))
     trainer = Trainer(task, trainer_options, options.folder, state, processes)
-    began = perf_counter()
+    was_complete, began = trainer.progress.is_complete, perf_counter()
     is_complete = run_trainer(trainer, on_event)
-    seconds = perf_counter() - began
+    seconds = 0.0 if was_complete else perf_counter() - began
     faults: dict[RowKey, str] = {}
     for share in processes.gather({**task.faults}):
         faults |= share
@@ -239,50 +311,29 @@ def train_rows(
     lines = read_metrics(options.folder / METRICS)
     if is_complete and lines and all(line["loss"] is None for line in lines):
         raise NoInputError(
-            "nothing was trained: no image of its updates could be read",
-            hint="correct the images, and begin again with <--overwrite>",
+            "nothing was trained: all images of its updates were unreadable",
+            hint="correct the images, and start over with <--overwrite>",
         )
     has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
-    return summary_of(trainer, rows, faults, seconds, INCOMPLETE if has_lost else 0)
-
-
-def find_checkpoint(
-    options: TrainOptions, find_model: FindModel, processes: Processes
-) -> Checkpoint | None:
-    """The model to begin with, which the first process downloads; None for random weights."""
-    model = options.model
-    if model is None:
-        return None
-    if processes.count > 1:
-        processes.from_first(lambda: str(find_model(model, options.revision)))
-    return find_model(model, options.revision)
-
-
-def summary_of(
-    trainer: Trainer,
-    rows: LearningRows,
-    faults: Mapping[RowKey, str],
-    seconds: float,
-    exit_code: int,
-) -> TrainingSummary:
-    """The summary of a run that ended; all rows of an unreadable image count."""
-    lost = sum(part.count_lost(faults) for part in rows.read)
+    # all rows of an unreadable image count
+    count_lost = sum(part.count_lost(faults) for part in rows.read)
     return TrainingSummary(
         rows=len(rows.read[0]),
         steps=trainer.progress.step,
         best=trainer.progress.best,
         unusable=faults,
-        count_unusable=lost + sum(len(key) > IMAGE_ID for key in faults),
+        count_unusable=count_lost + sum(len(key) > IMAGE_ID for key in faults),
         seconds=seconds,
-        exit_code=exit_code,
+        prompt=rows.train[0].prompt,
+        exit_code=INCOMPLETE if has_lost else 0,
     )
 
 
 @contextmanager
 def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
-    """The folder of the run's state, locked by the first process.
+    """The state folder of the run, locked by the first process; an empty one is removed.
 
-    It is removed where nothing was saved. Raises OutputInUse.
+    Raises OutputInUse.
     """
     state = state_folder(folder)
     with ExitStack() as stack:
@@ -292,10 +343,7 @@ def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
             try:
                 stack.enter_context(store.lock(LOCK, timeout_seconds=LOCK_SECONDS))
             except Held:
-                raise OutputInUse(
-                    f"{folder} is in use by another run",
-                    hint="wait for it, end it, or choose another <-o>",
-                ) from None
+                raise in_use(str(folder)) from None
             stack.callback(store.remove_folders)
             stack.callback(store.delete, [LOCK])
 
@@ -304,10 +352,12 @@ def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
 
 
 def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
-    """Run the trainer until it ends or a signal comes, and say how it stands."""
+    """Train until the end or a signal, and show progress; return whether the run is complete."""
     steps, done = trainer.options.steps, trainer.progress.step
-    if done:
-        on_event(Message(f"{done:,} of {steps:,} steps are done already"))
+    if trainer.progress.is_complete:
+        on_event(Message(f"the run is already complete, after {count(done, 'step')}"))
+    elif done:
+        on_event(Message(f"resuming after {done:,} of {steps:,} steps"))
     losses, latest = deque[float](maxlen=SHOWN_UPDATES), Progress(done)
 
     def on_update(line: Mapping[str, Any]) -> None:
@@ -320,7 +370,7 @@ def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
             on_event(Message(evaluation_line(line)))
 
     def on_signal() -> None:
-        on_event(Message("ending after this step; the same command goes on"))
+        on_event(Message("stopping after this step; the same command resumes"))
 
     def on_status() -> None:
         on_event(replace(latest, is_asked=True))
@@ -331,7 +381,7 @@ def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
             is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=on_update)
     finally:
         on_event(StageEnd())
-    if not is_complete:  # any process may have had the signal
+    if not is_complete:  # the signal may have reached any process
         shutdown.signum = trainer.processes.largest(shutdown.signum or 0) or None
     shutdown.raise_if_requested()
     return is_complete
@@ -355,7 +405,7 @@ def details(line: Mapping[str, Any], losses: Sequence[float]) -> str:
 
 
 def evaluation_line(line: Mapping[str, Any]) -> str:
-    """`step 100: loss 1.2; evaluation: loss 1.3, accuracy 0.7`, of many measures the first ones."""
+    """`step 100: loss 1.2; evaluation: loss 1.3, accuracy 0.7`, with the first measures."""
     names = [name for name in line if name.startswith("eval_")]
     measures = ", ".join(
         f"{name.removeprefix('eval_').replace('_', ' ')} {line[name]:.4g}"

@@ -1,4 +1,4 @@
-"""`run.json` of a training run: its settings, by which it is resumed, and its folder."""
+"""`run.json` of a training run: the settings that a resumed run must have, and its folder."""
 
 from __future__ import annotations
 
@@ -29,17 +29,40 @@ from pgcli.training.status import RUN
 from pgcli.training.trainer import CURVES, LAST, STATE
 
 MERGED = "merged"  # the folder of --merge
+#: The options that determine the weights, beside the recipe's.
+FIXED = (
+    *("model", "init", "loss", "probe", "epochs", "steps", "warmup", "max_grad_norm", "seed"),
+    *("eval_fraction", "eval_every", "patience", "dtype", "max_pixels", "fast_decode"),
+)
+FIXED_OF_ANSWERS = ("method", "dropout", "quantize")
+
+
+def run_settings(options: TrainOptions) -> dict[str, Any]:
+    """The option values that determine the weights, as in JSON."""
+    values = {name: getattr(options, name) for name in FIXED}
+    for name in ("loss", "epochs", "eval_every"):
+        values[name] = "default" if values[name] is None else values[name]
+    recipe = options.recipe._asdict()
+    del recipe["betas"]
+    values |= {"task": options.task_name, "column": options.column, **recipe}
+    if options.task is None:
+        values |= {name: getattr(options, name) for name in FIXED_OF_ANSWERS}
+        values["freeze"] = [*options.freeze]
+    if options.task is None and options.method == "lora":
+        lora = options.lora
+        values |= {"rank": lora.rank, "alpha": lora.lora_alpha, "targets": lora.targets}
+    return values
 
 
 def run_record(
     options: TrainOptions, read: Sequence[TrainingRows], checkpoint: Checkpoint | None
 ) -> dict[str, Any]:
-    """What `run.json` says; a run is resumed by one of the same `settings`.
+    """The content of `run.json`; a run with the same `settings` resumes it.
 
-    `read` are the rows of the sources, and those of `--eval`.
+    `read` has the rows of the sources, and with `--eval` the rows to evaluate on.
     """
     rows, held_out = read[0], read[1] if len(read) > 1 else None
-    fixed = options.fixed | {
+    settings = run_settings(options) | {
         "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
         "adapter": options.adapter and digests([Path(options.adapter, ADAPTER_WEIGHTS)]),
         "rows": rows.digest,
@@ -53,42 +76,41 @@ def run_record(
         "counts": {
             "rows": len(rows),
             "eval_rows": None if held_out is None else len(held_out),
-            **rows.left_out,
+            **rows.skipped,
         },
-        "settings": fixed,
+        "settings": settings,
     }
 
 
 def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
-    """Whether the folder has a run to resume. Raises OutputExists if it has other settings."""
+    """Whether the folder has a run to resume. Raises OutputExists for a run with other settings."""
     folder = options.folder
     earlier = read_json(folder / RUN)
     if earlier is None or options.overwrite:
         return False
     if changes := differences(earlier.get("settings", {}), record["settings"]):
-        hint = "the command that made it resumes it; another <-o> leaves it alone; "
-        hint += "<--overwrite> begins again"
+        hint = "run the command that made it to resume it, or choose another <-o>"
         if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
             option = "adapter" if (folder / ADAPTER_CONFIG).exists() else "model"
-            hint = f"to train it further: <--{option} {folder}> and another <-o>; "
-            hint += "<--overwrite> begins again"
+            hint = f"to train it further: <--{option} {folder}> and another <-o>"
         raise OutputExists(
-            f"{folder} belongs to a run with other settings: {'; '.join(changes)}", hint=hint
+            f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
+            hint=f"{hint}; <--overwrite> starts over",
         )
     return True
 
 
 def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:
-    """Create the folder of a new run, without what an earlier one left there."""
+    """Create the folder of a new run, and remove the files of an earlier run."""
     folder = options.folder
     with wrap_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        remove_run(folder, state)  # its state is left where a user has deleted the folder
+        remove_run(folder, state)  # the state stays if a user deletes the folder
     write_json(folder / RUN, dict(record))
 
 
 def remove_run(folder: Path, state: Path) -> None:
-    """Remove the files of an earlier run, and nothing else. Raises OSError."""
+    """Remove the files of an earlier run only. Raises OSError."""
     weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, ADAPTER_WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
@@ -98,5 +120,5 @@ def remove_run(folder: Path, state: Path) -> None:
     ):
         file.unlink(missing_ok=True)
     for inner in (LAST, MERGED):
-        with suppress(OSError):  # it is not there, or has files of others
+        with suppress(OSError):  # it does not exist, or has other files
             (folder / inner).rmdir()

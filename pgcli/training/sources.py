@@ -126,7 +126,7 @@ class RowReader:
         drawn: dict[int, DrawnRow] = {}  # by their places in the rows
         for item in track(items):
             if is_error_row(item):
-                rows.left_out["with_error"] += 1
+                rows.skipped["with_error"] += 1
                 continue
             target = self._attempt(item, partial(target_of, item), rows, errors)
             if isinstance(target, DrawnRow):
@@ -161,7 +161,7 @@ class RowReader:
                 if foreign := foreign_manifest(name, head):
                     return foreign
         names = ", ".join(sources)
-        if rows.faults and not rows.left_out["without_target"]:
+        if rows.faults and not rows.skipped["without_target"]:
             return NoInputError(
                 f"no row of {names} can be used, such as {rows.faults[0]}",
                 hint="correct the rows or their images",
@@ -191,7 +191,7 @@ class RowReader:
         if fault is not None:
             rows.faults.append(f"{item.id}: {fault.message}")
         elif target is None:
-            rows.left_out["without_target"] += 1
+            rows.skipped["without_target"] += 1
         return target
 
     def _open(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
@@ -107,6 +108,24 @@ class MicroBatches:
 def no_memory(purpose: str, rows: int) -> str:
     """The message that so many rows do not fit."""
     return f"the device has no memory left to {purpose} {rows} row{'s' * (rows != 1)} at once"
+
+
+def sum_over_chunks(
+    loss_of_rows: Callable[[int, int], Tensor], rows: int, chunk_rows: int | None
+) -> Tensor:
+    """The sum of the losses of consecutive chunks of rows.
+
+    The backward pass recomputes the logits of a chunk, so that memory holds those of one chunk.
+    """
+    if chunk_rows is None or chunk_rows >= rows:
+        return loss_of_rows(0, rows)
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, not {chunk_rows}")
+    losses = [
+        checkpoint(loss_of_rows, start, min(start + chunk_rows, rows), use_reentrant=False)
+        for start in range(0, rows, chunk_rows)
+    ]
+    return torch.stack(losses).sum()
 
 
 class TrainingTask(ABC):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-import pgcli.training.setup  # noqa: F401 - imported once, before the forks
+import pgcli.training.run  # noqa: F401 - imported once, before the forks
 from pgcli.cli.main import main
 from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint

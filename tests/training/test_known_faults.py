@@ -83,7 +83,7 @@ def answer_losses(images: str = ".", **options: Any) -> list[float]:
     tokenizer = read_tokenizer(Path("tiny"), read_config(Path("tiny")))
     losses = []
     for number, (prompt, answer) in enumerate(PAIRS):
-        (found,) = engine.ask(f"{images}/{number}.png", prompt, choices=[answer, "purple"])
+        (found,) = engine.ask(f"{images}/{number}.png", prompt, choice=[answer, "purple"])
         logprobs = {one.text: one.logprob for one in found.choices or ()}
         losses.append(-logprobs[answer] / (len(tokenizer.encode_answer(answer)) + 1))
     return losses

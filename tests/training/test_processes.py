@@ -78,7 +78,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
     )
     for outcome, name in zip(same, COMMANDS, strict=True):
         assert outcome.codes == [3, 3], outcome
-        assert "1 row could not be used" in outcome.messages[0]
+        assert "skipped 1 unusable row" in outcome.messages[0]
         assert_same_run(Path(f"both-{name}"), Path(f"alone-{name}"))
     assert continued.codes == [3, 3], continued
     assert len(metrics(Path("stopped"))) == 1, stopped

@@ -22,10 +22,10 @@ from pgcli.inputs import ReadOptions
 from pgcli.labelled_rows import ExampleColumns
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
-from pgcli.training import same_images
+from pgcli.training import image_checks
 from pgcli.training.answers.task import tokenized
+from pgcli.training.image_checks import check_apart, split_by_image
 from pgcli.training.rows import RowStore, TargetText, TrainingRow, TrainingRows
-from pgcli.training.same_images import check_apart, split_by_image
 from pgcli.training.sources import RowReader
 from tests.support.awkward import tar_of
 from tests.support.turned_images import (
@@ -99,7 +99,7 @@ def test_rows_of_big_vision_and_maestro_are_read(store):
     )
     found = answers(store, rows)
     assert said(found) == [("a.png", "caption en", "a red wall"), ("b.png", "how many?", "3")]
-    assert found.left_out == {"without_target": 1}
+    assert found.skipped == {"without_target": 1}
     again = answers(store, rows)
     assert again.digest == found.digest
     assert (
@@ -113,7 +113,7 @@ def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store):
     assert said(found) == [("a.png", "detect cat", ""), ("a.png", "detect cat", "?")]
     found = answers(store, write_csv("rows.csv", empty, empty | {"suffix": "?"}))
     assert said(found) == [("a.png", "detect cat", "?")]
-    assert found.left_out == {"without_target": 1}
+    assert found.skipped == {"without_target": 1}
 
 
 def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store):
@@ -167,7 +167,7 @@ def test_result_file_trains_as_it_is(store, kind):
         ("photos/a.png", "detect sun", STAR_TEXT),
         ("b.png", "detect moon", ""),  # nothing was found, which is an answer
     ]
-    assert found.left_out == {"with_error": 1}
+    assert found.skipped == {"with_error": 1}
     assert found[0].item.path == "photos/a.png"
 
 
@@ -195,9 +195,9 @@ def test_archives_and_folders_with_texts_are_read(store):
     found = answers(store, "shard.tar")
     assert said(found) == [("shard.tar/1.png", "ocr", "B")]
     assert item_bytes(store.item(found[0]), ImageLimits()) == members["1.png"]
-    assert found.left_out == {"without_target": 1}
+    assert found.skipped == {"without_target": 1}
     Path("b.caption").unlink()
-    assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
+    assert answers(store, ".", prompt="caption en").skipped == {"without_target": 1}
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
@@ -405,10 +405,10 @@ def test_no_image_is_on_both_sides_of_the_split(store):
 def test_copies_of_trained_images_are_refused_by_name(store):
     Path("copy.png").write_bytes(Path("a.png").read_bytes())
     check_apart(files(store, "a.png", "copy.png"), files(store, "b.png", "gone.png"))
-    with pytest.raises(UsageError, match=r"1 image is both .* copy.png \(a.png in") as problem:
+    with pytest.raises(UsageError, match=r"1 image in both .* copy.png \(a.png in") as problem:
         check_apart(files(store, "b.png", "a.png"), files(store, "copy.png"))
     assert "--eval-fraction" in problem.value.hint
-    with pytest.raises(UsageError, match=r"2 images are both .* a.png; b.png"):
+    with pytest.raises(UsageError, match=r"2 images in both .* a.png; b.png"):
         check_apart(files(store, "a.png", "b.png"), files(store, "a.png", "b.png"))
 
 
@@ -419,7 +419,7 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store):
         members |= {f"{number}.png": pixels[name], f"{number}.txt": b"a wall"}
     Path("shard.tar").write_bytes(tar_of(members.items()))
     rows = answers(store, "shard.tar", prompt="caption en")
-    distinct = same_images.distinct_keys(rows)
+    distinct = image_checks.distinct_keys(rows)
     first, second, third = (distinct[row.image_key] for row in rows)
     assert first == third != second
     with pytest.raises(UsageError, match=r"shard.tar/0.png \(a.png in"):
@@ -428,14 +428,14 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store):
 
 def test_files_are_read_where_sizes_are_equal(store, monkeypatch):
     read: list[tuple[str, int | None]] = []
-    original = same_images.image_digest
+    original = image_checks.image_digest
 
     def digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
         read.append((row.item.id, read_bytes))
         return original(row, store, read_bytes)
 
-    monkeypatch.setattr(same_images, "image_digest", digest)
-    end = b"\0" * same_images.END_BYTES
+    monkeypatch.setattr(image_checks, "image_digest", digest)
+    end = b"\0" * image_checks.END_BYTES
     for name, data in {"1": b"1" + end, "2": b"2" + end, "3": end + b"3", "4": b"4"}.items():
         Path(name).write_bytes(data)
     check_apart(files(store, "1", "4"), files(store, "2", "3"))

@@ -175,9 +175,9 @@ def test_dry_run_prints_the_plan(run, capsys):
     assert run(f"questions.jsonl {LORA} --dry-run -o out") == 0
     err = capsys.readouterr().err
     assert "task: answer, --method lora" in err
-    assert "steps: 4, 2 in an epoch" in err
-    assert "computed at once: " in err
-    assert "activations: held" in err
+    assert "steps: 4, 2 per epoch" in err
+    assert "micro-batch: 6 rows, halved if memory runs out" in err
+    assert "activations: kept in memory" in err
     assert not Path("out").exists()
 
 
@@ -196,7 +196,7 @@ def test_run_goes_on_from_an_adapter(run, capsys):
     assert metrics("next")[0]["loss"] < metrics("first")[0]["loss"]
     capsys.readouterr()
     assert run(f"questions.jsonl {LORA} --adapter first --rank 8 -o more") == 2
-    assert "--adapter has a rank" in capsys.readouterr().err
+    assert "--adapter already has a rank" in capsys.readouterr().err
     assert run(f"questions.jsonl {LORA} --adapter base -o more") == 2
     assert "base has no adapter_config.json" in capsys.readouterr().err
     assert run(f"questions.jsonl {first} --epochs 3 -o first".replace("--steps 4 ", "")) == 13

@@ -20,9 +20,10 @@ from pgcli.images import ImageDecoder
 from pgcli.pipeline.state.record import differences
 from pgcli.records import DecodedImage, Item
 from pgcli.towers.loader import open_towers
+from pgcli.training.image_checks import SIDE
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
-from pgcli.training.readable_images import SIDE
+from pgcli.training.run_record import run_settings
 from tests.support.misbehaving import Server
 from tests.support.towers import load_from
 from tests.support.training_data import metrics, stop_after, write_folders, write_pairs
@@ -148,9 +149,11 @@ def test_images_that_there_is_room_for_are_decoded_once(run, monkeypatch):
 
 
 def test_changes_of_settings_name_the_defaults():
-    unset, given = (TrainOptions(output="x", rank=rank, epochs=rank).fixed for rank in (None, 4))
+    unset, given = (
+        run_settings(TrainOptions(output="x", rank=rank, epochs=rank)) for rank in (None, 4)
+    )
     assert differences(unset, given) == ["epochs: default -> 4", "rank: 8 -> 4"]
-    assert TrainOptions(output="x", learning_rate=1e-4).fixed == unset
+    assert run_settings(TrainOptions(output="x", learning_rate=1e-4)) == unset
 
 
 def test_folder_of_others_is_left_alone(run):
@@ -165,7 +168,7 @@ def test_unreadable_image_costs_its_row(run, capsys):
     Path("walls", "red", "00.png").write_bytes(b"not an image")
     options = CLASSIFY.replace("--batch-size 6", "--batch-size 12")
     assert run(f"walls {options} -o out") == 3
-    assert "1 row could not be used: red/00.png" in capsys.readouterr().err
+    assert "skipped 1 unusable row: red/00.png" in capsys.readouterr().err
     assert {line["rows"] for line in metrics("out")} == {11}
     assert {line["lost"] for line in metrics("out")} == {1}
     assert run(f"walls {options} -o out") == 3  # it is complete, and its rows are still lost
@@ -189,7 +192,7 @@ def test_rows_whose_images_have_equal_ids_are_all_counted(run, capsys):
     options = CLASSIFY.replace("--steps 4 --batch-size 6", "--steps 1 --batch-size 24")
     assert run(f"walls more {options} --max-errors 1 -o out") == 15
     assert run(f"walls more {options} --overwrite -o out") == 3
-    assert "2 rows could not be used: red/00.png" in capsys.readouterr().err
+    assert "skipped 2 unusable rows: red/00.png" in capsys.readouterr().err
 
 
 def test_row_to_evaluate_on_that_may_not_be_read_is_in_the_exit_code(run):
@@ -286,8 +289,8 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
     ("words", "message"),
     [
         ("walls -o out", "--model is missing"),
-        ("walls --task classify -o out", "begins with a checkpoint or with random weights"),
-        ("walls --task classify --init tiny --model demo-towers -o out", "one of --model"),
+        ("walls --task classify -o out", "starts from a checkpoint or from random weights"),
+        ("walls --task classify --init tiny --model demo-towers -o out", "either --model"),
         ("walls --task classify --init tiny", "--output runs/model"),
         ("walls --task classify --init tiny -o -", "-o runs/model"),
         ("walls --task classify --init tiny --loss sigmoid -o out", "--loss goes with"),
@@ -296,7 +299,10 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
             "walls --task classify --init tiny --prompt x -o out",
             "--prompt goes with training PaliGemma, without --task",
         ),
-        ("walls --task classify --init tiny --epochs 1 --steps 1 -o out", "how long to train"),
+        (
+            "walls --task classify --init tiny --epochs 1 --steps 1 -o out",
+            "set the length of the training",
+        ),
         ("walls --task classify --init tiny --patience 2 -o out", "needs rows to evaluate on"),
         ("walls --task contrastive --init tiny -o out", "no columns"),
         ("pairs.jsonl --task contrastive --text-column words --init tiny -o out", "words"),
@@ -307,7 +313,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
         ("pairs.jsonl --model demo --text-column foo -o out", "goes with --task contrastive"),
         ("pairs.jsonl --model demo --label-column foo -o out", "goes with --task classify"),
         ("pairs.jsonl --task contrastive --init tiny --label-column foo -o out", "goes with"),
-        ("walls --task classify --init tiny -o s3://bucket/x", "to a folder of this machine"),
+        ("walls --task classify --init tiny -o s3://bucket/x", "train writes to a local folder"),
         ("walls --task classify --init tiny --learning-rate 0 -o out", "not a number above 0\n"),
         ("walls --task lora --model demo -o out", "contrastive"),
         (f"pairs.jsonl --task contrastive --model {DEMO} -o out", f"{DEMO} has no text tower"),
@@ -318,7 +324,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
                 ("--method full --rank 4", "--rank goes with --method lora"),
                 ("--method full --quantize int8", "--quantize goes with --method lora"),
                 ("--freeze vision", "--freeze goes with --method full"),
-                ("--method full --freeze vision,projector,decoder", "none is left to train"),
+                ("--method full --freeze vision,projector,decoder", "there is nothing to train"),
                 ("--targets vision", "--targets 'vision' is unknown"),
                 ("--init tiny", "--init goes with --task contrastive and --task classify"),
             )
@@ -326,7 +332,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
         ("pairs.jsonl --prompt x --answer-column text --model demo-towers -o out", "not answer"),
     ],
 )
-def test_what_does_not_go_together_is_refused(run, capsys, words, message):
+def test_conflicting_options_are_refused(run, capsys, words, message):
     assert run(words) == 2
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
@@ -344,7 +350,7 @@ def test_plan_is_printed_and_nothing_written(run, capsys):
     assert run("walls --task classify --init tiny --eval-fraction 0.25 --dry-run -o out") == 0
     err = capsys.readouterr().err
     assert "rows: 9 to train on, 3 to evaluate on" in err
-    assert "steps: 10, 1 in an epoch" in err
+    assert "steps: 10, 1 per epoch" in err
     assert not Path("out").exists()
 
 
@@ -359,7 +365,7 @@ def test_every_row_that_cannot_be_used_is_named(run, capsys):
     words = f"pairs.jsonl {CLASSIFY.replace('--steps 4', '--steps 1')} -o out"
     assert run(f"{words} --dry-run") == 0
     plan = capsys.readouterr().err
-    assert "1 image cannot be read: images/gone.png: " in plan
+    assert "1 unreadable image: images/gone.png: " in plan
     assert "rows: 12 to train on, 0 to evaluate on; 1 have unreadable images" in plan
     assert "5 rows that cannot be used left out" in plan
     assert all(f"{name}: The path leads outside" in plan for name in names)

@@ -59,7 +59,7 @@ def test_run_without_a_readable_image_is_refused(run, capsys, kind):
     for words in (FIXED, f"{FIXED} --dry-run"):
         assert run(f"{manifest} {words}") == 4
         err = capsys.readouterr().err
-        assert "no image of the rows to train on can be read, such as 0.png: " in err
+        assert "none of the images of the rows to train on can be read (first: 0.png: " in err
         assert "has what was trained" not in err
     assert not Path("out").exists()
     assert not Path("out.pgcli").exists()
@@ -84,14 +84,14 @@ def test_rows_that_cannot_be_used_have_their_reason_and_no_other_hint(run, capsy
 @pytest.mark.parametrize("task", ["classify", "contrastive"])
 def test_run_of_other_tasks_without_a_readable_image_is_refused(run, capsys, task):
     assert run(f"{damaged('text')} --task {task} {NEW}") == 4
-    assert "no image of the rows to train on can be read" in capsys.readouterr().err
+    assert "none of the images of the rows to train on can be read" in capsys.readouterr().err
     assert not Path("out").exists()
 
 
 def test_evaluation_without_a_readable_image_is_refused(run, capsys):
     train = write("train.jsonl", *rows("good.png"))
     assert run(f"{train} --eval {damaged('text')} --eval-every 1 {FIXED}") == 4
-    assert "no image of the rows to evaluate on can be read" in capsys.readouterr().err
+    assert "none of the images of the rows to evaluate on can be read" in capsys.readouterr().err
     write("rows.jsonl")
     assert run(f"{train} --eval rows.jsonl {FIXED}") == 4
     assert not Path("out").exists()
@@ -111,7 +111,7 @@ def test_rows_without_prompts_or_answers_are_no_rows(run, capsys):
 
 def test_empty_answers_alone_are_reported(run, capsys):
     assert run(f"{write('rows.jsonl', *rows('good.png', suffix=''))} {FIXED} --dry-run") == 0
-    assert "all answers are empty: the model learns to say nothing" in capsys.readouterr().err
+    assert "all answers are empty: the model learns to answer nothing" in capsys.readouterr().err
 
 
 def test_plan_counts_usable_rows(run, capsys):
@@ -120,8 +120,8 @@ def test_plan_counts_usable_rows(run, capsys):
     names = ("good.png", "other.png", "bad.png", "bad.png", "gone.png")
     assert run(f"{write('rows.jsonl', *rows(*names))} {FIXED} --dry-run") == 0
     err = capsys.readouterr().err
-    assert "2 images cannot be read: bad.png: " in err
-    assert "rows: 2 to train on, 0 to evaluate on; 3 have unreadable images" in err
+    assert "2 unreadable images: bad.png: " in err
+    assert "rows: 2 to train on, 0 to evaluate on; 3 with unreadable images" in err
 
 
 def test_run_whose_updates_have_no_image_says_that_nothing_was_trained(run, capsys):
@@ -131,7 +131,7 @@ def test_run_whose_updates_have_no_image_says_that_nothing_was_trained(run, caps
     words = FIXED.replace("--steps 2 --batch-size 2", "--steps 1 --batch-size 1")
     assert run(f"rows.jsonl {words}") == 4
     err = capsys.readouterr().err
-    assert "nothing was trained: no image of its updates could be read" in err
+    assert "nothing was trained: all images of its updates were unreadable" in err
     assert "has what was trained" not in err
 
 

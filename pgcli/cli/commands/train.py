@@ -10,7 +10,7 @@ import typer
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions
-from pgcli.wording import listed
+from pgcli.wording import count, listed
 
 
 @command(
@@ -34,7 +34,7 @@ def train(
 
 
 def run_training(options: TrainOptions) -> int:
-    """Train, and show how it goes; return 3 if rows could not be used, else 0."""
+    """Train and show the progress; return the exit code, 3 if rows were unusable."""
     screen = Screen(quiet=options.quiet)
     with screen.status("loading PyTorch"):
         from pgcli.cli.run_command import RunOnScreen
@@ -63,15 +63,14 @@ def run_training(options: TrainOptions) -> int:
     if summary.unusable:
         rows = [f"{key[0]}: {why}" for key, why in summary.unusable.items()]
         lost = summary.count_unusable
-        screen.info(
-            f"{lost:,} row{'s' * (lost != 1)} could not be used: {listed(rows, separator=';')}"
-        )
-    screen.info(f"{options.folder} has what was trained", hint=use_of(options))
+        screen.info(f"skipped {count(lost, 'unusable row')}: {listed(rows, separator=';')}")
+    kind = "adapter" if options.task is None and options.method == "lora" else "model"
+    screen.info(f"the trained {kind} is in {options.folder}", hint=use_of(options, summary.prompt))
     return summary.exit_code
 
 
-def use_of(options: TrainOptions) -> str:
-    """A command that loads what was trained."""
+def use_of(options: TrainOptions, prompt: str) -> str:
+    """A command that uses the trained model, with one of its prompts."""
     name = shlex.quote(str(options.folder))
     if options.task == "classify":
         return f"pgcli classify photos --model {name}"
@@ -79,4 +78,4 @@ def use_of(options: TrainOptions) -> str:
         return f'pgcli score photos --model {name} --text "a red star"'
     if options.method == "lora":
         name = f"{shlex.quote(options.model or '')} --adapter {name}"
-    return f'pgcli ask photos --model {name} --prompt "..."'
+    return f"pgcli ask photos --model {name} --prompt {shlex.quote(prompt)}"

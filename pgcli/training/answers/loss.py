@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.chunks import sum_over_chunks
+from pgcli.training.task import sum_over_chunks
 
 IGNORE_INDEX = -100  # labels without a loss, as in torch's cross_entropy
 CHUNK_BYTES = 2**28  # of float32 logits: 260 tokens of PaliGemma's vocabulary

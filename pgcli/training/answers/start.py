@@ -82,7 +82,7 @@ class AnswerPlan:
         return MicroBatches(rows, is_fixed=fixed is not None)
 
     @property
-    def computes_twice(self) -> bool:
+    def recomputes(self) -> bool:
         """Whether activations are computed again in the backward pass from the first update on."""
         checkpointing = self.inputs.options.gradient_checkpointing
         if checkpointing != "auto":
@@ -157,7 +157,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
             fingerprint=fingerprint_of(folder),
         )
     micro_batches = plan.micro_batches()
-    if plan.computes_twice:
+    if plan.recomputes:
         compute_twice(model)
     elif options.gradient_checkpointing == "auto":
         micro_batches.save_memory = partial(compute_twice, model)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.training.chunks import sum_over_chunks
+from pgcli.training.task import sum_over_chunks
 
 #: The scale and bias at which SigLIP's training starts, before `exp` of the scale.
 SIGLIP_SCALE, SIGLIP_BIAS = 10.0, -10.0

@@ -1,4 +1,4 @@
-"""Which rows have the same image, by its bytes; no image is trained on and evaluated on."""
+"""Checks the images of rows before a run: whether they are readable, and which are identical."""
 
 from __future__ import annotations
 
@@ -6,21 +6,86 @@ import hashlib
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
-from pgcli.errors import UsageError
+from pgcli.errors import NoInputError, UsageError
+from pgcli.images import ImageDecoder
+from pgcli.images.image_spec import ImageSpec
+from pgcli.images.pool import decode_ahead
+from pgcli.records import Fault
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
-from pgcli.training.rows import RowStore, TrainingRow, TrainingRows, seed_of
-from pgcli.wording import listed
+from pgcli.training.options import TrainOptions
+from pgcli.training.rows import RowErrors, RowStore, TrainingRow, TrainingRows, seed_of
+from pgcli.wording import count, listed
 
-#: What is read first of images of equal size: compressed images differ in their last bytes.
+SIDE = 8  # of the decoded copies that a check makes, in pixels
+#: Compared first for images of equal size: compressed images differ in their last bytes.
 END_BYTES = 4096
 CHUNK_BYTES = 2**20
 
+#: Shows the progress of an iteration.
 Track = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+def is_remote(row: TrainingRow) -> bool:
+    """Whether the row's image is at a URL."""
+    return row.bytes_at is None and bool(url_scheme(row.item.path or ""))
+
+
+def check_readable(rows: TrainingRows, name: str, options: TrainOptions) -> None:
+    """Raise NoInputError, with the first image, if all images of the rows are unreadable.
+
+    Reads images until one succeeds, local ones first. Raises TooManyErrors for URLs.
+    """
+    first: tuple[str, Fault] | None = None
+    errors = RowErrors(options.error_budget)
+    ordered = sorted(rows.images(), key=is_remote)
+    with closing(image_faults(rows.select(ordered), options)) as images:
+        for row, fault in images:
+            if fault is None:
+                return
+            first = first or (row.item.id, fault)
+            if is_remote(row):
+                errors.add(row.image_id, row.item, fault)
+    if first is not None:
+        raise NoInputError(
+            f"none of the images of {name} can be read (first: {first[0]}: {first[1].message})",
+            hint="correct the images or their paths",
+        )
+
+
+def unreadable_images(
+    rows: TrainingRows, options: TrainOptions, *, track: Track = iter
+) -> dict[str, str]:
+    """The unreadable local images: `ID: reason` by `image_key`."""
+    local = rows.select(row for row in rows.images() if not is_remote(row))
+    with closing(image_faults(local, options)) as images:
+        return {
+            row.image_key: f"{row.item.id}: {fault.message}"
+            for row, fault in track(images)
+            if fault is not None
+        }
+
+
+def image_faults(
+    rows: TrainingRows, options: TrainOptions
+) -> Generator[tuple[TrainingRow, Fault | None]]:
+    """The rows, each with the fault of its image or None; decodes all pixels."""
+    decoder = ImageDecoder(ImageSpec(SIDE, fast_decode=options.fast_decode), options.image_limits)
+    decoded = decode_ahead(
+        map(rows.store.item, rows),
+        decoder,
+        workers=options.workers,
+        total=len(rows),
+        reader=options.make_reader(),
+    )
+    with closing(decoded):
+        for row, image in zip(rows, filter(None, decoded), strict=True):
+            yield row, image.fault
 
 
 def distinct_keys(
@@ -29,10 +94,10 @@ def distinct_keys(
     *,
     track: Track = iter,
 ) -> dict[str, str]:
-    """The `image_key` of each image, or of the first one with the same bytes.
+    """For each `image_key`, the key of the first image with the same bytes.
 
-    Of images of equal size the last 4,096 bytes are compared, and where these are equal, all of
-    them; only images for which `is_compared` holds. Those at addresses are compared by these.
+    Compares sizes, then the last 4,096 bytes, then all bytes, within groups of keys for which
+    `is_compared` holds. Images at URLs are compared by URL.
     """
     images = {row.image_key: row for row in rows}
     groups = [[*images]]
@@ -50,7 +115,7 @@ def distinct_keys(
 
 
 def bytes_of_image(row: TrainingRow, store: RowStore | None = None) -> int | None:
-    """The size of the row's image in bytes; None at an address and of what cannot be read."""
+    """The size of the row's image in bytes; None for a URL or an unreadable file."""
     if row.bytes_at is not None:
         return row.bytes_at[1]
     path = row.item.path
@@ -65,7 +130,7 @@ def bytes_of_image(row: TrainingRow, store: RowStore | None = None) -> int | Non
 
 
 def image_digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
-    """A digest of the last bytes of the row's image, or of all; None if it cannot be read."""
+    """A digest of the row's image, or of its last `read_bytes`; None if it is unreadable."""
     if row.bytes_at is not None:
         data = store.read(*row.bytes_at)
         return hashlib.sha256(data[-read_bytes:] if read_bytes else data).digest()
@@ -86,10 +151,10 @@ def image_digest(row: TrainingRow, store: RowStore, read_bytes: int | None = Non
 def split_by_image(
     rows: TrainingRows, fraction: float, seed: int, *, track: Track = iter
 ) -> tuple[TrainingRows, TrainingRows]:
-    """The rows to train on and those to evaluate on: a fraction of the images, at least one.
+    """The rows to train on, and the rows of a fraction of the images, at least one, to evaluate on.
 
-    Rows of the same image bytes are on the same side. Which images are held out follows from the
-    seed and their names. Raises UsageError if no image is remaining to train on.
+    Rows with the same image bytes are on the same side. The seed and the names of the images
+    determine which images are held out. Raises UsageError if no image remains to train on.
     """
     distinct, place = distinct_keys(rows, track=track), dict[str, int]()
     for key, first in distinct.items():
@@ -110,7 +175,7 @@ def split_by_image(
 
 
 def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track = iter) -> None:
-    """Raise UsageError for images that are trained on and evaluated on, by their bytes."""
+    """Raise UsageError if the same image bytes are on both sides."""
     sides = [{row.image_key for row in rows} for rows in (train, evaluation)]
     both = train.select([*train, *evaluation])
     distinct = distinct_keys(
@@ -130,8 +195,7 @@ def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track =
         for held_out, id_ in pairs
     ]
     raise UsageError(
-        f"{len(pairs):,} image{'s are' if len(pairs) != 1 else ' is'} both in <--eval=> and in the "
-        f"sources, by the bytes: {listed(names, separator=';')}",
-        hint="remove them from one of the two; or <--eval-fraction 0.05> splits the sources by "
-        "image",
+        f"{count(len(pairs), 'image')} in both <--eval=> and the sources (same bytes): "
+        f"{listed(names, separator=';')}",
+        hint="remove them from one side, or let <--eval-fraction 0.05> split the sources by image",
     )
