@@ -37,7 +37,7 @@ FIXED = (
 FIXED_OF_ANSWERS = ("method", "dropout", "quantize")
 
 
-def run_settings(options: TrainOptions) -> dict[str, Any]:
+def fixed_settings(options: TrainOptions) -> dict[str, Any]:
     """The option values that determine the weights, as in JSON."""
     values = {name: getattr(options, name) for name in FIXED}
     for name in ("loss", "epochs", "eval_every"):
@@ -62,7 +62,7 @@ def run_record(
     `read` has the rows of the sources, and with `--eval` the rows to evaluate on.
     """
     rows, held_out = read[0], read[1] if len(read) > 1 else None
-    settings = run_settings(options) | {
+    settings = fixed_settings(options) | {
         "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
         "adapter": options.adapter and digests([Path(options.adapter, ADAPTER_WEIGHTS)]),
         "rows": rows.digest,

@@ -23,7 +23,7 @@ from pgcli.towers.loader import open_towers
 from pgcli.training.image_checks import SIDE
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
-from pgcli.training.run_record import run_settings
+from pgcli.training.run_record import fixed_settings
 from tests.support.misbehaving import Server
 from tests.support.towers import load_from
 from tests.support.training_data import metrics, stop_after, write_folders, write_pairs
@@ -150,10 +150,10 @@ def test_images_that_there_is_room_for_are_decoded_once(run, monkeypatch):
 
 def test_changes_of_settings_name_the_defaults():
     unset, given = (
-        run_settings(TrainOptions(output="x", rank=rank, epochs=rank)) for rank in (None, 4)
+        fixed_settings(TrainOptions(output="x", rank=rank, epochs=rank)) for rank in (None, 4)
     )
     assert differences(unset, given) == ["epochs: default -> 4", "rank: 8 -> 4"]
-    assert run_settings(TrainOptions(output="x", learning_rate=1e-4)) == unset
+    assert fixed_settings(TrainOptions(output="x", learning_rate=1e-4)) == unset
 
 
 def test_folder_of_others_is_left_alone(run):
@@ -366,8 +366,8 @@ def test_every_row_that_cannot_be_used_is_named(run, capsys):
     assert run(f"{words} --dry-run") == 0
     plan = capsys.readouterr().err
     assert "1 unreadable image: images/gone.png: " in plan
-    assert "rows: 12 to train on, 0 to evaluate on; 1 have unreadable images" in plan
-    assert "5 rows that cannot be used left out" in plan
+    assert "rows: 12 to train on, 0 to evaluate on; 1 with unreadable images" in plan
+    assert "skipped 5 unusable rows" in plan
     assert all(f"{name}: The path leads outside" in plan for name in names)
     assert "1 row without 'label' left out" in plan
     assert run(words) == 3
