@@ -369,7 +369,7 @@ def test_every_row_that_cannot_be_used_is_named(run, capsys):
     assert "rows: 12 to train on, 0 to evaluate on; 1 with unreadable images" in plan
     assert "skipped 5 unusable rows" in plan
     assert all(f"{name}: The path leads outside" in plan for name in names)
-    assert "1 row without 'label' left out" in plan
+    assert "skipped 1 row without 'label'" in plan
     assert run(words) == 3
     unreadable = json.loads(Path("out", "run.json").read_text())["result"]["unreadable"]
     assert [name for name in unreadable if name != "images/gone.png"] == names
