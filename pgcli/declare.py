@@ -100,14 +100,6 @@ class Option:
             raise ValueError(f"{value!r} is neither a text nor a list of texts")
         return tuple(map(self._read_single, values))
 
-    def words(self, value: Any) -> list[str]:
-        """What gives the option this value, of Python, on a command line."""
-        if self.kind is bool:
-            return [self.flag] if self.read(value) else []
-        is_list = isinstance(value, Iterable) and not isinstance(value, str)
-        texts = [str(text) for text in (value if is_list else [value])]
-        return [f"{self.flag}={text}" for text in (texts if self.repeat else [",".join(texts)])]
-
     def _split(self, text: str | bytes) -> list[str]:
         text = os.fsdecode(text)
         if not self.commas:

@@ -25,7 +25,7 @@ from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError, called_from_python
 from pgcli.output import TEXT, output_endings, output_format
 from pgcli.pipeline.progress.shutdown import Interrupted
-from pgcli.pipeline.request.make import command_words, make_request, records_of
+from pgcli.pipeline.request.make import make_request, records_of
 from pgcli.pipeline.status import read_status
 from pgcli.process_end import end_requests
 from pgcli.records import Task
@@ -108,8 +108,7 @@ def run(
         )
     names, typed = source_names(sources), without_none(options) | {"output": target}
     with read_values(command, records_of(command), typed, progress=progress) as values:
-        words = command_words(command, names, {"quiet": not progress} | typed)
-        run_request(make_request(command, names, values, typed=typed.keys(), arguments=words))
+        run_request(make_request(command, names, values, typed=typed.keys()))
     status = read_status(target)
     return RunReport(target, status.rows, status.errors)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -104,16 +104,6 @@ class BatchLimits:
                 "the device has no memory left for even one row",
                 hint="free some, take <--dtype bfloat16>, a smaller model or another <--device=>",
             )
-
-    def state_dict(self) -> dict[str, int]:
-        """The limit for the next process on the same device; empty if memory has not run out."""
-        return {"rows": self.rows} if self.rows < sys.maxsize else {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start from the `state_dict` of another process, as far as it is one."""
-        rows = state.get("rows")
-        if isinstance(rows, int) and rows > 0:
-            self.rows = rows
 
     def summary(self) -> str:
         """The reduced limit as text; empty if memory has not run out in this process."""

@@ -1,11 +1,11 @@
-"""Answers the rows of a run in this process or in others, and passes them on as they come."""
+"""Answers the rows of a run, in this process or in others."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pgcli.inputs.stamps import Stamp
 from pgcli.output.lines import json_line, parse_row
@@ -17,9 +17,8 @@ from pgcli.pipeline.state.in_order import in_order_of
 from pgcli.pipeline.task import answer_function
 from pgcli.pipeline.workers.engine import EngineTask
 from pgcli.pipeline.workers.engines import EngineProcesses, RowsLost, Workers
-from pgcli.pipeline.workers.messages import EngineInfo, RowsAnswered
 from pgcli.pipeline.workers.row_images import RowImages
-from pgcli.pipeline.workers.work import Work, WorkQueue
+from pgcli.pipeline.workers.work import EngineInfo, RowsAnswered, Work, WorkQueue
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.stores import Store
 
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.results.row_hook import RowHook
 
-CRASHED = Fault("worker_crashed", "The process of the model died of the image, twice.")
-#: Notes which file an image of this index was, before its rows are saved.
+CRASHED = Fault("worker_crashed", "The model's process crashed on this image twice.")
+#: Notes the stamp of the image with this index, before its rows are saved.
 NoteStamp = Callable[[int, "Stamp | None"], None]
 
 
 def ignore_stamp(index: int, stamp: Stamp | None) -> None:
-    """Note nothing of an image: its rows cannot be resumed."""
+    """Note nothing: the rows cannot be resumed."""
 
 
 class Answering:
-    """Answers rows with the model of a run, and saves them; hooks get each row in order.
+    """Answers rows with the model of a run, and saves them; hooks get all rows in order.
 
-    `output` is None for rows that no later run resumes.
+    `output` is None if the rows cannot be resumed.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Answering:
     ):
         self.request, self.progress, self.model = request, progress, model
         self.rows, self.hooks, self.output = rows, hooks, output
-        #: The columns of the lines that are saved.
+        #: The columns of saved lines.
         self.schema = row_schema(request, rows.inventory.kept, exact=False)
         if output is not None:
             self.schema = output.line_schema
@@ -61,7 +60,7 @@ class Answering:
     def pass_to_hooks(
         self, rows: Iterable[tuple[int, Item, Answer]], *, is_saved: bool = False
     ) -> None:
-        """Pass rows to what is made beside them; `is_saved` if an earlier run has saved them."""
+        """Pass rows to the hooks; `is_saved` if an earlier run saved them."""
         for _, item, row in rows:
             for hook in self.hooks:
                 hook.on_row(row, item, is_saved=is_saved)
@@ -78,15 +77,26 @@ class Answering:
     ) -> None:
         """Answer items in this process, in one continuous batch, and save their rows in the sink.
 
-        Of so many `images`, if it is known; None has them decoded in processes in any case. The
-        sink is opened once the model is loaded.
+        If the number of `images` is None, worker processes always decode them. The sink is opened
+        once the model is loaded.
         """
 
         def on_image(first: int, image: DecodedImage) -> None:
             note_stamp(image.item.index, image.stamp)
 
-        with self.decoding(items, images) as decoded:
-            answers = self.load()
+        should_stop = self.progress.should_stop
+        with RowImages(
+            self.request,
+            items,
+            self.model.checkpoint.folder,
+            self.request.model.device,
+            should_stop,
+            total=images,
+            pauses=self.rows.inventory.total is None,
+            keeps_items=bool(self.hooks),
+        ) as decoded:
+            engine = self.model.load(None if self.output is None else self.output.record)
+            answers = answer_function(self.request, engine, should_stop)
             with self.progress.answering(), sink as save:
                 for number, item, row in answers(decoded.take(self.progress.tally, on_image)):
                     save(number, json_line(row, self.schema).encode())
@@ -94,28 +104,10 @@ class Answering:
                     self.pass_to_hooks([(number, item, row)])
                     self.progress.update(row)
 
-    def decoding(self, items: Numbered, images: int | None) -> RowImages:
-        """The images of items, which are decoded from now on."""
-        return RowImages(
-            self.request,
-            items,
-            self.model.checkpoint.folder,
-            self.request.model.device,
-            self.progress.should_stop,
-            total=images,
-            pauses=self.rows.inventory.total is None,
-            keeps_items=bool(self.hooks),
-        )
-
-    def load(self) -> Any:
-        """What answers images with the model, which is loaded into this process."""
-        engine = self.model.load(None if self.output is None else self.output.record)
-        return answer_function(self.request, engine, self.progress.should_stop)
-
     # in other processes
 
     def has_workers(self, ranges: Sequence[range]) -> bool:
-        """Whether engines in other processes answer these rows."""
+        """Whether engine processes or Ray answer these rows."""
         model = self.request.model
         if not ranges or not self.rows.is_addressable:
             return False
@@ -131,10 +123,9 @@ class Answering:
         is_ordered: bool = False,
         note_stamp: NoteStamp = ignore_stamp,
     ) -> None:
-        """Answer rows in other processes, and save them in the sink, one by one as they come.
+        """Answer rows in other processes, and save each in the sink as it arrives.
 
-        With `is_ordered` they are saved in their order. The input is recorded in the folder
-        `state`.
+        With `is_ordered`, rows are saved in input order. The folder `state` has the recorded input.
         """
         with (
             self.progress.answering(loads=self.model.checkpoint.name),
@@ -165,7 +156,7 @@ class Answering:
     def _in_order(
         self, save: SaveLine, ranges: Sequence[range], *, is_ordered: bool
     ) -> Iterator[SaveLine]:
-        """A block in which rows are saved, with `is_ordered` in order; hooks get them in order."""
+        """Yield what saves rows, in input order with `is_ordered`; hooks get them in order."""
         if not (is_ordered or self.hooks):
             yield save
             return
@@ -188,7 +179,7 @@ class Answering:
             yield save_and_pass_on
 
     def _workers(self, ranges: Sequence[range], state: Store) -> Workers:
-        """The engines that answer rows of the input that is recorded in a state folder."""
+        """The engines for ranges of rows of the input recorded in a state folder."""
         request, total = self.request, sum(map(len, ranges))
         if request.model.ray is not None:
             from pgcli.pipeline.workers.ray_engines import RayEngines
@@ -208,14 +199,14 @@ class Answering:
         return EngineProcesses(queue, slots, task, self.progress)
 
     def _note_engine(self, info: EngineInfo) -> None:
-        """Note what is known of the first engine. Raises what `RunModel.note` raises."""
+        """Note the first loaded engine. Raises OutputExists, as `RunModel.note` does."""
         self.model.note(info, None if self.output is None else self.output.record)
         self.progress.begin_rows()
         if self.output is not None:
             self.output.note_model(info)
 
     def _error_rows(self, rows: range) -> Iterator[tuple[int, Answer]]:
-        """The rows of an image that ended too many engines."""
+        """The failed rows of an image that crashed too many engines."""
         label = self.model.info.label if self.model.info else ""
         for first, item in self.rows.numbered(rows):
             image = DecodedImage(item, None, None, None, 0.0, CRASHED)

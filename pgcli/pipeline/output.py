@@ -25,6 +25,7 @@ from pgcli.pipeline.rows import FILE_ROWS, RunRows, range_rows, row_schema, spli
 from pgcli.pipeline.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.pipeline.state.compare import (
     ImageChanges,
+    ImageStamps,
     check_saved_rows,
     compare_images,
     files_changed,
@@ -40,7 +41,6 @@ from pgcli.pipeline.state.forms import (
     saved_rows,
     saved_segments,
 )
-from pgcli.pipeline.state.image_stamps import ImageStamps
 from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, errors_in
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.parts_form import PartsForm
@@ -50,7 +50,7 @@ from pgcli.stores import Store
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.workers.messages import EngineInfo
+    from pgcli.pipeline.workers.work import EngineInfo
 
 #: Saves the row of this number, as its line.
 SaveLine = Callable[[int, bytes], None]
@@ -152,7 +152,6 @@ class RunOutput:
             input_settings(self.request),
             file_rows=self._file_rows(),
             versions=versions(),
-            arguments=self.request.arguments,
         )
 
     def _file_rows(self) -> int:
@@ -349,7 +348,6 @@ class RunOutput:
         record_inventory(self.rows.inventory, self.state.store)
         if is_new and self.shard is not None:
             self._check_first_shard(own)
-        self.state.start_log(self.request.arguments)
         self.form.begin([segment for segment in self.segments if segment.name])
 
     def _check_first_shard(self, own: RunRecord) -> None:
@@ -381,7 +379,6 @@ class RunOutput:
                     input=input_settings(self.request),
                     model=info.model,
                     versions=versions(),
-                    arguments=self.request.arguments,
                 )
             )
         if record != self.record:

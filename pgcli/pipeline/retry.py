@@ -9,10 +9,9 @@ from contextlib import contextmanager
 
 from pgcli.inputs.stamps import Stamp, is_other
 from pgcli.pipeline.output import RunOutput, SaveLine
-from pgcli.pipeline.state.compare import stamp_at
+from pgcli.pipeline.state.compare import ImageStamps, stamp_at
 from pgcli.pipeline.state.folder import RETRIED
 from pgcli.pipeline.state.forms import error_rows
-from pgcli.pipeline.state.image_stamps import ImageStamps
 from pgcli.pipeline.state.lines import Coverage, Segment, errors_in
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.wording import count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING
@@ -86,15 +86,6 @@ class RunRows:
         for rows in ranges:
             yield from self.numbered(rows)
 
-    def sample(self, images: int) -> Numbered:
-        """So many items with their first rows, from all over the input."""
-        per_item = self.per_item or 1
-        step = ((self.total or 0) // per_item) // images * per_item
-        if self.inventory.has_columns:  # tables are read from the start of their groups on
-            step = per_item
-        starts = range(0, step * images, step)
-        return self.numbered_ranges(range(row, row + per_item) for row in starts)
-
     def chosen(self, numbers: Sequence[int]) -> Numbered:
         """The items of some rows in order, each with the prompt of its row only."""
         if self.per_item is not None:
@@ -112,25 +103,13 @@ class RunRows:
         for _, item in self.numbered(rows):
             yield from repeat(item, len(item.prompts))
 
-    @property
-    def last_prompts(self) -> int:
-        """The number of prompts of the last item; fewer than `per_item` where the limit cuts it."""
-        per_item = self.per_item or 1
-        return (self.total or 0) % per_item or per_item
-
-    def stream(self, on_cut: Callable[[int, int], object] | None = None) -> Numbered:
-        """All items with their prompts and first rows, as they arrive, up to the limit.
-
-        `on_cut` is called with the prompts that the last item has, and had, if the limit cuts it.
-        """
+    def stream(self) -> Numbered:
+        """All items with their prompts and first rows, as they arrive, up to the limit."""
         first = 0
         for item in with_prompts(self.inventory.items(), self.question):
             if self.limit is not None and first + len(item.prompts) >= self.limit:
-                remaining = self.limit - first
-                if on_cut is not None and 0 < remaining < len(item.prompts):
-                    on_cut(remaining, len(item.prompts))
-                if remaining > 0:
-                    yield first, replace(item, prompts=item.prompts[:remaining])
+                if first < self.limit:
+                    yield first, replace(item, prompts=item.prompts[: self.limit - first])
                 return
             yield first, item
             first += len(item.prompts)

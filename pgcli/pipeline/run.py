@@ -1,4 +1,4 @@
-"""One run: answer what the request asks, save the rows, and return what was done."""
+"""One run: the order of its steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pgcli.pipeline.answering import Answering
 from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.output import RunOutput, SaveLine, check_record, record_inventory
 from pgcli.pipeline.progress import events
-from pgcli.pipeline.progress.plan import SAMPLE_IMAGES, plan_facts, why_no_estimate
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.progress.summary import Summary
@@ -29,12 +28,12 @@ from pgcli.pipeline.settings import resumed_request
 from pgcli.pipeline.state.folder import State, load_inventory
 from pgcli.pipeline.state.lines import Coverage, Segment
 from pgcli.pipeline.stream import open_row_stream
-from pgcli.pipeline.task import find_checkpoints, question_facts
+from pgcli.pipeline.task import model_name, question_facts
 from pgcli.pipeline.workers.engine_process import import_ahead
 from pgcli.records import Item
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
-from pgcli.wording import count, duration
+from pgcli.wording import count
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
@@ -46,12 +45,11 @@ def run(
     on_event: events.OnEvent = events.ignore,
     hooks: Sequence[RowHook] = (),
 ) -> Summary:
-    """Answer what the request asks, save the rows, and return what was done. Resumes where it can.
+    """Answer the request, save the rows, and return the summary. Resumes an earlier run.
 
-    The hooks are called with each row as it is saved. Raises the errors of `pgcli.errors`, each
-    before anything that is more work than the check: a wrong request before the input is read, a
-    refused output before the model is loaded. A signal raises Interrupted once the rows in progress
-    are saved. `run.summary` of an exception is what was done until then.
+    The hooks get each saved row. Raises the errors of `pgcli.errors` as early as possible: for a
+    wrong request before the input is read, for a refused output before the model is loaded. A
+    signal raises Interrupted once the rows in progress are saved. Exceptions carry the `summary`.
     """
     current = Run(request, on_event, hooks)
     summary, began = current.progress.summary, current.progress.began
@@ -71,7 +69,7 @@ def run(
 
 
 class Run:
-    """A run under way: its parts as they become known, and the order of its steps."""
+    """A run in progress."""
 
     rows: RunRows
     output: RunOutput
@@ -83,8 +81,8 @@ class Run:
         self.tally, self.summary = self.progress.tally, self.progress.summary
         self.model = RunModel(request, self.progress)
         self.stack = ExitStack()
-        self._has_read = 0  # the number of rows of standard input
-        self._has_more = False  # than the built-in model answers
+        self._has_read = 0  # rows of standard input
+        self._has_more = False  # standard input has more images than the built-in model answers
 
     def execute(self) -> None:
         """Check, open the input and the output, load the model, compute, complete the output."""
@@ -107,36 +105,15 @@ class Run:
         self.finish()
 
     def show_plan(self) -> None:
-        """Show the plan and an estimate; nothing is written."""
-        request = self.request
-        rows = self.rows = self.read_input()
-        self.progress.show(events.FactTable(plan_facts(request, rows, question_facts(request))))
-        if not (rows.total and (rows.images or 0) > SAMPLE_IMAGES):
-            return
-        time = why_no_estimate(request)
-        if not time:
-            self.model.checkpoint, self.model.adapter = find_checkpoints(request)
-            answering = Answering(request, self.progress, self.model, rows, ())
-            with answering.decoding(rows.sample(SAMPLE_IMAGES), SAMPLE_IMAGES) as images:
-                answers, began = answering.load(), perf_counter()
-                loading = began - self.progress.began
-                sampled = sum(
-                    1 for _ in answers(images.take(self.tally, lambda first, image: None))
-                )
-            shard, seconds = checks.shard_of(request), perf_counter() - began
-            of_shard = rows.total if shard is None else rows.total // shard.count
-            rate = sampled / seconds
-            expected = duration(loading + of_shard / rate)
-            time = f"about {expected}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} images"
-        self.progress.show(events.FactTable([("time", time)]))
+        """Show the plan of `--dry-run`; nothing is written."""
+        self.progress.show(events.FactTable(plan_facts(self.request, self.read_input())))
 
     # the input
 
     def read_input(self, known: Inventory | None = None) -> RunRows:
-        """Read the sources, and count their rows. Raises NoInputError and UsageError.
+        """Read the sources and count their rows. Raises NoInputError and UsageError.
 
-        Several engines, rows that are asked again, and a comparison with the recorded input need
-        standard input as a whole; otherwise it is read as it arrives.
+        Several engines, retries and resumed runs spool standard input; other runs stream it.
         """
         request, progress = self.request, self.progress
         retries = request.running.retry_errors or request.running.retry_changed
@@ -154,25 +131,13 @@ class Run:
         self.summary.input_notes = inventory.notes
         checks.check_demo_limit(request, rows.images)
         checks.check_addressable(request, rows)
-        if rows.per_item is not None and rows.last_prompts < rows.per_item:
-            self.say_cut(rows.last_prompts, rows.per_item)
         if request.running.verbose:
-            facts = plan_facts(request, rows, question_facts(request))
-            progress.show(events.FactTable(facts))
+            progress.show(events.FactTable(plan_facts(request, rows)))
         return rows
 
-    def say_cut(self, prompts: int, total: int) -> None:
-        """Say that the limit, which counts rows, leaves the last image without some prompts."""
-        limit = self.request.input.limit
-        self.progress.say(
-            f"--limit {limit} counts rows: the last image has {prompts} of its {total} prompts",
-            f"a multiple of {total} asks it all of them",
-        )
-
     def arriving(self) -> Numbered:
-        """All items with their first rows, as they arrive, up to the limit of a built-in model."""
-        on_cut = None if self.rows.is_addressable else self.say_cut
-        for number, (first, item) in enumerate(self.rows.stream(on_cut)):
+        """Stream all items with their first rows, up to the limit of a built-in model."""
+        for number, (first, item) in enumerate(self.rows.stream()):
             if number == checks.DEMO_IMAGES and self.request.model.model is None:
                 self._has_more = True
                 return
@@ -180,14 +145,14 @@ class Run:
             yield first, item
 
     def check_end_of_input(self) -> None:
-        """Raise for an input that ended with fewer rows than are saved, or without any."""
+        """Raise if the input had fewer rows than are saved, or none."""
         rows, before = self.rows, self.tally.rows_before
         if self._has_more:
             checks.check_demo_limit(self.request, checks.DEMO_IMAGES + 1)
         is_over = not rows.is_addressable and self.request.input.limit is None
         if is_over and self._has_read < before:
             raise OutputExists(
-                f"{self.output.state.name} has {before:,} rows, and the input makes only "
+                f"{self.output.state.name} has {before:,} rows, but the input has only "
                 f"{self._has_read:,}",
                 hint="name the whole input; another <-o> starts anew, <--overwrite> replaces it",
             )
@@ -197,10 +162,10 @@ class Run:
                 hint="pipe in a path or a JSON object on each line, or name a folder",
             )
 
-    # rows in an output that can be resumed
+    # resumable outputs
 
     def answer_to_output(self, state: State) -> None:
-        """Answer the rows that are missing in the output, and complete it."""
+        """Answer the missing rows of the output, and complete it."""
         self.progress.state = state
         self.open_output(state)
         if self.output.is_complete and not self.retries:
@@ -214,9 +179,9 @@ class Run:
             self.retry()
 
     def open_output(self, state: State) -> None:
-        """Become the output's owner, and compare it with the request and the input.
+        """Become the owner of the output, and compare it with the request and the input.
 
-        Raises OutputInUse, and OutputExists for an output of something else.
+        Raises OutputInUse, and OutputExists for an output of another run.
         """
         request = self.request
         self.stack.enter_context(state.owned(self.progress.say))
@@ -240,8 +205,8 @@ class Run:
         if gone:
             verb = "belongs" if gone == 1 else "belong"
             self.progress.say(
-                f"{count(gone, 'row')} {verb} to images that are not in the input any more",
-                hint="--overwrite replaces the output by one without them",
+                f"{count(gone, 'row')} {verb} to images that the input no longer has",
+                hint="--overwrite writes the output again without them",
             )
         if before := self.tally.rows_before:
             verb = "is" if before == 1 else "are"
@@ -256,23 +221,23 @@ class Run:
 
     @property
     def retries(self) -> bool:
-        """Whether saved rows with errors, or of changed images, are asked again."""
+        """Whether the run retries failed rows or rows of changed images."""
         has_errors = self.request.running.retry_errors and bool(self.tally.errors_before)
         return has_errors or bool(self.output.changed)
 
     def say_complete(self) -> None:
-        """Show that nothing is to be done."""
+        """Say that the output is already complete."""
         errors = self.tally.errors_before.total()
         if not self.tally.rows_before:
-            self.progress.say("nothing to do: the shard has no row of the input")
+            self.progress.say("nothing to do: the input has no rows for this shard")
             return
-        errors_note = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
+        errors_note = f", {errors:,} of them failed (--retry-errors retries them)" if errors else ""
         rows = self.tally.rows_before
         saved = "the only row is" if rows == 1 else f"all {rows:,} rows are"
         self.progress.say(f"nothing to do: {saved} saved{errors_note}")
 
     def answer_missing(self) -> None:
-        """Answer the rows that are not saved, here or in other processes."""
+        """Answer the missing rows, in this process or in others."""
         output, answering, missing = self.output, self.answering, self.output.missing()
         if self.rows.is_addressable and not missing:
             output.begin()
@@ -287,21 +252,21 @@ class Run:
         items: Numbered = output.unsaved(self.arriving())
         if self.rows.is_addressable:
             items = self.rows.numbered_ranges(missing)
-        # a run that resumes always decodes in processes: the one before may have died of an
-        # image, which becomes an error row then
+        # a resumed run always decodes in worker processes: an image may have killed the earlier
+        # one, and must become a failed row now
         is_first = not self.tally.rows_before and self.rows.is_addressable
         images = self.rows.images if is_first else None
         answering.here(items, self.saving(), images=images, note_stamp=note_stamp)
 
     @contextmanager
     def saving(self) -> Iterator[SaveLine]:
-        """A block in which rows are saved in the output, which is this run's from now on."""
+        """Begin the output, and yield what saves its rows."""
         self.output.begin()
         self.output.note_model(self.model.info)
         yield self.output.save
 
     def retry(self) -> None:
-        """Answer failed rows and rows of changed images again, and merge them into the output."""
+        """Retry failed rows and rows of changed images, and merge them into the output."""
         output, answering = self.output, self.answering
         retry = Retry(output, wants_errors=self.request.running.retry_errors)
         self.progress.say(retry.notice)
@@ -319,7 +284,7 @@ class Run:
         retry.merge()
 
     def answer_to_stream(self) -> None:
-        """Answer all images, and write their rows to standard output or as text."""
+        """Answer all images, and write the rows to standard output or to a text file."""
         request, rows = self.request, self.rows
         answering = self.answering = Answering(request, self.progress, self.model, rows, self.hooks)
         self.find_model()
@@ -339,19 +304,19 @@ class Run:
         self.check_end_of_input()
 
     def is_asked(self, numbered: tuple[int, Item]) -> bool:
-        """Whether an item is asked: no hook skips it."""
+        """Whether no hook skips the item."""
         return not any(hook.skips(numbered[1]) for hook in self.hooks)
 
     def find_model(self) -> None:
         """Find the files of the model. Raises ModelUnavailable and InvalidCheckpoint."""
         self.model.find()
         if "-" in self.request.sources and sys.stdin is not None and sys.stdin.isatty():
-            self.progress.say("reading paths from the terminal, one on each line; Ctrl-D ends them")
+            self.progress.say("reading paths from the terminal, one per line; Ctrl-D ends")
 
     # the end
 
     def finish(self) -> None:
-        """Complete what is made beside rows, and fill the summary."""
+        """Complete the files of hooks, and fill the summary."""
         facts: list[tuple[str, str]] = []
         while self.hooks:
             facts.extend(self.hooks.pop(0).finish(complete=True))
@@ -363,35 +328,61 @@ class Run:
             self.progress.show_limits(self.progress.limits())
         summary.seconds = perf_counter() - self.progress.began
         summary.exit_code = INCOMPLETE if self.tally.all_errors else 0
-        if self.progress.state is not None and summary.engine is not None:
-            for name, text in summary.facts():
-                self.progress.state.log(f"{name}: {text}")
 
     def note_end(self, state: State) -> Any:
-        """What leaves in `owner.json` how the run ended and what it learned."""
+        """An exit callback that writes into `owner.json` how the run ended."""
 
         def note(kind: Any, problem: BaseException | None, trace: Any) -> None:
             if isinstance(problem, PgcliError) and self.model.info is None:
-                state.owner.restore()  # it was refused: the output is as it was
+                state.owner.restore()  # refused: the output is unchanged
                 return
             self.progress.note_counts()
             errors = INCOMPLETE if self.tally.all_errors else 0
             state.owner.note(exit_code=errors if problem is None else exit_code(problem))
-            if (engine := self.model.engine) is not None:
-                state.owner.note(limits={engine.device: engine.batch_limits.state_dict()})
 
         return note
 
 
+def plan_facts(request: RunRequest, rows: RunRows) -> list[tuple[str, str]]:
+    """The plan of a run, which `--dry-run` and `--verbose` print."""
+    per_item = rows.per_item or 1
+    of_each = f", {per_item} for each image" if per_item > 1 else ""
+    output, shard = request.output, checks.shard_of(request)
+    optional = [
+        ("adapter", request.model.adapter),
+        ("quantized", None if request.model.quantize == "none" else request.model.quantize),
+        ("shard", shard and str(shard)),
+        ("output", "standard output" if output.output == "-" else output.output),
+        ("drawn in", output.draw),
+        ("sidecars", output.sidecar),
+    ]
+    kinds = sorted(rows.inventory.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    named = request.model.model or f"{model_name(request)}, the built-in one"
+    return [
+        (
+            "images",
+            "unknown, from standard input" if rows.images is None else f"{rows.images:,}",
+        ),
+        *([("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds))] if kinds else []),
+        *rows.inventory.notes,
+        *(("include", pattern) for pattern in request.input.include),
+        *(("exclude", pattern) for pattern in request.input.exclude),
+        ("rows", ("unknown" if rows.total is None else f"{rows.total:,}") + of_each),
+        *question_facts(request),
+        ("model", named),
+        *((name, value) for name, value in optional if value),
+    ]
+
+
 def texts_of(question: AnyQuestion) -> list[str]:
-    """The texts that are the items, from the command and from its file. Raises UsageError."""
+    """The texts to embed, from options and their file. Raises UsageError."""
     assert isinstance(question, EmbeddingQuestion)
     file = question.texts_file
     return [*question.texts, *([] if file is None else lines_of_file(file, noun="text"))]
 
 
 def exit_code(problem: object) -> int:
-    """The exit code of a command that the exception ends."""
+    """The exit code of a command that ends with this exception."""
     if isinstance(problem, PgcliError):
         return problem.exit_code
     signum = getattr(problem, "signum", None)
@@ -399,7 +390,7 @@ def exit_code(problem: object) -> int:
 
 
 def describe_problem(problem: BaseException) -> str:
-    """What ended a run, in its summary."""
+    """The exception as the summary shows it."""
     if isinstance(problem, Interrupted):
         return f"ended by {Signals(problem.signum).name}"
     is_known = isinstance(problem, PgcliError)

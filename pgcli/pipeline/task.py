@@ -1,4 +1,4 @@
-"""What a run does with its images: the question, and the kind of model that answers it."""
+"""The question of a run, and the kind of model that answers it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadProgress
     from pgcli.pipeline.request import RunRequest
 
-#: What the built-in models know, and the option that names another one.
+#: What each built-in model knows, and the option that names a real one.
 KNOWS = {
     DEMO: ("drawings of coloured shapes", "<--model google/paligemma-3b-mix-224>"),
     DEMO_TOWERS: (
@@ -40,7 +40,7 @@ KNOWS = {
 
 
 def built_in_model(request: RunRequest) -> str:
-    """The built-in model that answers where none is named."""
+    """The built-in model that answers without `--model`."""
     return DEMO if isinstance(request.question, Question) else DEMO_TOWERS
 
 
@@ -50,10 +50,7 @@ def model_name(request: RunRequest) -> str:
 
 
 def check_model(request: RunRequest) -> None:
-    """Raise for a model, an adapter or a mask decoder of this machine that cannot be used.
-
-    Nothing is downloaded or loaded.
-    """
+    """Raise for an unusable model, adapter or mask decoder, without downloading or loading it."""
     folder = folder_of(model_name(request))
     if folder is not None:
         check_checkpoint(request, model_name(request), folder)
@@ -63,7 +60,7 @@ def check_model(request: RunRequest) -> None:
 
 
 def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
-    """Raise UsageError or InvalidCheckpoint for a checkpoint that does not answer the question."""
+    """Raise UsageError or InvalidCheckpoint if a checkpoint cannot answer the question."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):
         check_question(question, name, read_description(folder))
@@ -74,7 +71,7 @@ def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
 
 
 def check_mask_decoder(file: str | None) -> None:
-    """Raise UsageError or ModelUnavailable if the mask decoder is not a file on this machine."""
+    """Raise UsageError or ModelUnavailable if the mask decoder is not a local file."""
     if file is None:
         return
     if "://" in file:
@@ -86,7 +83,7 @@ def check_mask_decoder(file: str | None) -> None:
 def find_checkpoints(
     request: RunRequest, progress: DownloadProgress | None = None
 ) -> tuple[Checkpoint, Checkpoint | None]:
-    """The files of the model and of its adapter, downloaded where they are missing."""
+    """Find the model and its adapter; missing files are downloaded."""
     options = request.model
     checkpoint = find(model_name(request), options.revision, progress=progress)
     check_checkpoint(request, checkpoint.name, checkpoint.folder)
@@ -99,7 +96,7 @@ def find_checkpoints(
 def load_engine(
     request: RunRequest, checkpoint: Checkpoint, adapter: Checkpoint | None, device: str
 ) -> Any:
-    """The model, loaded on a device. It imports torch, which takes a second."""
+    """Load the model on a device. It imports torch, which takes a second."""
     options = request.model
     if isinstance(request.question, EmbeddingQuestion):
         from pgcli.towers.loader import open_towers as load_towers
@@ -128,7 +125,7 @@ def load_engine(
 
 
 def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], bool]) -> Answers:
-    """What answers decoded images with the loaded model: see `answer.answer`."""
+    """A function that answers decoded images with the loaded model: see `answer.answer`."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):
         from pgcli.towers.answers import EmbeddingAnswers
@@ -147,16 +144,16 @@ def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], 
 
 
 def embedding_dim(request: RunRequest, engine: Any) -> int | None:
-    """The number of values of the embeddings that rows have."""
+    """The length of the embeddings in rows."""
     return engine.embedding_dim if request.question.task == "embed" else None
 
 
 def model_facts(request: RunRequest, engine: Any) -> Iterator[tuple[str, str]]:
-    """What the summary says of the model beside its name."""
+    """Facts about the model for the summary."""
     question = request.question
     if question.task == "embed":
         pooling = "the mean of the patches' features" if engine.kind == "paligemma" else "pooled"
-        yield "embeddings", f"{engine.embedding_dim:,} values, {pooling}, with a length of 1"
+        yield "embeddings", f"{engine.embedding_dim:,} values, {pooling}, L2-normalised"
     has_texts = isinstance(question, EmbeddingQuestion) and (
         question.needs_texts or question.labels
     )
@@ -165,7 +162,7 @@ def model_facts(request: RunRequest, engine: Any) -> Iterator[tuple[str, str]]:
 
 
 def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
-    """The question, for the table of the plan."""
+    """The question as facts of the plan."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):
         yield from (("text", text) for text in question.texts)
@@ -181,7 +178,7 @@ def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
     if question.choices_column is not None:
         yield "choices", f"the manifest's {question.choices_column!r}"
     if question.strict:
-        yield "answers", "whole boxes around these objects only"
+        yield "answers", "complete boxes around these objects only"
     limits = [
         (name, limit) for name, limit in asdict(question.box_filter).items() if limit is not None
     ]
@@ -194,7 +191,7 @@ def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
 
 
 def notices(request: RunRequest) -> Iterator[tuple[str, str]]:
-    """Messages before a run about the model and the question, each with a hint."""
+    """Notices before a run about the model and the question, each with a hint."""
     if request.model.model is None:
         name = built_in_model(request)
         knows, option = KNOWS[name]

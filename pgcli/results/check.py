@@ -18,8 +18,7 @@ from pgcli.pipeline.reopen import open_store, record_of, recorded_rows, reopened
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.questions import lines_of_file
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.state.compare import compare_images, described, input_difference
-from pgcli.pipeline.state.image_stamps import ImageStamps
+from pgcli.pipeline.state.compare import ImageStamps, compare_images, described, input_difference
 from pgcli.pipeline.state.owner import owners
 from pgcli.records import Item
 from pgcli.rows import prompt_of

@@ -6,10 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -20,11 +17,9 @@ from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
-from pgcli.inputs.parquet import ParquetTable
 from pgcli.pipeline import model as running
-from pgcli.pipeline.progress import plan
 from tests.support import pretend
-from tests.support.awkward import drawing, encoded
+from tests.support.awkward import drawing
 from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until
 
 
@@ -138,13 +133,6 @@ def no_folder():
 # standard output and standard error
 
 
-def test_dry_run_loads_no_large_model(cli, monkeypatch):
-    monkeypatch.setattr(plan, "LARGE_MODEL", 10**6)
-    monkeypatch.setattr(running, "load_engine", lambda *_: pytest.fail("it is loaded"))
-    code, _, err = cli("caption", *many(5), "--model", "demo", "--dry-run")
-    assert (code, "time: not estimated, as the model is large" in err) == (0, True), err
-
-
 @pytest.mark.parametrize(
     ("options", "new_tokens"),
     [(["--max-new-tokens", "300"], 300), (["--choice", "yes", "--choice", "no"], TOKENS_PER_PASS)],
@@ -232,22 +220,3 @@ def test_run_continues_where_nobody_reads_standard_error(images, tmp_path, optio
     os.close(writer)
     assert run.returncode == 0
     assert len(rows(output.read_text())) == 2
-
-
-def test_dry_run_reads_the_first_images_of_a_table(cli, tmp_path, monkeypatch):
-    """Images spread over a row group made it read the whole group, and count that for each row."""
-    image = encoded(drawing(), "PNG")
-    monkeypatch.chdir(tmp_path)
-    table = pyarrow.table({"image": [image] * 200, "prompt": ["ocr"] * 200})
-    pyarrow.parquet.write_table(table, "m.parquet")
-    read: list[int] = []
-    items = ParquetTable.items
-
-    def watched(self: ParquetTable, index: int, start: int, stop: int, **options: Any) -> Any:
-        read.extend(range(start, stop))
-        return items(self, index, start, stop, **options)
-
-    monkeypatch.setattr(ParquetTable, "items", watched)
-    code, _, err = cli("ask", "m.parquet", "--model", "demo", "--workers", "0", "--dry-run")
-    assert (code, read) == (0, list(range(16))), err
-    assert "rows/s, by 16 images" in err

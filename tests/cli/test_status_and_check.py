@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pgcli.checkpoints.files import folder_digests
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from tests.support.command import Command
-from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
 
 
 def status(cli: Command, output: Path) -> dict[str, Any]:
@@ -256,25 +255,3 @@ def test_weights_edited_in_place_are_hashed_again_whatever_their_time_says(tmp_p
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_mtime_ns == before.st_mtime_ns
     assert folder_digests(file.parent) != first
-
-
-def test_messages_are_written_to_the_log_of_the_run(tmp_path):
-    """Quiet runs are logged too, with their arguments."""
-    output, log = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "log.txt"
-    address = "https://example.com/x.png"
-    options = ("caption", *MANY[:2], address, "-o", output, "--allow-urls", "--quiet")
-    run = started(*options, seconds=0.05)
-    wait_until(lambda: len(saved(output)) > 3)
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
-    lines = log.read_text().splitlines()
-    assert all(line.split(" ", 2)[1] == str(run.pid) for line in lines)
-    messages = [line.split(" ", 2)[2] for line in lines]
-    assert messages[0].startswith(f"pgcli caption {EXAMPLES}")
-    assert messages[-1].startswith("stopped after")
-    secret = "https://me:secret@example.com/x.png"
-    assert finished("caption", *MANY[:2], secret, "-o", tmp_path / "c.jsonl").returncode == 2
-    assert not (tmp_path / "c.jsonl.pgcli" / "log.txt").exists()
-    assert finished("caption", *MANY[:2], "-o", tmp_path / "b.jsonl").returncode == 0
-    text = (tmp_path / "b.jsonl.pgcli" / "log.txt").read_text()
-    assert f"pgcli caption {EXAMPLES}" in text

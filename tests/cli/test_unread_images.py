@@ -41,8 +41,8 @@ SIZE = sum(map(len, IMAGES))
 def model(pretended, monkeypatch) -> None:
     found = find("demo")  # reads the files of the model
     monkeypatch.setattr(running, "find_checkpoints", lambda *_: (found, None))
-    for user in ("settings", "progress.plan"):  # the digest of the model is its label
-        monkeypatch.setattr(f"pgcli.pipeline.{user}.find_local", lambda *_: found)
+    # the digest of the model is its label
+    monkeypatch.setattr("pgcli.pipeline.settings.find_local", lambda *_: found)
 
 
 def write(name: str, images: list[bytes]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from pgcli.declare import REQUIRED, options_of, parse_keywords
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.error_budget import ErrorBudget
-from pgcli.pipeline.request.make import command_words, make_request, records_of
+from pgcli.pipeline.request.make import make_request, records_of
 from pgcli.pipeline.request.options import (
     AnsweringOptions,
     InputOptions,
@@ -122,23 +122,6 @@ def test_fingerprint_has_the_options_that_rows_depend_on():
     assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}
     names = "image_column id_column prompt_column keep include exclude max_pixels fast_decode"
     assert fingerprint_values(InputOptions()).keys() == {*names.split()}
-
-
-def test_words_of_a_call_are_those_of_the_command_line():
-    asked = {
-        "object": ["cat", "--red car"],
-        "strict": True,
-        "no_timing": False,
-        "keep": ["a", "b"],
-        "region": (1, 2, 3.5, 4),
-        "max_errors": "5%",
-        "limit": 3,
-    }
-    words = command_words("detect", ["photos"], asked)
-    assert words == (
-        *("detect", "--object=cat", "--object=--red car", "--strict", "--keep=a", "--keep=b"),
-        *("--region=1,2,3.5,4", "--max-errors=5%", "--limit=3", "--", "photos"),
-    )
 
 
 def test_request_has_its_question_and_records():

@@ -13,7 +13,7 @@ from PIL import Image
 
 import pgcli.pipeline.state.lines
 import pgcli.pipeline.state.lines_form
-from pgcli.pipeline.state.image_stamps import ImageStamps
+from pgcli.pipeline.state.compare import ImageStamps
 from pgcli.pipeline.state.lines import RowFile
 from pgcli.stores import LocalStore
 from tests.support.power_loss import Disk, Killed, tree

@@ -18,9 +18,8 @@ from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.workers import ray_engines
-from pgcli.pipeline.workers.messages import RowsAnswered, WorkBegun
 from pgcli.pipeline.workers.ray_engines import Actor, Cluster, RayEngine, Resources
-from pgcli.pipeline.workers.work import Work
+from pgcli.pipeline.workers.work import RowsAnswered, Work, WorkBegun
 from pgcli.records import Answer, DecodedImage
 from tests.support import pretend
 from tests.support.fake_ray import Death, FakeRay

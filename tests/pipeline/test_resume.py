@@ -89,7 +89,7 @@ def test_rows_of_removed_images_stay_and_are_told(images, kind):
     before = rows_of(images / "run", output)
     (images / "images/002.png").unlink()
     code, said = finish(images / "run", output, **options)
-    assert "2 rows belong to images that are not in the input any more" in said
+    assert "2 rows belong to images that the input no longer has" in said
     assert (code, rows_of(images / "run", output)) == (3, before)
     assert read_status(str(images / "run" / output.rstrip("/"))).surplus == 2
 

@@ -85,7 +85,7 @@ def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kin
         code, said = finish(folder, output, **options)
         assert code in (0, 3), said
     names = names_of(state_files(folder, output))
-    kept = {"run.json", "lock", "log.txt", "inputs/N.arrow", "inputs/images", "owner.json"}
+    kept = {"run.json", "lock", "inputs/N.arrow", "inputs/images", "owner.json"}
     assert names == kept
 
 
@@ -122,7 +122,7 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
         wait_until(lambda: "owner.json" in names(url))
         run.kill()
         run.communicate(timeout=100)
-        local = {"lock", "log.txt", "inputs/images", "retried/images"}
+        local = {"lock", "inputs/images", "retried/images"}
         assert names(url) <= {*documented()} - local
 
 

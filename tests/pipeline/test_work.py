@@ -102,24 +102,21 @@ def test_worker_that_ends_leaves_its_rows_without_a_death():
     queue.take_back("unknown")
 
 
-def test_after_two_deaths_one_worker_answers_image_by_image():
-    queue = queue_of(24, workers=3, per_item=2)
+def test_after_two_deaths_images_are_answered_one_by_one():
+    queue = queue_of(16, workers=3, per_item=2)
+    (busy,) = fed(queue, "b")
     for _ in range(MAX_DEATHS):
-        assert die_of(queue, Work(range(8))) == []
-    (alone,) = fed(queue, "hunter")
-    assert (alone.rows, alone.is_alone, alone.deaths) == (range(2), True, 0)
-    (other,) = fed(queue, "other")
-    assert (other.rows, other.is_alone) == (range(8, 16), False)
-    finish(queue, "hunter", [alone])
-    assert not fed(queue, "other", 99), "it takes no image before it has answered its range"
-    finish(queue, "other", [other])
-    for rows in (range(2, 4), range(4, 6), range(6, 8)):
-        (alone,) = fed(queue, "hunter", 99)
-        assert (alone.rows, alone.is_alone) == (rows, True), (
-            "an image is given alone, also the last"
-        )
-        finish(queue, "hunter", [alone])
-    assert [work.rows for work in fed(queue, "hunter", 99)] == [range(16, 24)]
+        assert die_of(queue, Work(range(8, 16))) == []
+    (alone,) = fed(queue, "a")
+    assert alone == Work(range(8, 10), is_alone=True)
+    assert not fed(queue, "a", 99), "a worker has no other rows beside the image"
+    assert not fed(queue, "b", 99), "it gets no image before it has answered its range"
+    finish(queue, "b", [busy])
+    for rows in (range(10, 12), range(12, 14), range(14, 16)):
+        (alone,) = fed(queue, "b", 99)
+        assert alone == Work(rows, is_alone=True)
+        finish(queue, "b", [alone])
+    assert not queue
 
 
 def test_image_that_ends_two_more_workers_is_lost():
@@ -179,7 +176,7 @@ def test_each_row_is_answered_once_or_lost_whatever_workers_do(actions, total, p
     def feed(worker: str) -> None:
         has[worker] += [(work, [*work.rows]) for work in fed(queue, worker, size + total % 9)]
         hunters = [works for works in has.values() if any(work.is_alone for work, _ in works)]
-        assert [len(works) for works in hunters] in ([], [1])
+        assert {len(works) for works in hunters} <= {1}
 
     def go_on(worker: str) -> None:
         """Begin all ranges, then answer a row, or end the first range."""

@@ -6,7 +6,6 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +20,22 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.workers import engines
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
-from pgcli.pipeline.workers.engine_process import SIZE, EngineDied, EngineProcess, write_all
+from pgcli.pipeline.workers.engine_process import (
+    SIZE,
+    EngineDied,
+    EngineProcess,
+    EngineSlot,
+    write_all,
+)
 from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
-from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered, WorkBegun
-from pgcli.pipeline.workers.slots import EngineSlot
-from pgcli.pipeline.workers.work import Work, WorkQueue
+from pgcli.pipeline.workers.work import (
+    EngineInfo,
+    Message,
+    RowsAnswered,
+    Work,
+    WorkBegun,
+    WorkQueue,
+)
 from pgcli.records import Answer, DecodedImage
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore
@@ -329,25 +339,6 @@ def test_a_stopping_run_does_not_wait_for_a_worker_that_loads_its_model():
     assert [engine.is_stopped for engine in workers.engines] == [True, False]
 
 
-def test_an_engine_with_a_model_that_sends_nothing_is_named_once(monkeypatch):
-    said, now = list[tuple[str, ...]](), [1000.0]
-    progress: Any = SimpleNamespace(should_stop=bool, say=lambda *texts: said.append(texts))
-    monkeypatch.setattr(engines, "monotonic", lambda: now[0])
-    task_: Any = None
-    queue = WorkQueue([], workers=2, size=8)
-    workers = engines.EngineProcesses(queue, [EngineSlot(1)], task_, progress)
-    loading: Any = SimpleNamespace(pid=6, heard_at=inf)
-    stopped: Any = SimpleNamespace(pid=7, heard_at=now[0])
-    workers._processes = {6: loading, 7: stopped}
-    now[0] += engines.SILENT_SECONDS
-    assert [*workers.ready(), *said] == []
-    now[0] += 1.0
-    assert [*workers.ready(), *workers.ready()] == []
-    ((text, hint),) = said
-    assert "engine process 7 has sent nothing for 120 s" in text
-    assert "kill -CONT 7" in hint
-
-
 def test_messages_that_come_at_once_are_all_passed_on():
     task_: Any = None
     progress: Any = SimpleNamespace(should_stop=bool)
@@ -356,7 +347,7 @@ def test_messages_that_come_at_once_are_all_passed_on():
     )
     process = EngineProcess.__new__(EngineProcess)
     process.connection, end = multiprocessing.Pipe()
-    process.came, process._data, process.heard_at = deque(), bytearray(), inf
+    process.came, process._data = deque(), bytearray()
     workers._processes[process.connection.fileno()] = process
     workers._poll.register(process.connection)
     workers.ahead[process] = 1

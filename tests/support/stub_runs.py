@@ -29,7 +29,6 @@ from PIL import Image
 
 import pgcli.images.pool
 import pgcli.pipeline.model
-import pgcli.pipeline.progress.plan
 import pgcli.pipeline.run
 import pgcli.pipeline.settings
 import pgcli.pipeline.task
@@ -41,7 +40,7 @@ from pgcli.cli.main import output_failed
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
 from pgcli.pipeline.progress import events
-from pgcli.pipeline.request.make import command_words, make_request
+from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.run import exit_code, run
 from pgcli.pipeline.settings import versions
 from pgcli.records import Answer, DecodedImage, unanswered
@@ -181,9 +180,8 @@ def run_here(
     values = {"model": "demo", "workers": 0, "no_timing": True, "output": output, **options}
     if command == "ask":
         values.setdefault("prompt", ("a", "b"))
-    words = command_words(command, list(sources), values)
     try:
-        request = make_request(command, sources, values, arguments=words)
+        request = make_request(command, sources, values)
         before()
         return run(request, said, hooks).exit_code
     except (PgcliError, OSError) as problem:

@@ -82,7 +82,7 @@ def test_first_process_of_a_container_ends_with_the_signal(tmp_path, name, sourc
     err = run.stderr.read().decode()
     assert "Traceback" not in err
     assert "finishing the rows in progress" in err
-    assert f"stopped after {len(saved(output))} rows, saved" in err
+    assert f"stopped with {len(saved(output))} rows saved" in err
 
 
 @needs_namespaces

@@ -51,7 +51,7 @@ def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path):
     assert run.wait(timeout=60) == -signal.SIGTERM
     run.stdin.close()
     assert run.stderr is not None
-    assert b"stopped after 1 row, saved" in run.stderr.read()
+    assert b"stopped with 1 row saved" in run.stderr.read()
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_full_real_disk_costs_no_saved_row(disk, name):
     stderr = run.stderr.decode()
     assert run.returncode == 14, stderr
     assert "No space left on device" in stderr
-    count = re.search(r"stopped after (\d+) rows?, saved ", stderr)
+    count = re.search(r"stopped with (\d+) rows? saved", stderr)
     assert count is not None, stderr
     assert 0 < int(count[1]) < ROWS
     assert len(list(indexed_rows(Path(output)))) == int(count[1])

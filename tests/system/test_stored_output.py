@@ -193,7 +193,7 @@ def test_rows_that_the_store_did_not_take_are_not_counted(pattern, saved, status
         server.troubles.append(Trouble(pattern, status_code, body=EXPIRED))
         assert caption("--log-format", "json", "--no-quiet") == 14
         err = capsys.readouterr().err
-        notice = f"stopped after {saved} rows, saved" if saved else "stopped before the first row"
+        notice = f"stopped with {saved} rows saved" if saved else "stopped before the first row"
         assert notice in err
         assert "credentials" in err
         events = [json.loads(line) for line in err.splitlines()]

@@ -77,7 +77,7 @@ def answer(name: str, sources: Sequence[str], call: CliCall) -> None:
         if not is_piped():
             raise missing("argument 'SOURCE'", name)
         sources = ["-"]
-    request = make_request(name, sources, call.values, typed=call.typed, arguments=call.arguments)
+    request = make_request(name, sources, call.values, typed=call.typed)
     from pgcli.cli.run_command import run_request  # imports Pillow, which --help does not need
 
     raise typer.Exit(run_request(request))

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.errors import NoInputError, OutputChanged, OutputExists, OutputFailed
-from pgcli.output.reader import OPEN
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.shutdown import GracefulShutdown, Interrupted
 from pgcli.pipeline.progress.summary import Summary, interrupted_notice
@@ -24,10 +23,9 @@ UPDATE_SECONDS = 0.2  # between two signs of progress
 
 
 class RunProgress:
-    """What a run says and counts while it goes on.
+    """The messages and counts of a run in progress.
 
-    Messages are kept in the log of its `state`, and counts in `owner.json`, once the run has an
-    output that can be resumed.
+    A run with a resumable output has a `state`, whose `owner.json` gets the counts.
     """
 
     state: State | None = None
@@ -43,9 +41,7 @@ class RunProgress:
         self._shown_at = self._answering_began = 0.0
 
     def say(self, text: str, hint: str = "") -> None:
-        """Show a message, and keep it in the log of the output."""
-        if self.state is not None:
-            self.state.log(text)
+        """Show a message."""
         self.show(events.Message(text, hint))
 
     @contextmanager
@@ -171,14 +167,7 @@ class RunProgress:
         saved = self.tally.rows_before + self.tally.rows
         output, state = self.request.output.output, self.state
         with suppress(OutputFailed):
-            # a store may be what failed, and it is not asked again
-            is_beside = state is not None and (
-                state.is_stored or any(state.owner.store.list(f"{OPEN}/"))
-            )
-            notice = interrupted_notice(
-                output, saved, is_resumable=state is not None, is_beside=is_beside
-            )
-            self.say(notice)
+            self.say(interrupted_notice(output, saved, is_resumable=state is not None))
 
     def _is_due(self) -> bool:
         """Whether progress is to be shown now."""

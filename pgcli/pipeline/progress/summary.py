@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.device.cgroup import processors
-from pgcli.output import FOLDER, load_format
-from pgcli.output.lines import LineFormat
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.printable import encodable
 from pgcli.stores.urls import url_scheme, without_credentials
@@ -21,11 +19,10 @@ from pgcli.wording import count, duration
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.workers.messages import EngineInfo
+    from pgcli.pipeline.workers.work import EngineInfo
 
 #: A run of as many images says for what share of the time the model waited for them, if it is more.
 MIN_IMAGES, WAITED_SHARE = 100, 0.2
-MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
 STAGES = ("vision", "prefill", "decode")
 
 
@@ -183,45 +180,21 @@ class Summary:
         if url_scheme(output) is not None or self.unit == "texts":
             return ""
         if self.tally.all_errors:
-            return f"to retry the rows with errors: {retry_command(self.request)}"
+            return "the same command with --retry-errors retries the failed rows"
         is_text = self.request.output.format == "text"
         return "" if is_text else f"pgcli view {shlex.quote(output)}"
 
 
-def retry_command(request: RunRequest) -> str:
-    """The command that asks rows with errors again.
-
-    It is described where it is long, has a password, or reads standard input.
-    """
-    words = [word for word in request.arguments if word not in ("--overwrite", "--retry-errors")]
-    if any(word.startswith("--shard") for word in words):
-        return "the same command with --retry-errors, without --shard"
-    command = shlex.join(["pgcli", *words[:1], "--retry-errors", *words[1:]])
-    has_secret = any(word != without_credentials(word) for word in words)
-    is_piped = "-" in request.sources
-    if not words or len(command) > MAX_COMMAND_LENGTH or has_secret or is_piped:
-        return "the same command with --retry-errors"
-    return command
-
-
-def interrupted_notice(output: str, saved: int, *, is_resumable: bool, is_beside: bool) -> str:
-    """Where the rows of an interrupted run are, and how to resume it.
-
-    With `is_beside` the state folder has some of them, which are not in the output yet.
-    """
+def interrupted_notice(output: str, saved: int, *, is_resumable: bool) -> str:
+    """How many rows an interrupted run saved, and how to resume it."""
     rows = count(saved, "row")
     if output == "-":
         return f"stopped after {rows}"
     if not saved:
         return "stopped before the first row"
-    where = f"saved in {output}"
-    if is_beside:
-        where = f"saved in {output} and {output.rstrip('/')}.pgcli/"
-    is_appended = output.endswith(FOLDER) or isinstance(load_format(output), LineFormat)
-    if is_beside and not is_appended:
-        where = f"saved in {output}.pgcli/; {output} appears when it is complete"
-    resumes = "; the same command resumes the run" if is_resumable else ""
-    return f"stopped after {rows}, {where}{resumes}"
+    if is_resumable:
+        return f"stopped with {rows} saved; the same command resumes the run"
+    return f"stopped with {rows} saved in {output}"
 
 
 def rate(per_second: float) -> str:

@@ -45,7 +45,6 @@ class RunRequest:
     answering: AnsweringOptions
     output: OutputOptions
     running: RunningOptions
-    arguments: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     folder: str = field(default_factory=current_folder)
     sources_folder: str = ""

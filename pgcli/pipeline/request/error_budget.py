@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pgcli.errors import TooManyErrors
+
+if TYPE_CHECKING:
+    from pgcli.pipeline.progress.tally import Tally
 
 #: As many consecutive error rows suggest a broken disk or model rather than broken images.
 MAX_CONSECUTIVE_ERRORS = 50
 #: The share of errors is checked from this number of rows on, and at the end.
 MIN_ROWS_FOR_SHARE = 1000
-
-
-class ErrorCounts(Protocol):
-    """The counts of a run that its budget of errors is compared with."""
-
-    rows: int
-    errors: Counter[str]
-    last_errors: int
-    last_error: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class ErrorBudget:
     max_share: float | None = None
     stop_on_error: bool = False
 
-    def check(self, tally: ErrorCounts) -> None:
+    def check(self, tally: Tally) -> None:
         """Raise TooManyErrors if the rows so far exceed the budget."""
         errors = tally.errors.total()
         if not errors:
@@ -58,7 +51,7 @@ class ErrorBudget:
                 "<--max-errors 100%> allows any number of errors",
             )
 
-    def check_share(self, tally: ErrorCounts) -> None:
+    def check_share(self, tally: Tally) -> None:
         """Raise TooManyErrors if the share of errors exceeds the budget."""
         errors = tally.errors.total()
         if self.max_share is not None and errors > self.max_share * tally.rows:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from pgcli.declare import build, options_of
+from pgcli.declare import build
 from pgcli.errors import PgcliError
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.applies import applying
@@ -40,7 +40,6 @@ def make_request(
     values: Mapping[str, Any],
     *,
     typed: Collection[str] = (),
-    arguments: Iterable[str] = (),
 ) -> RunRequest:
     """The request of a command with these values of options, which are parsed.
 
@@ -53,7 +52,7 @@ def make_request(
         for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
             values.pop(name, None)
     values, ignored = applying(command, sources, values, typed)
-    return build_request(command, sources, values, arguments=tuple(arguments), ignored=ignored)
+    return build_request(command, sources, values, ignored=ignored)
 
 
 def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,15 +107,3 @@ def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
         return command in ABILITIES[kind] and (kind == "two_towers" or not texts)
     except PgcliError:  # which the checks of the run say
         return True
-
-
-def command_words(
-    command: str, sources: Sequence[str], keywords: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """The words of the command line that a call from Python is: they are recorded and shown."""
-    options = {
-        option.name: option for record in records_of(command) for option in options_of(record)
-    }
-    pairs = ((options[name], value) for name, value in keywords.items() if name in options)
-    words = [word for option, value in pairs for word in option.words(value)]
-    return (command, *words, "--", *sources)

@@ -1,13 +1,11 @@
-"""The state folder of an output: which run it belongs to, what may be removed, and the log."""
+"""The state folder of an output: its run, and the files in it that pgcli may remove."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +18,6 @@ from pgcli.pipeline.state.forms import Form, open_form
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_location, why_no_record
-from pgcli.printable import printable
 from pgcli.stores import Entry, LocalStore, Store, open_folder
 from pgcli.stores.urls import is_in_object_store, without_credentials
 from pgcli.stores.writing import already_exists
@@ -30,12 +27,12 @@ if TYPE_CHECKING:
     from pgcli.output.tables import TableFormat
     from pgcli.pipeline.request.shard import Shard
 
-LOG, INPUTS, RETRIED = "log.txt", "inputs", "retried"
+INPUTS, RETRIED = "inputs", "retried"
 FOLDERS = (INPUTS, OPEN, RETRIED)
 #: All names that this program writes into a state folder, or into that of a shard in it; no other
 #: one is ever removed.
 OWN = re.compile(
-    rf"run\.json|lock|owner\.json|log\.txt|inputs/(\d+\.arrow|images)"
+    rf"run\.json|lock|owner\.json|inputs/(\d+\.arrow|images)"
     rf"|({OPEN}|{RETRIED})/{OPEN_FILE.pattern}|{RETRIED}/images"
 )
 
@@ -54,8 +51,6 @@ class State:
         self.output, self.overwrite, self.shard = output, overwrite, shard
         self.name = without_credentials(output)
         self._store: Store | None = None
-        self._log_lines: list[str] = []
-        self._log: int | None = None
 
     @property
     def store(self) -> Store:
@@ -207,7 +202,7 @@ class State:
         """
         if self.replaced is not None or self.overwrite:
             self.form_of(self.replaced or record).remove()
-            keep = (RUN, LOCK, OWNER, LOG)  # without the record, no file would be ours
+            keep = (RUN, LOCK, OWNER)  # without the record, no file would be ours
             names = [entry.name for entry in own_entries(self.store)]
             self.store.delete(name for name in names if name not in keep)
             for shard in shard_stores(self.store):
@@ -238,35 +233,6 @@ class State:
         self.store.delete([entry.name for entry in own_entries(self.store)])
         if isinstance(self.store, LocalStore):
             self.store.remove_folders()
-
-    def start_log(self, arguments: Sequence[str]) -> None:
-        """Write the command to the log of all runs, and what was logged before it began."""
-        if self._log is None and isinstance(self.owner.store, LocalStore):
-            self._log = self.owner.store.open_append(LOG)
-            self._write(log_line(shlex.join(["pgcli", *arguments])))
-            while self._log_lines:
-                self._write(self._log_lines.pop(0))
-
-    def log(self, text: str) -> None:
-        """Append a line to the log; it is kept until `start_log`, as a run may save nothing.
-
-        A failure to write it does not stop the run.
-        """
-        line = log_line(text)
-        if self._log is None:
-            self._log_lines.append(line)
-        else:
-            self._write(line)
-
-    def _write(self, line: str) -> None:
-        with suppress(OSError):
-            os.write(self._log or -1, line.encode())
-
-
-def log_line(text: str) -> str:
-    """A line of the log: the time, the process and the text."""
-    time = datetime.now().astimezone().isoformat(timespec="milliseconds")
-    return f"{time} {os.getpid()} {printable(without_credentials(text))}\n"
 
 
 def own_entries(store: Store) -> Iterator[Entry]:

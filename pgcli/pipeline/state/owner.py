@@ -61,8 +61,6 @@ class Owner:
 
     def __init__(self, store: Store, name: str, *, shard: str = ""):
         self.name, self.shard = name, shard
-        #: `owner.json` as the command before left it; empty where there was none.
-        self.previous: Values = {}
         self._state, self._file = store, f"{shard_folder(shard)}{OWNER}"
         self._id, self._beats = token_hex(6), 0
         self._values: dict[str, Any] = {"started": now(), "shard": shard or None}
@@ -149,8 +147,9 @@ class Owner:
             if self._before is None:
                 return self._state.delete([self._file])
             data = self._before.data
-            if may_run(self.previous):  # it was dead, and must not look as if it gave a heartbeat
-                data = json.dumps({**self.previous, "is_dead": True}).encode()
+            previous = parse(self._before)
+            if may_run(previous):  # a dead owner must not look as if it wrote a heartbeat
+                data = json.dumps({**previous, "is_dead": True}).encode()
             self._state.swap(self._file, data, current)
 
     def _to_bytes(self) -> bytes:
@@ -176,7 +175,6 @@ class Owner:
         version = self._state.version(self._file)
         while True:
             version = self._before = self._wait_for(self._file, version, say)
-            self.previous = {} if version is None else parse(version)
             if self._state.swap(self._file, self._to_bytes(), version):
                 return
             version = self._state.version(self._file)

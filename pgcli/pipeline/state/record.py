@@ -18,7 +18,7 @@ from pgcli.stores.urls import url_scheme
 from pgcli.wording import listed
 
 RUN = "run.json"
-VERSION = 3
+VERSION = 4
 SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
 FILES = ("checkpoint", "adapter_files")  # of a folder, digests by their names
 MAX_CHARACTERS = 60  # of a value in a message
@@ -43,7 +43,6 @@ class RunRecord:
     file_rows: int = 0
     begun: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    arguments: Sequence[str] = ()
     is_moved: bool = False
 
     def to_bytes(self) -> bytes:
@@ -84,7 +83,6 @@ class RunRecord:
             input=later.input,
             model={**self.model, **later.model},
             versions=later.versions,
-            arguments=later.arguments,
             is_moved=self.is_moved or bool(self.moved_sources(later.settings)),
         )
 
@@ -100,7 +98,7 @@ def read_record(store: Store) -> RunRecord | None:
         return None
     kinds: dict[str, type] = {"run_id": str, "settings": dict, "input": dict, "model": dict}
     kinds |= {"file_rows": int, "begun": str}
-    kinds |= {"versions": dict, "arguments": list, "is_moved": bool}
+    kinds |= {"versions": dict, "is_moved": bool}
     is_valid = all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())
     return record if is_valid and record.file_rows > 0 else None
 

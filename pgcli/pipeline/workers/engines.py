@@ -5,8 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pgcli.device.cgroup import processors
@@ -20,11 +19,10 @@ from pgcli.pipeline.workers.engine_process import (
     EngineDied,
     EngineFailed,
     EngineProcess,
+    EngineSlot,
     start_method,
 )
-from pgcli.pipeline.workers.messages import EngineInfo, Message, WorkBegun
-from pgcli.pipeline.workers.slots import EngineSlot
-from pgcli.pipeline.workers.work import Work, WorkQueue, rows_ahead
+from pgcli.pipeline.workers.work import EngineInfo, Message, Work, WorkBegun, WorkQueue, rows_ahead
 from pgcli.printable import first_line
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ POLL_SECONDS = 0.2
 #: After all messages are read, the next ones wait so long: woken for each row, this process would
 #: take twice the time for it.
 PAUSE_SECONDS = 0.005
-#: Without a message of an engine that has loaded its model, after which this is said.
-SILENT_SECONDS = 120.0
 #: Engines that may end, one after the other, while no row is answered.
 MAX_DEATHS_IN_A_ROW = 8
 
@@ -216,25 +212,12 @@ class EngineProcesses(Workers):
 
     def ready(self) -> Iterator[EngineHandle]:
         if not (ready := self._poll.poll(0)):
-            self._say_silent()
             sleep(PAUSE_SECONDS)
             ready = self._poll.poll(POLL_SECONDS * 1000)
         for process in [self._processes[descriptor] for descriptor, _ in ready]:
             yield process
             while process in self.ahead and process.came:
                 yield process
-
-    def _say_silent(self) -> None:
-        """Say once of each engine with a model that it is waited for."""
-        for process in self._processes.values():
-            if monotonic() - process.heard_at > SILENT_SECONDS:
-                process.heard_at = inf
-                self._progress.say(
-                    f"engine process {process.pid} has sent nothing for {SILENT_SECONDS:.0f} s; "
-                    "still waiting",
-                    f"if it was stopped, kill -CONT {process.pid} continues it, and kill -9 gives "
-                    "its rows to another",
-                )
 
     def remove(self, worker: EngineHandle) -> None:
         assert isinstance(worker, EngineProcess)

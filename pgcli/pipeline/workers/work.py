@@ -1,18 +1,22 @@
-"""The work of a run: ranges of rows that workers are fed ahead, and others get after a death."""
+"""The work queue of a run: ranges of rows for workers, and again for others after a death."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pgcli.pipeline.rows import split_rows
 
-#: Rows of so many dead workers are answered image by image; an image that ends so many more workers
-#: becomes an error row.
+if TYPE_CHECKING:
+    from pgcli.inputs.stamps import Stamp
+    from pgcli.pipeline.progress.tally import Error
+
+#: After so many deaths, a range is answered image by image; an image that kills so many more
+#: workers becomes a failed row.
 MAX_DEATHS = 2
-#: Near the end of a run, ranges are smaller, down to so many rows, so that workers end together.
+#: Near the end of a run, ranges shrink to so many rows, so that all workers end together.
 MIN_ROWS = 8
 #: Images that are decoded ahead of a model on a GPU.
 DECODED_AHEAD = 256
@@ -20,10 +24,10 @@ DECODED_AHEAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Rows for a worker, of which `deaths` workers have died.
+    """Rows for a worker, after `deaths` of earlier workers in them.
 
-    `is_alone`: the rows of an image that a worker answers while it has nothing else. `is_part`: all
-    rows that a file of the output lacks, which the worker may write itself.
+    With `is_alone` they belong to one image, and the worker has no other rows meanwhile. With
+    `is_part` they are a complete file of the output, which the worker may write itself.
     """
 
     rows: range
@@ -32,9 +36,53 @@ class Work:
     is_part: bool = False
 
 
+@dataclass(frozen=True)
+class EngineInfo:
+    """The model is loaded: what the summary and the record of a run need of it."""
+
+    label: str
+    device: str
+    dtype: str
+    batch_size: int
+    model: dict[str, Any]
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkBegun:
+    """The model has the first image of a range."""
+
+    rows: range
+
+
+class RowsAnswered(NamedTuple):
+    """Consecutive rows of a range from row `first` on, that were ready at once, as lines.
+
+    Without `lines` the worker has written the rows to their file of the output. `counts` are those
+    of their tally, and `errors` those of the failed ones. `stamps` are those of the images that the
+    model was given since the message before, by index. `limits` says how batches became smaller
+    because memory ran out. All are plain values: they are read in a tenth of the time.
+    """
+
+    first: int
+    lines: Sequence[bytes] | None
+    counts: Sequence[float]
+    errors: Sequence[Error]
+    stamps: Mapping[int, Stamp | None]
+    limits: str
+
+    @property
+    def rows(self) -> range:
+        """The numbers of the rows."""
+        return range(self.first, self.first + int(self.counts[0]))
+
+
+Message: TypeAlias = "EngineInfo | WorkBegun | RowsAnswered"
+
+
 @dataclass(slots=True)
 class Chunk:
-    """The range of a worker: its first row without an answer, and whether the model has begun."""
+    """The range of a worker, from its first unanswered row on."""
 
     work: Work
     first: int
@@ -42,16 +90,16 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """The number of rows that are not answered."""
+        """The number of unanswered rows."""
         return self.work.rows.stop - self.first
 
 
 class WorkQueue:
-    """The rows that are not answered: those that no worker has, and those of each worker.
+    """The unanswered rows of a run: free ones, and the ranges of each worker.
 
-    `workers` is the number of workers that share the rows, `size` the largest range that is given
-    at once, and `per_item` the rows of an image, which stay together. With `is_fixed` ranges end at
-    multiples of the size, whatever the workers do; else they are smaller near the end.
+    `workers` share the rows in ranges of at most `size` rows; the `per_item` rows of an image stay
+    together. With `is_fixed`, ranges always end at multiples of the size; otherwise they shrink
+    near the end.
     """
 
     def __init__(
@@ -65,28 +113,25 @@ class WorkQueue:
     ):
         self.workers, self.per_item, self.size, self._is_fixed = workers, per_item, size, is_fixed
         self._free: list[tuple[int, int, Work]] = []  # a heap in order of rows
-        self._alone: deque[Work] = deque()
-        self._hunter: object = None  # the worker that answers images alone
         self._assigned: dict[object, dict[int, Chunk]] = {}  # of workers, by their ends
         self._free_rows = self._assigned_rows = 0
         for work in works:
             self._add(work)
 
     def __bool__(self) -> bool:
-        """Whether there are rows that no worker has."""
-        return bool(self._free or self._alone)
+        """Whether there are free rows."""
+        return bool(self._free)
 
     @property
     def remaining(self) -> int:
-        """The number of rows that are not answered."""
-        alone = sum(len(work.rows) for work in self._alone)
-        return self._free_rows + self._assigned_rows + alone
+        """The number of unanswered rows."""
+        return self._free_rows + self._assigned_rows
 
     def feed(self, worker: object, ahead: int) -> Iterator[Work]:
-        """What a worker gets now, so that it has about `ahead` rows that its model has not begun.
+        """Assign work to a worker, so that it has about `ahead` rows that its model has not begun.
 
-        Near the end of a run it gets its share only. What it has not answered says little: rows
-        come in order, and one long answer holds back many that are done.
+        Near the end of a run it gets its share only. The number of its unanswered rows does not
+        matter: rows come in order, and one long answer delays many finished ones.
         """
         while (work := self._next(worker, ahead)) is not None:
             self._assigned.setdefault(worker, {})[work.rows.stop] = Chunk(work, work.rows.start)
@@ -94,18 +139,18 @@ class WorkQueue:
             yield work
 
     def begun(self, worker: object, rows: range) -> None:
-        """Note that the model of a worker has the first image of a range."""
+        """Note that the model of a worker has begun a range."""
         self._assigned[worker][rows.stop].has_begun = True
 
     def begun_first(self, worker: object) -> None:
-        """Note that the model of a worker had begun its first range, whatever it has said."""
+        """Note that the model of a worker has begun its first range, even without its message."""
         for chunk in [*self._assigned.get(worker, {}).values()][:1]:
             chunk.has_begun = True
 
     def answered(self, worker: object, rows: range) -> bool:
-        """Note that a worker has answered rows. Those of a range come in order.
+        """Note that a worker has answered rows, and return whether they complete a range.
 
-        Returns whether they are the last ones of a range.
+        The rows of a range come in order.
         """
         for end, chunk in self._assigned[worker].items():
             if chunk.first == rows.start < rows.stop <= end:
@@ -113,36 +158,34 @@ class WorkQueue:
                 self._assigned_rows -= len(rows)
                 if rows.stop == end:
                     del self._assigned[worker][end]
-                    self._end_hunt(worker)
                 return rows.stop == end
         raise AssertionError(f"{rows} are not the next rows of a range of the worker")
 
     def take_back(self, worker: object) -> None:
-        """Take back what a worker that has ended leaves."""
-        for work in self._left(worker):
+        """Take back the unanswered rows of a worker that has ended."""
+        for work in self._unanswered(worker):
             self._add(work)
 
     def died(self, worker: object) -> list[range]:
-        """Take back what a worker that died leaves; it died of the ranges that its model had begun.
+        """Take back the rows of a dead worker; return the rows of images that kill workers.
 
-        Returns the rows of images that too many workers have died of.
+        The death counts for the ranges that its model had begun.
         """
         begun = {stop for stop, chunk in self._assigned.get(worker, {}).items() if chunk.has_begun}
         lost = []
-        for work in self._left(worker):
+        for work in self._unanswered(worker):
             work = replace(work, deaths=work.deaths + (work.rows.stop in begun))
             if work.deaths < MAX_DEATHS:
                 self._add(work)
             elif work.is_alone:
                 lost.append(work.rows)
             else:
-                images = split_rows(work.rows, self.per_item)
-                self._alone.extend(Work(rows, is_alone=True) for rows in images)
+                for image in split_rows(work.rows, self.per_item):
+                    self._add(Work(image, is_alone=True))
         return lost
 
-    def _left(self, worker: object) -> list[Work]:
-        """The rows that a worker has not answered, which it loses."""
-        self._end_hunt(worker)
+    def _unanswered(self, worker: object) -> list[Work]:
+        """Unassign the unanswered rows of a worker, and return them."""
         works = []
         for stop, chunk in self._assigned.pop(worker, {}).items():
             self._assigned_rows -= chunk.rows
@@ -152,23 +195,17 @@ class WorkQueue:
         return works
 
     def _add(self, work: Work) -> None:
-        if work.is_alone:
-            self._alone.appendleft(work)
-            return
         heappush(self._free, (work.rows.start, work.rows.stop, work))
         self._free_rows += len(work.rows)
 
     def _next(self, worker: object, ahead: int) -> Work | None:
         chunks = self._assigned.get(worker, {}).values()
-        if any(chunk.work.is_alone for chunk in chunks):
+        if not self._free or any(chunk.work.is_alone for chunk in chunks):
             return None
-        if self._alone and self._hunter in (None, worker):
-            self._hunter = worker
-            return None if chunks else self._alone.popleft()
         waiting = sum(chunk.rows for chunk in chunks if not chunk.has_begun)
         share = -(-(self._free_rows + self._assigned_rows) // self.workers)
         is_fed = waiting >= ahead or sum(chunk.rows for chunk in chunks) >= share
-        if not self._free or (chunks and is_fed):
+        if chunks and (is_fed or self._free[0][-1].is_alone):
             return None
         size = min(self.size, max(MIN_ROWS, self._free_rows // (2 * self.workers)))
         *_, work = heappop(self._free)
@@ -177,18 +214,13 @@ class WorkQueue:
         if self._is_fixed:
             size = self.size - start % self.size
         stop = max((start + size) // per_item * per_item, (start // per_item + 1) * per_item)
-        if work.is_part or stop >= work.rows.stop:
+        if work.is_part or work.is_alone or stop >= work.rows.stop:
             return work
         self._add(replace(work, rows=range(stop, work.rows.stop)))
         return replace(work, rows=range(start, stop))
 
-    def _end_hunt(self, worker: object) -> None:
-        """Let any worker answer the next image that is answered alone."""
-        if self._hunter == worker:
-            self._hunter = None
-
 
 def rows_ahead(queue: WorkQueue, device: str) -> int:
-    """How many rows a worker has that its model has not begun, so that its batch never drains."""
+    """The number of rows that a worker holds ahead of its model, so that its batch never drains."""
     ahead = queue.size
     return ahead if device == "cpu" else ahead + DECODED_AHEAD * queue.per_item
