@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from benchmarks.measure import ROOT, options
-from pgcli.pipeline.state.image_stamps import STAMP_BYTES
+from pgcli.pipeline.state.compare import STAMP_BYTES
 
 IMAGES, FIRST_ROWS = 100, 1000
 PROGRAM = """

@@ -45,8 +45,7 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import range_rows
 from pgcli.pipeline.workers.engine import send_rows
 from pgcli.pipeline.workers.engines import Workers
-from pgcli.pipeline.workers.messages import EngineInfo, Message, RowsAnswered
-from pgcli.pipeline.workers.work import Work, WorkQueue
+from pgcli.pipeline.workers.work import EngineInfo, Message, RowsAnswered, Work, WorkQueue
 from pgcli.records import DecodedImage, Item
 from pgcli.rows import RowSchema
 from pgcli.tasks import caption
