@@ -45,7 +45,7 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import range_rows
 from pgcli.pipeline.workers.engine import send_rows
 from pgcli.pipeline.workers.engines import Workers
-from pgcli.pipeline.workers.work import EngineInfo, Message, RowsAnswered, Work, WorkQueue
+from pgcli.pipeline.workers.work import EngineInfo, EngineMessage, RowsAnswered, Work, WorkQueue
 from pgcli.records import DecodedImage, Item
 from pgcli.rows import RowSchema
 from pgcli.tasks import caption
@@ -269,7 +269,7 @@ class Engine(InferenceEngine):
         heapreplace(self._decoders, decoded)
         return decoded
 
-    def answer(self, send: Callable[[Message | None], object]) -> None:
+    def answer(self, send: Callable[[EngineMessage | None], object]) -> None:
         """Answer the received rows, like a worker."""
         question = caption(max_new_tokens=self.workload.limit)
         answering = SimpleNamespace(temperature=0.0, top_p=1.0, top_k=0, seed=0)
@@ -280,7 +280,7 @@ class Engine(InferenceEngine):
         send_rows(task, self, images, self._given, lambda: False, send)
         send(None)
 
-    def send(self, message: Message | None) -> None:
+    def send(self, message: EngineMessage | None) -> None:
         """Write to the pipe, once there is room."""
         rows = rows_of(message)
         self.now += self.times.report * rows
@@ -341,7 +341,7 @@ class Clock:
         if engine not in self._due:
             self._due.append(engine)
 
-    def next(self) -> tuple[Engine, Message | None]:
+    def next(self) -> tuple[Engine, EngineMessage | None]:
         """The next message to arrive, and the engine that sent it."""
         while True:
             while self._due:
@@ -363,14 +363,14 @@ class SimulatedWorker:
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.message: Message | None = None
+        self.message: EngineMessage | None = None
 
     def send(self, work: Work | None) -> None:
         clock = self.engine.clock
         self.engine.inbox.append((clock.now + self.engine.times.message, work))
         clock.wake(self.engine)
 
-    def receive(self) -> Message | None:
+    def receive(self) -> EngineMessage | None:
         clock, rows = self.engine.clock, rows_of(self.message)
         self.engine.received.append((clock.now, rows))
         clock.wake(self.engine)
@@ -415,7 +415,7 @@ def alone(rows: int, workload: Workload, times: Times = H200) -> Result:
     engine = Engine(Clock(), workload, times)
     engine.inbox += [(0.0, Work(range(rows))), (0.0, None)]
 
-    def save(message: Message | None) -> None:
+    def save(message: EngineMessage | None) -> None:
         engine.now += times.report * rows_of(message)
 
     engine.answer(save)

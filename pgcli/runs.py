@@ -23,7 +23,7 @@ from pgcli.cli.run_command import run_request
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError, called_from_python
-from pgcli.output import TEXT, output_endings, output_format
+from pgcli.output import PLAIN_TEXT, output_endings, output_format
 from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.request.make import make_request, records_of
 from pgcli.pipeline.status import read_status
@@ -101,7 +101,7 @@ def run(
     if command not in get_args(Task):
         raise UsageError(f"{command} is not a task", hint=f"one of {', '.join(get_args(Task))}")
     progress, target = options.pop("progress", False), os.fspath(output)
-    if target == "-" or output_format(target, options.get("format") or "auto") == TEXT:
+    if target == "-" or output_format(target, options.get("format") or "auto") == PLAIN_TEXT:
         raise UsageError(
             f"{target} cannot be resumed",
             hint=f"name a {output_endings()} file, or a folder/",

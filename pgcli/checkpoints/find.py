@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pgcli import registry
 from pgcli.checkpoints.files import sha256
-from pgcli.checkpoints.weight_files import Kind
+from pgcli.checkpoints.weight_files import CheckpointKind
 from pgcli.errors import ModelUnavailable
 from pgcli.stores.files import read_json
 
@@ -55,7 +55,7 @@ def find(
     name: str,
     revision: str | None = None,
     *,
-    kind: Kind = "model",
+    kind: CheckpointKind = "model",
     progress: DownloadProgress | None = None,
 ) -> Checkpoint:
     """The files of a model: a folder, a Hub name or a built-in one; downloads missing files.
@@ -118,7 +118,7 @@ def cached_models() -> list[str]:
     return sorted(names)
 
 
-def folder_of(name: str, kind: Kind = "model") -> Path | None:
+def folder_of(name: str, kind: CheckpointKind = "model") -> Path | None:
     """The folder that the name means, or None for a name on the Hub. Nothing is downloaded.
 
     Raises ModelUnavailable for a name that is neither.
@@ -154,7 +154,7 @@ def file_digest(file: Path) -> str:
     return sha256(file)[:REVISION_LENGTH]
 
 
-def _no_name(name: str, kind: Kind) -> ModelUnavailable:
+def _no_name(name: str, kind: CheckpointKind) -> ModelUnavailable:
     if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
         return ModelUnavailable(
             f"{name} is a file, and a model is a folder with config.json and safetensors files",

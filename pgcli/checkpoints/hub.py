@@ -30,7 +30,7 @@ from huggingface_hub import (
 )
 from huggingface_hub.utils.tqdm import tqdm as HubBar
 
-from pgcli.checkpoints.weight_files import Kind, file_names, required_files
+from pgcli.checkpoints.weight_files import CheckpointKind, file_names, required_files
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.printable import first_line, printable
 from pgcli.wording import byte_count
@@ -95,7 +95,7 @@ class Cancelled(Exception):
 
 
 def snapshot(
-    name: str, revision: str | None, *, kind: Kind, progress: DownloadProgress | None
+    name: str, revision: str | None, *, kind: CheckpointKind, progress: DownloadProgress | None
 ) -> Path:
     """The folder in the cache with the required files of a repository; its name is the commit.
 
@@ -142,7 +142,7 @@ def snapshot(
             raise _unavailable(name, revision, error) from error
 
 
-def cached_snapshot(name: str, revision: str, *, kind: Kind) -> Path | None:
+def cached_snapshot(name: str, revision: str, *, kind: CheckpointKind) -> Path | None:
     """The folder that the cache has for a revision, if it has all required files.
 
     The files that the revision has are known from its download; another program may have downloaded
@@ -208,7 +208,7 @@ def _complete(
     name: str,
     commit: str,
     files: Collection[str],
-    kind: Kind,
+    kind: CheckpointKind,
     progress: DownloadProgress | None,
 ) -> Path:
     """Download the required files that the cache lacks; the folder that has all of them.

@@ -15,7 +15,7 @@ from typing import Literal
 from pgcli.checkpoints.files import ADAPTER_CONFIG, OPEN_CLIP, missing_file, read_object
 from pgcli.errors import InvalidCheckpoint
 
-Kind = Literal["model", "adapter"]
+CheckpointKind = Literal["model", "adapter"]
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -73,7 +73,7 @@ def file_names(folder: Path) -> set[str]:
 
 
 def required_files(
-    repository: str, kind: Kind, names: Collection[str], path_of: Callable[[str], Path]
+    repository: str, kind: CheckpointKind, names: Collection[str], path_of: Callable[[str], Path]
 ) -> list[str]:
     """The files that are read, among the names of a repository's files; weights come last.
 
@@ -138,7 +138,7 @@ def _weight_names(
     raise _no_weights(repository, names, "model")
 
 
-def _no_weights(repository: str, names: Collection[str], kind: Kind) -> InvalidCheckpoint:
+def _no_weights(repository: str, names: Collection[str], kind: CheckpointKind) -> InvalidCheckpoint:
     """The error for a folder or a repository without safetensors; pickles can be converted."""
     message = f"{repository} has no {ADAPTER_WEIGHTS if kind == 'adapter' else 'safetensors file'}"
     hint = "download it again, name another folder, or look for a <--revision=> with safetensors"

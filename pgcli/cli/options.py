@@ -12,13 +12,7 @@ import typer
 from typer.models import CommandInfo
 
 from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
-from pgcli.cli.config import (
-    Program,
-    ProgramOptions,
-    outside_values,
-    typed_value,
-    unknown_variables,
-)
+from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value, unknown_variables
 from pgcli.cli.usage_errors import missing
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
@@ -41,7 +35,7 @@ MORE = "--help --all shows all options."
 
 # hidden, as its panel would show Python's type; the text of the help explains it
 Sources = Annotated[list[str] | None, typer.Argument(metavar="SOURCE", hidden=True)]
-Results = Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)]
+FileArgs = Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)

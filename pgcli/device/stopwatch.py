@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 #: A point in time on a device's clock.
-Mark = float | torch.cuda.Event
+TimeMark = float | torch.cuda.Event
 
 
 class Stopwatch:
@@ -22,7 +22,7 @@ class Stopwatch:
         self._cuda = device.type == "cuda"
         self._device = device
 
-    def mark(self) -> Mark:
+    def mark(self) -> TimeMark:
         if not self._cuda:
             if self._device.type == "mps":
                 torch.mps.synchronize()
@@ -32,7 +32,7 @@ class Stopwatch:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def between(self, first: Mark, second: Mark) -> float:
+    def between(self, first: TimeMark, second: TimeMark) -> float:
         if isinstance(first, float) or isinstance(second, float):
             assert isinstance(first, float)
             assert isinstance(second, float)
@@ -45,8 +45,8 @@ class TimedPass(NamedTuple):
     """A forward pass over `rows` rows, between two marks."""
 
     watch: Stopwatch
-    start: Mark
-    end: Mark
+    start: TimeMark
+    end: TimeMark
     rows: int
 
     def ms_of_row(self) -> float:

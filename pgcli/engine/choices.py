@@ -30,7 +30,7 @@ Candidates = abc.Sequence[Candidate]
 
 
 #: The row and the candidate index that a token belongs to.
-Owner = tuple[int, int]
+TokenOwner = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class BranchInputs(NamedTuple):
     token_BL: Tensor
     branch_BL: Tensor
     target_M: Tensor
-    owners: list[Owner]
+    owners: list[TokenOwner]
 
 
 def make_candidates(texts: abc.Sequence[str], tokenizer: Tokenizer) -> tuple[Candidate, ...]:
@@ -82,7 +82,7 @@ def make_candidates(texts: abc.Sequence[str], tokenizer: Tokenizer) -> tuple[Can
     return tuple(Candidate(text, tuple(tokenizer.encode_text(text))) for text in stripped)
 
 
-def first_candidate_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[Owner]]:
+def first_candidate_tokens(rows: abc.Sequence[Candidates]) -> tuple[list[int], list[TokenOwner]]:
     """Every candidate's first token, which follows the prefix, and its row and candidate index."""
     owners = [(row, index) for row, of_row in enumerate(rows) for index in range(len(of_row))]
     return [rows[row][index].ids[0] for row, index in owners], owners
@@ -138,7 +138,7 @@ def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[Br
 
 
 def sum_logprobs(
-    rows: abc.Sequence[Candidates], passes: abc.Iterable[tuple[list[Owner], Tensor]]
+    rows: abc.Sequence[Candidates], passes: abc.Iterable[tuple[list[TokenOwner], Tensor]]
 ) -> list[list[float]]:
     """The log-likelihood of every row's candidates, from each pass's owners and (M,) tensor.
 

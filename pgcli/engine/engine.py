@@ -23,7 +23,7 @@ from pgcli.engine.memory import (
 )
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
-from pgcli.engine.output import OutputProcessor, Row
+from pgcli.engine.output import OutputProcessor, RowAnswer
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
@@ -129,7 +129,7 @@ class InferenceEngine:
         batch_size: int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         on_finish: Callable[[Sequence], None] = lambda sequence: None,
-    ) -> Iterator[Row]:
+    ) -> Iterator[RowAnswer]:
         """The answers to each image's prompts, with their row indices, in the order they end.
 
         The stream gives each image with the index of its first row; its k-th prompt is answered in
@@ -169,7 +169,7 @@ class InferenceEngine:
             scheduler.close()
             yield from self._run(parts)
 
-    def _run(self, parts: RunParts) -> Iterator[Row]:
+    def _run(self, parts: RunParts) -> Iterator[RowAnswer]:
         """Run batches until more input is needed, or until every sequence has ended."""
         scheduler, runner = parts.scheduler, parts.runner
         late: list[Sequence] = []
@@ -186,7 +186,7 @@ class InferenceEngine:
             yield from self._report(parts, now)
         yield from self._report(parts, late)
 
-    def _report(self, parts: RunParts, finished: list[Sequence]) -> Iterator[Row]:
+    def _report(self, parts: RunParts, finished: list[Sequence]) -> Iterator[RowAnswer]:
         """The rows of sequences that have ended."""
         for sequence in finished:
             parts.on_finish(sequence)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.stopwatch import Mark, Stopwatch
+from pgcli.device.stopwatch import Stopwatch, TimeMark
 from pgcli.engine.choices import (
-    Owner,
+    TokenOwner,
     branch_logprobs,
     branch_passes,
     first_candidate_tokens,
@@ -54,8 +54,8 @@ class InFlightStep(NamedTuple):
 
     rows: list[tuple[Sequence, int]]
     tokens: NextTokens
-    start: Mark
-    end: Mark
+    start: TimeMark
+    end: TimeMark
     is_prefill: bool
 
 
@@ -65,9 +65,9 @@ class InFlightScore(NamedTuple):
     """
 
     rows: list[tuple[Sequence, int]]
-    owners: list[list[Owner]]
+    owners: list[list[TokenOwner]]
     logprobs: list[Tensor]
-    marks: list[Mark]
+    marks: list[TimeMark]
 
 
 class ModelRunner:
@@ -326,7 +326,7 @@ class ModelRunner:
         return tokens
 
     def _enqueue(
-        self, sequences: list[Sequence], tokens: NextTokens, start: Mark, *, is_prefill: bool
+        self, sequences: list[Sequence], tokens: NextTokens, start: TimeMark, *, is_prefill: bool
     ) -> None:
         """Start to copy a step's tokens to the host."""
         tokens = tokens.copy_to_host(len(sequences))

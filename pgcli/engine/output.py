@@ -17,7 +17,7 @@ from pgcli.records import Answer, Mask, Span, unanswered
 from pgcli.tasks import Question
 
 #: A row's index and the row.
-Row = tuple[int, Answer]
+RowAnswer = tuple[int, Answer]
 
 
 class OutputProcessor:
@@ -36,7 +36,7 @@ class OutputProcessor:
         self._question = question
         self._model = model
 
-    def answers(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[Row]:
+    def answers(self, sequences: abc.Iterable[Sequence]) -> abc.Iterator[RowAnswer]:
         """The rows of these sequences, in the given order."""
         ended = list(sequences)
         for sequence, answer in zip(ended, run_in_chunks(self._answers, ended), strict=True):

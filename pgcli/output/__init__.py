@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FormatOption = Literal["auto", "jsonl", "text"]
 
 #: The results of `output_format` besides the endings: a folder, and text.
-FOLDER, TEXT = "/", "text"
+FOLDER, PLAIN_TEXT = "/", "text"
 #: The names of the files in a folder.
 PART_ENDING = ".parquet"
 PART = re.compile(rf"part-(\d{{6}}|[1-9]\d{{6,}}){re.escape(PART_ENDING)}")
@@ -60,7 +60,7 @@ def named_format(name: str) -> str | None:
 
 
 def output_format(name: str, option: FormatOption) -> str:
-    """The ending of output files, FOLDER or TEXT for an output's name and `--format`.
+    """The ending of output files, FOLDER or PLAIN_TEXT for an output's name and `--format`.
 
     Raises UsageError.
     """
@@ -82,4 +82,4 @@ def output_format(name: str, option: FormatOption) -> str:
             f"{name} is the name of a {kind}, but <--format=> is {option}",
             hint="remove <--format=>, or rename the output",
         )
-    return by_name or (TEXT if option == "text" else ".jsonl")
+    return by_name or (PLAIN_TEXT if option == "text" else ".jsonl")

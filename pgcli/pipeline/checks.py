@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
-from pgcli.output import FOLDER, TEXT, output_format
+from pgcli.output import FOLDER, PLAIN_TEXT, output_format
 from pgcli.pipeline.request import current_folder
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from pgcli.pipeline.rows import RunRows
@@ -32,7 +32,7 @@ def is_stream(request: RunRequest) -> bool:
     Raises UsageError if the name of the output chooses no format.
     """
     output = request.output
-    return output.output == "-" or output_format(output.output, output.format) == TEXT
+    return output.output == "-" or output_format(output.output, output.format) == PLAIN_TEXT
 
 
 def is_folder(request: RunRequest) -> bool:

@@ -20,7 +20,7 @@ from pgcli.checkpoints.find import (
 )
 from pgcli.checkpoints.model_description import read_description, read_kind
 from pgcli.errors import ModelUnavailable, UsageError
-from pgcli.pipeline.workers.answer import Answers, Ask, rows_in_order
+from pgcli.pipeline.workers.answer import AnswerFn, Ask, rows_in_order
 from pgcli.records import error_answer
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
 from pgcli.towers.abilities import check_kind, check_question
@@ -124,7 +124,7 @@ def load_engine(
     return engine
 
 
-def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], bool]) -> Answers:
+def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], bool]) -> AnswerFn:
     """A function that answers decoded images with the loaded model: see `answer.answer`."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):

@@ -15,23 +15,12 @@ from typing import Literal
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.stores.files import parse_path, resolves_inside
-from pgcli.stores.urls import (
-    has_credentials,
-    is_in_object_store,
-    url_scheme,
-    without_credentials,
-)
-from pgcli.stores.writing import (
-    fsync,
-    make_folder,
-    published,
-    temporary_name,
-    wrap_write_errors,
-)
+from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
+from pgcli.stores.writing import fsync, make_folder, published, temporary_name, wrap_write_errors
 
 #: A file in every folder that an export wrote; other folders are never replaced.
 MARK = ".pgcli-export"
-Kind = Literal["file", "folder", "whole folder"]
+TargetKind = Literal["file", "folder", "whole folder"]
 SYNC_THREADS = 16  # file systems write the journal once for several concurrent syncs
 
 
@@ -46,7 +35,7 @@ class Target:
     """
 
     name: str
-    kind: Kind = "file"
+    kind: TargetKind = "file"
     option: str = "-o"
     overwrite: bool = False
     is_ours: Callable[[Path], bool] | None = None

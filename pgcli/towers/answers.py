@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.engine.output import Row, oom_answer
+from pgcli.engine.output import RowAnswer, oom_answer
 from pgcli.records import Answer, DecodedImage, LabelProbability, TextScore, unanswered
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.towers.engine import EmbeddingEngine, EncodedImage, Stream
@@ -42,7 +42,7 @@ class EmbeddingAnswers:
 
     def ask(
         self, stream: Stream, *, should_stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[Row]:
+    ) -> Iterator[RowAnswer]:
         """The answers with their row indices, in the order of the stream.
 
         Once `should_stop` returns True, no further batch starts.
@@ -61,7 +61,7 @@ class EmbeddingAnswers:
     def _note_truncated(self, texts: Sequence[str]) -> None:
         self._truncated = self._engine.truncated(texts, raw=self._question.raw_text)
 
-    def _embed_texts(self, stream: Stream, should_stop: Callable[[], bool]) -> Iterator[Row]:
+    def _embed_texts(self, stream: Stream, should_stop: Callable[[], bool]) -> Iterator[RowAnswer]:
         for batch in in_batches(stream, self._engine.batch_size):
             if should_stop():
                 return
@@ -73,7 +73,7 @@ class EmbeddingAnswers:
                 row = self._row(image)
                 yield row_index, replace(row, text=text, embedding=embedding, truncated=is_cut)
 
-    def _answers(self, batch: Sequence[tuple[int, EncodedImage]]) -> Iterator[Row]:
+    def _answers(self, batch: Sequence[tuple[int, EncodedImage]]) -> Iterator[RowAnswer]:
         """The answers of encoded images; their own texts are encoded in one batch."""
         if self._question.text_column is not None:
             texts = [encoded.image.item.prompts[0] for _, encoded in batch]

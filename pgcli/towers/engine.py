@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.stopwatch import Mark, Stopwatch
+from pgcli.device.stopwatch import Stopwatch, TimeMark
 from pgcli.engine.image_cache import ImageCacheStats
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
@@ -50,8 +50,8 @@ class InFlightBatch:
 
     rows: Sequence[tuple[int, DecodedImage]]
     vector_BE: Tensor
-    start: Mark
-    end: Mark
+    start: TimeMark
+    end: TimeMark
 
 
 class EmbeddingEngine:

@@ -51,7 +51,7 @@ from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
-from pgcli.training.status import RUN
+from pgcli.training.status import RUN_FILE
 from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
 from pgcli.wording import MAX_NAMES, byte_count, count, duration, listed
@@ -125,7 +125,7 @@ def train(
     folder = options.folder
 
     def check_folder() -> None:
-        if not options.overwrite and read_json(folder / RUN) is None:
+        if not options.overwrite and read_json(folder / RUN_FILE) is None:
             Target(name=str(folder), kind="folder").check()
 
     processes.from_first(check_folder)  # before it writes there
@@ -271,7 +271,7 @@ def train_rows(
     Raises NoInputError if there is nothing to train on.
     """
     rows = read_learning_rows(options, store, on_event)
-    earlier = {} if options.overwrite else read_json(options.folder / RUN) or {}
+    earlier = {} if options.overwrite else read_json(options.folder / RUN_FILE) or {}
     if not earlier.get("result", {}).get("complete"):
         processes.from_first(lambda: check_images(rows, options))
     checkpoint = None
@@ -297,7 +297,7 @@ def train_rows(
     faults: dict[RowKey, str] = {}
     for share in processes.gather({**task.faults}):
         faults |= share
-    earlier = (read_json(options.folder / RUN) or {}).get("result", {}).get("unreadable", [])
+    earlier = (read_json(options.folder / RUN_FILE) or {}).get("result", {}).get("unreadable", [])
     unreadable = [*dict.fromkeys([*earlier, *(key[0] for key in (*rows.faults, *faults))])]
 
     def end_run() -> None:
@@ -305,7 +305,7 @@ def train_rows(
             with wrap_write_errors(options.folder / MERGED):
                 merge_adapter(checkpoint.folder, options.folder, options.folder / MERGED)
         result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": unreadable}
-        write_json(options.folder / RUN, record | {"result": result})
+        write_json(options.folder / RUN_FILE, record | {"result": result})
 
     processes.from_first(end_run)
     lines = read_metrics(options.folder / METRICS)

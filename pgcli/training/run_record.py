@@ -25,7 +25,7 @@ from pgcli.stores.writing import wrap_write_errors, write_json
 from pgcli.training.metrics_file import METRICS
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRows
-from pgcli.training.status import RUN
+from pgcli.training.status import RUN_FILE
 from pgcli.training.trainer import CURVES, LAST, STATE
 
 MERGED = "merged"  # the folder of --merge
@@ -85,7 +85,7 @@ def run_record(
 def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
     """Whether the folder has a run to resume. Raises OutputExists for a run with other settings."""
     folder = options.folder
-    earlier = read_json(folder / RUN)
+    earlier = read_json(folder / RUN_FILE)
     if earlier is None or options.overwrite:
         return False
     if changes := differences(earlier.get("settings", {}), record["settings"]):
@@ -106,7 +106,7 @@ def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> 
     with wrap_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder, state)  # the state stays if a user deletes the folder
-    write_json(folder / RUN, dict(record))
+    write_json(folder / RUN_FILE, dict(record))
 
 
 def remove_run(folder: Path, state: Path) -> None:
@@ -115,7 +115,7 @@ def remove_run(folder: Path, state: Path) -> None:
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
         state / STATE,
-        *(folder / name for name in (RUN, METRICS, CURVES, *model)),
+        *(folder / name for name in (RUN_FILE, METRICS, CURVES, *model)),
         *(folder / inner / name for inner in (LAST, MERGED) for name in model),
     ):
         file.unlink(missing_ok=True)

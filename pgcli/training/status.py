@@ -12,7 +12,7 @@ from pgcli.stores import LocalStore
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 
-RUN = "run.json"
+RUN_FILE = "run.json"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TrainingStatus:
 def read_training_status(output: str) -> TrainingStatus | None:
     """The status of the training run whose folder it is; None for another output."""
     folder = Path(output)
-    record: dict[str, Any] | None = read_json(folder / RUN) if folder.is_dir() else None
+    record: dict[str, Any] | None = read_json(folder / RUN_FILE) if folder.is_dir() else None
     if record is None or "settings" not in record:
         return None
     lines, result = read_metrics(folder / METRICS), record.get("result", {})

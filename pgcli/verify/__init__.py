@@ -22,7 +22,7 @@ from pgcli.verify.compare import compare_tensors, compare_tokens
 from pgcli.verify.dtypes import choose_dtypes
 from pgcli.verify.paligemma import paligemma_case
 from pgcli.verify.preprocessing import compare_pixels
-from pgcli.verify.report import Comparison, Proof, Stages
+from pgcli.verify.report import ComparedStages, Comparison, Proof
 from pgcli.verify.towers import towers_case
 
 MAX_IMAGES = 8  # images that are compared, at most
@@ -114,9 +114,9 @@ def compare_in_dtype(case: Case, dtype: torch.dtype, waiting: Waiting) -> Compar
 
 def compare_stages(
     case: Case, ours: Outputs, expected: Outputs, eager: Outputs | None, *, exact: bool
-) -> Stages:
+) -> ComparedStages:
     """The comparison of each stage's tensors, and of the tokens if there are any."""
-    stages: Stages = tuple(
+    stages: ComparedStages = tuple(
         compare_tensors(
             stage,
             tensor,

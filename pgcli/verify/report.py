@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pgcli.verify.compare import TensorComparison, TokenComparison
 from pgcli.verify.preprocessing import PixelComparison, PromptComparison
 
-Stages = tuple[TensorComparison | TokenComparison, ...]
+ComparedStages = tuple[TensorComparison | TokenComparison, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Comparison:
     """The stages of one dtype in their order, and each program's time."""
 
     dtype: str
-    stages: Stages
+    stages: ComparedStages
     our_seconds: float
     their_seconds: float
 

@@ -30,7 +30,7 @@ from pgcli.pipeline.workers.engine_process import (
 from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
 from pgcli.pipeline.workers.work import (
     EngineInfo,
-    Message,
+    EngineMessage,
     RowsAnswered,
     Work,
     WorkBegun,
@@ -275,7 +275,7 @@ class BatchEngine(pretend.Engine):
 @pytest.mark.parametrize(("dtype", "asks"), [("bfloat16", 1), ("float32", 5)])
 def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype, asks):
     """The batch has rows of several works, but in float32; messages say which rows, in order."""
-    engine, sent, begun_after = BatchEngine(), list[Message](), list[int]()
+    engine, sent, begun_after = BatchEngine(), list[EngineMessage](), list[int]()
     engine.dtype = dtype
     monkeypatch.setattr(task, "load_engine", lambda *_: engine)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
@@ -291,7 +291,7 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
         yield from works
         engine.has_all_works.set()
 
-    def send(message: Message) -> None:
+    def send(message: EngineMessage) -> None:
         sent.append(message)
         if isinstance(message, WorkBegun):
             begun_after.append(engine.image_stats.hits)
@@ -307,7 +307,7 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
     assert begun_after == [0, 2, 2, 2], "as their first images are taken, not when they are given"
     info, *messages = sent
     assert isinstance(info, EngineInfo)
-    by_work: dict[range, list[Message]] = {work.rows: [] for work in works}
+    by_work: dict[range, list[EngineMessage]] = {work.rows: [] for work in works}
     for message in messages:
         assert isinstance(message, WorkBegun | RowsAnswered)
         by_work[next(rows for rows in by_work if message.rows.start in rows)].append(message)

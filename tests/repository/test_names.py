@@ -39,6 +39,28 @@ def test_function_name_stands_once_in_the_package():
     assert several <= SHARED_FUNCTIONS
 
 
+def test_imported_constant_or_type_has_one_module():
+    """Constants that only their own module reads may share a name."""
+    definitions, imports = defaultdict(set), set()
+    for file in (ROOT / "pgcli").rglob("*.py"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for statement in tree.body:
+            if isinstance(statement, ast.ClassDef):
+                definitions[statement.name].add(module)
+            elif isinstance(statement, ast.Assign | ast.AnnAssign):
+                for name in bound_names(statement):
+                    definitions[name].add(module)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                imports |= {(node.module, alias.name) for alias in node.names}
+    imported = {
+        name: [module for module in sorted(modules) if (module, name) in imports]
+        for name, modules in definitions.items()
+    }
+    assert {name: modules for name, modules in imported.items() if len(modules) > 1} == {}
+
+
 def test_names_of_variables_and_functions_are_nouns():
     """Such as `sequence` or `matches`: a pronoun does not say what it holds."""
     pronouns = []
@@ -53,8 +75,8 @@ def test_names_of_variables_and_functions_are_nouns():
     assert pronouns == []
 
 
-def bound_names(tree: ast.Module) -> set[str]:
-    """The names of a module's variables, attributes, parameters and functions."""
+def bound_names(tree: ast.AST) -> set[str]:
+    """The names of variables, attributes, parameters and functions."""
     names = set()
     for node in ast.walk(tree):
         match node:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli import registry
-from pgcli.cli.options import AddressOptions, CliCall, JsonOptions, Results, command, images_option
+from pgcli.cli.options import AddressOptions, CliCall, FileArgs, JsonOptions, command, images_option
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
@@ -90,7 +90,7 @@ class EvalOptions:
     examples="$ pgcli eval captions.jsonl --truth truth.csv\n"
     "$ pgcli eval captions.jsonl again.jsonl --truth truth.csv --json",
 )
-def eval_(results: Results, call: CliCall) -> None:
+def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.cli.ui import evaluation_report as printed
     from pgcli.evaluation.evaluate import compare_files, evaluate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from pgcli import registry
-from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command
+from pgcli.cli.options import AddressOptions, CliCall, FileArgs, QuietOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.pipeline.request.questions import BoxOptions
@@ -23,7 +23,7 @@ from pgcli.results.exports.options import ExportOptions
     examples="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"
     "$ pgcli export captions.jsonl --to txt",
 )
-def export(results: Results, call: CliCall) -> None:
+def export(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.exports.export import export as write_export
 

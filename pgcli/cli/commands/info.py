@@ -10,9 +10,10 @@ import typer
 
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
-from pgcli.cli.ui.console import Facts, Screen
+from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
 from pgcli.errors import UsageError
+from pgcli.pipeline.progress.events import Facts
 from pgcli.pipeline.request.options import ModelOptions, models
 from pgcli.wording import byte_count
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pgcli.cli.options import CliCall, FileOptions, Results, command
+from pgcli.cli.options import CliCall, FileArgs, FileOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import INCOMPLETE
 from pgcli.wording import count, with_notes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     FileOptions,
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
-def merge(results: Results, call: CliCall) -> None:
+def merge(results: FileArgs, call: CliCall) -> None:
     options, screen = call.build(FileOptions), Screen(quiet=call.quiet)
     if code := run_merge([Path(name) for name in results], options, screen):
         raise typer.Exit(code)

@@ -24,7 +24,7 @@ from pgcli.cli.options import (
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.declare import opt
 from pgcli.errors import UsageError
-from pgcli.output import FOLDER, TEXT, load_format, output_endings, output_format
+from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output_format
 from pgcli.output.lines import LineFormat
 from pgcli.stores.target import Target
 from pgcli.stores.writing import wrap_write_errors
@@ -288,7 +288,7 @@ def write_rows(
             sys.stdout.buffer.writelines(lines)
             sys.stdout.buffer.flush()
         return
-    is_text = output_format(options.output, options.format) == TEXT
+    is_text = output_format(options.output, options.format) == PLAIN_TEXT
     format = load_format(options.output)
     with target.publish() as part:
         if not isinstance(format, LineFormat):

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command, images_option
+from pgcli.cli.options import (
+    AddressOptions,
+    CliCall,
+    FileArgs,
+    QuietOptions,
+    command,
+    images_option,
+)
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt
 from pgcli.errors import UsageError
@@ -43,7 +50,7 @@ class ViewOptions(GalleryOptions):
     QuietOptions,
     examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
-def view(results: Results, call: CliCall) -> None:
+def view(results: FileArgs, call: CliCall) -> None:
     if "-" not in results:
         view_files([Path(name) for name in results], call)
         return

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgcli.cli.ui import stdout
-from pgcli.cli.ui.console import Facts
+from pgcli.pipeline.progress.events import Facts
 from pgcli.pipeline.progress.summary import rate
 from pgcli.printable import printable
 from pgcli.wording import byte_count, duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import RawIOBase
@@ -18,6 +18,7 @@ from rich.text import Text
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import discard_output
 from pgcli.errors import in_flags
+from pgcli.pipeline.progress.events import Facts
 from pgcli.printable import printable
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Characters of a message that are shown; a name in it may be as long as a line of a manifest.
 MAX_MESSAGE_LENGTH = 4000
-#: The rows of a table of two columns: names and values.
-Facts = Sequence[tuple[str, str]]
 
 
 class Stderr(Console):

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import typer
 from rich.console import Console, RenderableType
 
-from pgcli.cli.ui.console import Facts, facts_table, is_terminal
+from pgcli.cli.ui.console import facts_table, is_terminal
+from pgcli.pipeline.progress.events import Facts
 from pgcli.printable import printable
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from pgcli.records import Answer, DecodedImage, Item
 
-#: Answers images, each given with the number of its first row, in any order of rows.
+#: AnswerFn images, each given with the number of its first row, in any order of rows.
 Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]]]
 #: Decodes items in their order; None while none arrives. Closing it ends its processes.
 Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
@@ -16,7 +16,7 @@ Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
 Refuse = Callable[[DecodedImage, str], Answer]
 
 #: The rows of decoded images with their numbers and items: see `answer`.
-Answers = Callable[[Iterator[tuple[int, DecodedImage] | None]], Iterator[tuple[int, Item, Answer]]]
+AnswerFn = Callable[[Iterator[tuple[int, DecodedImage] | None]], Iterator[tuple[int, Item, Answer]]]
 
 #: After as many consecutive error rows the stream to `ask` ends, and `ask` answers what it holds
 #: back. Otherwise a folder of a million broken files would be held in memory before a row is saved.

@@ -16,7 +16,7 @@ from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.state.folder import load_inventory
 from pgcli.pipeline.workers.engine_process import EngineSlot
 from pgcli.pipeline.workers.row_images import RowImages
-from pgcli.pipeline.workers.work import Message, RowsAnswered, Work, WorkBegun
+from pgcli.pipeline.workers.work import EngineMessage, RowsAnswered, Work, WorkBegun
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema
 from pgcli.stores import open_folder
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgcli.inputs.stamps import Stamp
     from pgcli.pipeline.request import RunRequest
 
-Send = Callable[[Message], object]
+Send = Callable[[EngineMessage], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,14 @@ from pgcli.pipeline.workers.engine_process import (
     EngineSlot,
     start_method,
 )
-from pgcli.pipeline.workers.work import EngineInfo, Message, Work, WorkBegun, WorkQueue, rows_ahead
+from pgcli.pipeline.workers.work import (
+    EngineInfo,
+    EngineMessage,
+    Work,
+    WorkBegun,
+    WorkQueue,
+    rows_ahead,
+)
 from pgcli.printable import first_line
 
 if TYPE_CHECKING:
@@ -82,7 +89,7 @@ class Workers:
         """The workers that have sent something, after at most POLL_SECONDS."""
         raise NotImplementedError
 
-    def messages(self) -> Generator[Message | RowsLost]:
+    def messages(self) -> Generator[EngineMessage | RowsLost]:
         """What workers send, until all rows are answered or the run is to stop.
 
         Raises what an engine raises, and NoUsableDevice where engines only die.
@@ -116,7 +123,7 @@ class Workers:
         del self.ahead[worker]
         self._ending.discard(worker)
 
-    def _receive(self, worker: EngineHandle) -> Iterator[Message | RowsLost]:
+    def _receive(self, worker: EngineHandle) -> Iterator[EngineMessage | RowsLost]:
         """The next message of a worker, which is passed on before the worker gets more rows."""
         try:
             message = worker.receive()

@@ -33,7 +33,7 @@ from pgcli.pipeline.workers.engine_process import (
     EngineSlot,
 )
 from pgcli.pipeline.workers.engines import POLL_SECONDS, EngineHandle, RowsLost, Workers
-from pgcli.pipeline.workers.work import EngineInfo, Message, RowsAnswered, Work, WorkQueue
+from pgcli.pipeline.workers.work import EngineInfo, EngineMessage, RowsAnswered, Work, WorkQueue
 from pgcli.printable import first_line
 from pgcli.stores import open_folder
 
@@ -107,7 +107,7 @@ class Actor:
         self._stop.set()
         self._works.put(None)
 
-    def messages(self) -> list[Message | EngineFailed | None]:
+    def messages(self) -> list[EngineMessage | EngineFailed | None]:
         """What has come since the last call, at least one message; None is the last."""
         messages = [self._messages.get()]
         while not self._messages.empty():
@@ -133,7 +133,7 @@ class Actor:
             self._given.append(work)
             yield work
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: EngineMessage) -> None:
         """Send a message; of a file that is written, one for all of its rows."""
         if isinstance(message, RowsAnswered):
             work = self._given[0]
@@ -234,7 +234,7 @@ class RayEngines(Workers):
             request, any(node.get(GPU) for node in self._cluster.resources())
         )
 
-    def messages(self) -> Generator[Message | RowsLost]:
+    def messages(self) -> Generator[EngineMessage | RowsLost]:
         try:
             yield from super().messages()
         finally:

@@ -77,7 +77,7 @@ class RowsAnswered(NamedTuple):
         return range(self.first, self.first + int(self.counts[0]))
 
 
-Message: TypeAlias = "EngineInfo | WorkBegun | RowsAnswered"
+EngineMessage: TypeAlias = "EngineInfo | WorkBegun | RowsAnswered"
 
 
 @dataclass(slots=True)

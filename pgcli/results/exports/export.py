@@ -18,7 +18,7 @@ from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
 from pgcli.results.label_list import read_labels
 from pgcli.stores import Reader
-from pgcli.stores.target import Kind, Target
+from pgcli.stores.target import Target, TargetKind
 from pgcli.wording import count, listed, with_notes
 
 
@@ -65,7 +65,7 @@ def export_target(
     """The file or folder of the export; None for texts beside the images."""
     if options.output is None and format.is_merged:
         return None
-    kind: Kind = "whole folder" if format.is_folder else "file"
+    kind: TargetKind = "whole folder" if format.is_folder else "file"
     return Target(
         name=options.output or "",
         kind="folder" if format.is_merged else kind,

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.labelled_rows import stated_size
-from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, query_column
+from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
 from pgcli.results.drawings.colours import LabelColours, contrasting
 from pgcli.results.images import ImageRef
 from pgcli.results.masks import svg_path
-from pgcli.results.pages.sanitize import Row, as_list, clean, clean_line, clean_text
+from pgcli.results.pages.sanitize import as_list, clean, clean_line, clean_text
 from pgcli.rle import read_mask
 from pgcli.rows import answer_digest
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pgcli.records import Rle
-from pgcli.results.imports.shapes import Size
+from pgcli.results.imports.shapes import PixelSize
 from pgcli.rle import encode_mask
 
 CHANNELS = 4
 WORD_BITS = 8  # of a value; Label Studio's own reader keeps no more
 
 
-def brush_mask(data: Sequence[object], size: Size) -> Rle | None:
+def brush_mask(data: Sequence[object], size: PixelSize) -> Rle | None:
     """The mask of the pixels with any alpha; None if there are none.
 
     After the number of values, the bits of a value and four lengths of counts, blocks follow: a bit

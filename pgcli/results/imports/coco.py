@@ -11,7 +11,7 @@ from pgcli.labelled_rows import stated_size
 from pgcli.printable import encodable
 from pgcli.records import Box, Fault
 from pgcli.results.imports.coco_annotations import (
-    Entry,
+    JsonEntry,
     UnreadableError,
     has_shape,
     read_annotation,
@@ -29,7 +29,7 @@ from pgcli.results.imports.json_values import (
     value_errors,
 )
 from pgcli.results.imports.locate import local_name, locate, upright_size
-from pgcli.results.imports.shapes import Size, checked_size
+from pgcli.results.imports.shapes import PixelSize, checked_size
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -56,7 +56,7 @@ def read_coco(file: Path, settings: ImportSettings) -> Annotations:
         return read_images(mapping(document, "the file"), settings)
 
 
-def read_images(document: Entry, settings: ImportSettings) -> Annotations:
+def read_images(document: JsonEntry, settings: ImportSettings) -> Annotations:
     """The images of the document, whose odd entries are counted. Raises InvalidValue."""
     categories = entries(document.get("categories") or [], "categories", "category")
     images = entries(document.get("images"), "images", "image")
@@ -65,7 +65,7 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
     annotations = entries(document["annotations"], "annotations", "annotation")
     annotations = annotations if settings.as_given else with_shares(annotations)
     labels = labels_by_category(categories)
-    own: dict[str, list[tuple[int, Entry]]] = {
+    own: dict[str, list[tuple[int, JsonEntry]]] = {
         key: [] for key in unique_ids(images, "image") if key is not None
     }
     unique_ids(annotations, "annotation")
@@ -88,7 +88,7 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
     # of captions alone, no image says that nothing is there
     has_regions = not annotations or any(map(has_shape, annotations))
     value = document.get("info")
-    info: Entry = value if isinstance(value, dict) else {}
+    info: JsonEntry = value if isinstance(value, dict) else {}
     prompt = info.get("prompt")
     return Annotations(
         [image for _, image in known.values()],
@@ -98,7 +98,7 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
     )
 
 
-def entries(value: object, what: str, entry_name: str) -> list[Entry]:
+def entries(value: object, what: str, entry_name: str) -> list[JsonEntry]:
     """The objects of an array. Raises InvalidValue."""
     return [
         mapping(entry, f"{entry_name} {place}")
@@ -106,7 +106,7 @@ def entries(value: object, what: str, entry_name: str) -> list[Entry]:
     ]
 
 
-def labels_by_category(categories: Sequence[Entry]) -> dict[str, str | None]:
+def labels_by_category(categories: Sequence[JsonEntry]) -> dict[str, str | None]:
     """The labels by the ids of their categories; None for one that no prompt can have.
 
     Raises InvalidValue for two categories with one id.
@@ -122,7 +122,9 @@ def labels_by_category(categories: Sequence[Entry]) -> dict[str, str | None]:
 
 
 def prompt_categories(
-    categories: Sequence[Entry], labels: Mapping[str, str | None], annotations: Sequence[Entry]
+    categories: Sequence[JsonEntry],
+    labels: Mapping[str, str | None],
+    annotations: Sequence[JsonEntry],
 ) -> list[str]:
     """The labels of a prompt, in the order of the categories, without the root of Roboflow.
 
@@ -142,9 +144,9 @@ def prompt_categories(
 
 
 def read_coco_image(
-    image: Entry,
+    image: JsonEntry,
     what: str,
-    own: Mapping[str, Sequence[tuple[int, Entry]]],
+    own: Mapping[str, Sequence[tuple[int, JsonEntry]]],
     labels: Mapping[str, str | None],
     settings: ImportSettings,
 ) -> AnnotatedImage | None:
@@ -217,8 +219,8 @@ def read_coco_image(
 
 
 def searched_labels(
-    image: Entry,
-    annotations: Sequence[tuple[int, Entry]],
+    image: JsonEntry,
+    annotations: Sequence[tuple[int, JsonEntry]],
     labels: Mapping[str, str | None],
 ) -> frozenset[str] | None:
     """The labels that LVIS searched an image for, and marked all objects of; None for other files.
@@ -234,7 +236,7 @@ def searched_labels(
     return frozenset(name for key in keys if (name := labels.get(key or "")) is not None)
 
 
-def own_texts(image: Entry) -> list[TrueText]:
+def own_texts(image: JsonEntry) -> list[TrueText]:
     """The texts that an export of pgcli has in the image, beside the boxes of its annotations."""
     captions = image.get("captions")
     listed = captions if isinstance(captions, list) else ()
@@ -242,7 +244,7 @@ def own_texts(image: Entry) -> list[TrueText]:
     return [text for text in texts if text is not None]
 
 
-def coco_image_name(image: Entry) -> str | None:
+def coco_image_name(image: JsonEntry) -> str | None:
     """The name of an image's file; None without one."""
     name = image.get("file_name")
     if isinstance(name, str) and name:
@@ -253,7 +255,7 @@ def coco_image_name(image: Entry) -> str | None:
     return None
 
 
-def mask_size(annotations: Sequence[tuple[int, Entry]]) -> Size | None:
+def mask_size(annotations: Sequence[tuple[int, JsonEntry]]) -> PixelSize | None:
     """The size that the run lengths of an image state; None without any."""
     for _, annotation in annotations:
         mask = annotation.get("segmentation")

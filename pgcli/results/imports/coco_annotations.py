@@ -20,7 +20,7 @@ from pgcli.results.imports.json_values import (
     whole_number,
 )
 from pgcli.results.imports.shapes import (
-    Size,
+    PixelSize,
     bounds,
     checked_size,
     fill,
@@ -30,19 +30,19 @@ from pgcli.results.imports.shapes import (
 from pgcli.results.imports.truth import ImportCounts, TrueText
 from pgcli.rle import encode_counts, mask_area, mask_bounds
 
-Entry = Mapping[str, Any]
+JsonEntry = Mapping[str, Any]
 
 
 class UnreadableError(Exception):
     """An annotation that cannot be read: the kind of its fault, for `ImportCounts.leave_out`."""
 
 
-def has_shape(annotation: Entry) -> bool:
+def has_shape(annotation: JsonEntry) -> bool:
     """Whether an annotation has a box or a mask, however it is written."""
     return bool(annotation.get("bbox") or annotation.get("segmentation"))
 
 
-def read_caption(annotation: Entry) -> TrueText | None:
+def read_caption(annotation: JsonEntry) -> TrueText | None:
     """A caption, with the prompt and the region that an export of pgcli has; None without one.
 
     One that is blank says nothing of the image if the annotation has a box or a mask.
@@ -58,10 +58,10 @@ def read_caption(annotation: Entry) -> TrueText | None:
 
 
 def read_annotation(
-    annotation: Entry,
+    annotation: JsonEntry,
     where: str,
     labels: Mapping[str, str | None],
-    size: Size | None,
+    size: PixelSize | None,
     counts: ImportCounts,
 ) -> tuple[Box, Rle | None, float | None]:
     """A box, its mask and the area of its object, as far as they can be read; a box with a caption
@@ -99,7 +99,7 @@ def read_annotation(
     return Box(name, *corners, score, confidence), mask, object_size
 
 
-def rotation_of(annotation: Entry) -> float:
+def rotation_of(annotation: JsonEntry) -> float:
     """The degrees by which CVAT's box is rotated about its centre; `bbox` is the one before."""
     attributes = annotation.get("attributes")
     degrees = optional_number(attributes.get("rotation")) if isinstance(attributes, dict) else None
@@ -112,7 +112,7 @@ def centre(corners: Region) -> tuple[float, float]:
     return (left + right) / 2, (top + bottom) / 2
 
 
-def own_number(annotation: Entry, name: str, where: str, counts: ImportCounts) -> float | None:
+def own_number(annotation: JsonEntry, name: str, where: str, counts: ImportCounts) -> float | None:
     """A number that an annotation may have; None without, counted for a value that is none."""
     value = annotation.get(name)
     if value is None:
@@ -130,7 +130,7 @@ def optional_number(value: object) -> float | None:
         return None
 
 
-def with_shares(annotations: list[Entry]) -> list[Entry]:
+def with_shares(annotations: list[JsonEntry]) -> list[JsonEntry]:
     """The annotations, with scores of percent as shares. Raises InvalidValue for other scores."""
     for name in ("score", "confidence"):
         scores = [optional_number(annotation.get(name)) for annotation in annotations]
@@ -154,7 +154,7 @@ def box_corners(value: object) -> Region:
 
 
 def read_segmentation(
-    value: object, where: str, size: Size | None, counts: ImportCounts
+    value: object, where: str, size: PixelSize | None, counts: ImportCounts
 ) -> tuple[Rle | None, Region | None]:
     """The mask of a segmentation, polygons or run lengths, and its bounds; None without one.
 
@@ -181,7 +181,7 @@ def read_segmentation(
         raise UnreadableError("masks that cannot be read") from None
 
 
-def run_lengths(encoding: Entry) -> Rle:
+def run_lengths(encoding: JsonEntry) -> Rle:
     """A mask in one of COCO's encodings. Raises InvalidValue and ValueError."""
     counts = encoding.get("counts")
     height, width = (whole_number(side, "size") for side in array(encoding.get("size"), "size"))

@@ -27,7 +27,7 @@ from pgcli.results.imports.labelstudio_regions import (
     group_regions,
 )
 from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import Size, checked_size
+from pgcli.results.imports.shapes import PixelSize, checked_size
 from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings
 
 MAX_BYTES = 512 * 2**20
@@ -183,7 +183,7 @@ def without_query(address: str) -> str:
     return address.removeprefix(LOCAL_FILES).partition("?")[0]
 
 
-def region_size(regions: Sequence[RegionResults], what: str) -> Size | None:
+def region_size(regions: Sequence[RegionResults], what: str) -> PixelSize | None:
     """The size that the regions state; None without regions. Raises InvalidValue, also for two."""
     sizes = {
         checked_size(result["original_width"], result.get("original_height"), what): None

@@ -13,14 +13,7 @@ import numpy as np
 from pgcli.records import Box, Region, Rle
 from pgcli.results.imports.brush import brush_mask
 from pgcli.results.imports.json_values import array, label, mapping, number, text
-from pgcli.results.imports.shapes import (
-    Size,
-    bounds,
-    fill,
-    inside,
-    rotated_bounds,
-    rotation,
-)
+from pgcli.results.imports.shapes import PixelSize, bounds, fill, inside, rotated_bounds, rotation
 from pgcli.results.imports.truth import BoxWithMask, ImportCounts, TrueText
 from pgcli.rle import mask_bounds
 
@@ -131,7 +124,7 @@ def place_of(value: Value) -> str:
 
 
 def add_region(
-    region: RegionResults, size: Size, unit: float, truth: RegionTruth, counts: ImportCounts
+    region: RegionResults, size: PixelSize, unit: float, truth: RegionTruth, counts: ImportCounts
 ) -> None:
     """Add the boxes and texts of a region to the truth of its image; what is not read is counted.
 
@@ -166,7 +159,7 @@ def add_region(
     truth.texts += (TrueText(entry, region=corners) for entry in texts)
 
 
-def shape(region: RegionResults, size: Size) -> tuple[Region, Rle | None] | str:
+def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] | str:
     """The corners and the mask of a region; for one that is not read, what such are called.
 
     Raises InvalidValue.
@@ -206,7 +199,9 @@ def shape(region: RegionResults, size: Size) -> tuple[Region, Rle | None] | str:
     return UNREAD.get(next(names, ""), "regions of other kinds")
 
 
-def percent_to_pixels(value: Value, names: Sequence[str], size: Size, what: str) -> list[float]:
+def percent_to_pixels(
+    value: Value, names: Sequence[str], size: PixelSize, what: str
+) -> list[float]:
     """Percentages of the image's width, height, width and height. Raises InvalidValue."""
     percent = [number(value.get(name), f"{what}: {name}") for name in names]
     pixel: list[float] = (np.array(percent) / 100 * (*size, *size)).tolist()

@@ -15,10 +15,10 @@ from pgcli.results.imports.truth import ImportCounts
 from pgcli.rle import encode_runs, mask_area, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
-Size = tuple[int, int]  # width, height
+PixelSize = tuple[int, int]  # width, height
 
 
-def checked_size(width: object, height: object, what: str) -> Size:
+def checked_size(width: object, height: object, what: str) -> PixelSize:
     """Both as the sides of an image that is not too large. Raises InvalidValue."""
     size = whole_number(width, f"{what}: width"), whole_number(height, f"{what}: height")
     if not 0 < size[0] * size[1] <= ImageLimits().max_pixels:
@@ -26,7 +26,7 @@ def checked_size(width: object, height: object, what: str) -> Size:
     return size
 
 
-def inside(corners: Region, size: Size, counts: ImportCounts, name: str) -> Region | None:
+def inside(corners: Region, size: PixelSize, counts: ImportCounts, name: str) -> Region | None:
     """The corners within an image, with six digits; None, counted by name, if that is empty."""
     left, top, right, bottom = (float(f"{corner:.6g}") for corner in corners)
     if (part := clipped((left, top, right, bottom), size)) is None:
@@ -64,7 +64,7 @@ def rotation(degrees: float) -> tuple[float, float]:
     return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
 
-def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:
+def fill(polygons: Sequence[np.ndarray], size: PixelSize, what: str) -> Rle | None:
     """The mask of the pixels whose centres are in one of the polygons (n, 2), each by the even-odd
     rule; None if there are none. Raises InvalidValue for more points than an image has.
     """
@@ -74,7 +74,7 @@ def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:
     return mask if mask_area(mask) else None
 
 
-def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
+def _runs(polygon_n2: np.ndarray, size: PixelSize, what: str) -> np.ndarray:
     """The runs of a polygon's pixels in the image read by columns, (n, 2)."""
     width, height = size
     start_n2, end_n2 = polygon_n2, np.roll(polygon_n2, -1, axis=0)

@@ -21,7 +21,7 @@ from pgcli.results.frames import (
     turned_mask,
     whole_header,
 )
-from pgcli.results.imports.shapes import Size, inside
+from pgcli.results.imports.shapes import PixelSize, inside
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -132,7 +132,7 @@ def upright_box(
     return turned_box(box, header), None if mask is None else turned_mask(mask, header)
 
 
-def fitted_text(entry: TrueText, header: ImageHeader | None, size: Size) -> TrueText | None:
+def fitted_text(entry: TrueText, header: ImageHeader | None, size: PixelSize) -> TrueText | None:
     """A text whose region, turned if it has a header, is within its image; None without an area."""
     if entry.region is None:
         return entry

@@ -20,7 +20,7 @@ from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Box, Fault
 from pgcli.results.imports.json_values import InvalidValue, label, text, value_errors
 from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import Size, bounds, fill, inside
+from pgcli.results.imports.shapes import PixelSize, bounds, fill, inside
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -197,7 +197,7 @@ class LabelFolder:
     files: Sequence[str]
 
     def boxes(
-        self, name: str, size: Size, counts: ImportCounts
+        self, name: str, size: PixelSize, counts: ImportCounts
     ) -> tuple[tuple[BoxWithMask, ...], frozenset[str]]:
         """The boxes of an image, none without a file, and the labels of those that were left out.
 
@@ -222,7 +222,7 @@ class LabelFolder:
             if words := line.split():
                 yield place, words
 
-    def box(self, words: Sequence[str], size: Size, what: str) -> BoxWithMask:
+    def box(self, words: Sequence[str], size: PixelSize, what: str) -> BoxWithMask:
         """A box, or that of a polygon, of a pose or of a track. Raises InvalidValue."""
         numbers = line_numbers(words, what)
         place = numbers[0]
@@ -328,7 +328,9 @@ def edges(x: float, y: float, width: float, height: float) -> tuple[float, float
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
-def shape_box(name: str, shape: np.ndarray, score: float, size: Size, what: str) -> BoxWithMask:
+def shape_box(
+    name: str, shape: np.ndarray, score: float, size: PixelSize, what: str
+) -> BoxWithMask:
     """The box of four numbers, or of a polygon's points with its mask. Raises InvalidValue."""
     if len(shape) == 4:
         left, top, right, bottom = (np.array(edges(*shape)) * (*size, *size)).tolist()
