@@ -11,13 +11,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pgcli.stores.writing import published
 
-WIDTH, HEIGHT = 420, 300  # of a panel
+WIDTH, HEIGHT = 420, 300  # of a panel, in pixels
 PANELS_IN_A_ROW = 4
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
 SUPERSAMPLING = 2
 FAINT, BLUE, ORANGE, GREY, BLACK = "#c5d6ea", "#1763b6", "#c0501e", "#cccccc", "#222222"
-SMOOTHED_SHARE = 0.05  # of all updates: the span of the mean that the dark line shows
-MAX_POINTS = 2_000  # of a line; more do not show
+SMOOTHED_SHARE = 0.05  # of all updates: the window of the moving average
+MAX_POINTS = 2_000  # per line; more are not visible
 
 Points = Sequence[tuple[float, float]]
 
@@ -32,7 +32,7 @@ class CurvesPanel:
     dots: Points = ()
 
     def range(self) -> tuple[float, float]:
-        """The lowest and highest value; the faint line may leave it."""
+        """The range of the y axis; the faint line may exceed it."""
         values = [y for _, y in (*self.line, *self.dots)] or [0.0]
         low, high = min(values), max(values)
         margin = (high - low or abs(high) or 1.0) * 0.06
@@ -42,7 +42,7 @@ class CurvesPanel:
 def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Draw the loss, the learning rate and every metric of the evaluations.
 
-    Temporary files of killed processes are removed: one process at a time writes the file.
+    Removes temporary files of killed processes: only one process at a time writes the file.
     """
     if not lines:
         return
@@ -91,7 +91,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _smoothed(points: Points, span: int) -> Points:
-    """The mean of the last `span` values at each step."""
+    """The moving average over `span` values."""
     smoothed, total = [], 0.0
     for index, (step, value) in enumerate(points):
         total += value - (points[index - span][1] if index >= span else 0.0)

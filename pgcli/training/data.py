@@ -1,4 +1,4 @@
-"""The rows of a run in batches with their images; which rows are in one follows from the step.
+"""Batches of rows with their images; the step determines the rows of a batch.
 
 B rows · R resolution · C channels
 """
@@ -22,15 +22,15 @@ from pgcli.stores import Reader
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import RowErrors, RowStore, TrainingRow, seed_of
 
-#: Decoded images of a small data set are kept for its other rows and epochs: 3,500 of 224 x 224.
+#: Cache for the decoded images of small data sets: 3,500 images of 224 x 224.
 KEPT_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Images (B, R, R, C) and their rows; `lost` counts the rows whose images could not be read.
+    """Images (B, R, R, C) and their rows; `lost` counts the rows with unreadable images.
 
-    `sizes` are the widths and heights of the upright images in their files.
+    `sizes` has the widths and heights of the upright images before resizing.
     """
 
     pixels_BRRC: Tensor
@@ -49,11 +49,10 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Which rows the batch of a step has: each epoch is a permutation of all rows of its own.
+    """The rows of each step's batch: each epoch is another permutation of all rows.
 
-    The last batch of an epoch has the rows that are left. With `lengths`, the rows of a batch are
-    in descending order of length, so that those of a micro-batch need little padding. Which rows
-    are in a batch does not depend on lengths.
+    The last batch of an epoch may be smaller. With `lengths`, the rows within a batch are sorted by
+    descending length, so that micro-batches need little padding.
     """
 
     rows: int
@@ -63,7 +62,7 @@ class RowOrder:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """The updates in which each row is seen once."""
+        """The number of updates per epoch."""
         return max(1, -(-self.rows // self.batch_size))
 
     def batches(self, first: int, stop: int) -> Iterator[list[int]]:
@@ -83,12 +82,11 @@ class RowOrder:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows to train and to evaluate on, whose images are decoded ahead of the model.
+    """The rows to train and to evaluate on; workers decode their images ahead of the model.
 
-    Of several `processes`, each reads its share of every batch to train on. Of a batch to train on
-    no image may be left. `make_reader` makes the reader of images at addresses; a pass through
-    batches ends its own. `kept` has decoded images by their `image_key`, as many as there is room
-    for, which are not decoded again.
+    Each of several `processes` reads its share of every training batch, which may be empty.
+    `make_reader` makes the reader of images at URLs, a new one for each pass over batches. `kept`
+    caches decoded images by `image_key`, up to KEPT_BYTES.
     """
 
     train: Sequence[TrainingRow]
@@ -115,10 +113,10 @@ class TrainingData:
     def in_order(
         self, rows: Sequence[TrainingRow], processes: Processes = ALONE
     ) -> Generator[ImageBatch]:
-        """All of the rows whose images can be read, in their order.
+        """Batches of the rows with readable images, in order.
 
-        Each of several `processes` has every one of so many batches. Raises TooManyErrors if no
-        image can be read.
+        The batches are dealt out to the `processes` in turn. Raises TooManyErrors if all images are
+        unreadable.
         """
         size = self.order.batch_size
         starts = processes.share(range(0, len(rows), size))
@@ -133,7 +131,7 @@ class TrainingData:
             raise self.none_read(rows)
 
     def none_read(self, rows: Sequence[TrainingRow]) -> TooManyErrors:
-        """The error that no image of the rows can be read."""
+        """The error for rows with only unreadable images."""
         name = rows[0].item.id
         reason = self.errors.reasons.get(rows[0].image_id)
         return TooManyErrors(
@@ -142,7 +140,7 @@ class TrainingData:
         )
 
     def _load(self, batches: Iterable[Sequence[TrainingRow]], total: int) -> Iterator[ImageBatch]:
-        """The batches with the images that can be read, which may be none; `total` counts rows."""
+        """The batches with their readable images, possibly none; `total` counts rows."""
         ahead: list[Sequence[TrainingRow]] = []
 
         def rows() -> Iterator[TrainingRow]:
@@ -159,7 +157,7 @@ class TrainingData:
         )
         try:
             while first := next(decoded, None):
-                while not ahead[0]:  # this process has no row of a small batch
+                while not ahead[0]:  # this process has no row in a small batch
                     yield self._batch(ahead.pop(0), [])
                 batch = ahead.pop(0)
                 others = islice(decoded, len(batch) - 1)

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: a line for each update, of which a resumed run keeps those before its state."""
+"""`metrics.jsonl`, one line per update; a resumed run removes the lines after its saved state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ METRICS = "metrics.jsonl"
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of the file; none if it does not exist."""
+    """The complete lines of the file; empty if it does not exist."""
     if not file.exists():
         return []
     lines = []
     for line in read_text(file).splitlines():
         try:
             lines.append(json.loads(line))
-        except ValueError:  # the process was killed while it wrote the last line
+        except ValueError:  # a killed process truncated the last line
             break
     return lines
 
@@ -31,9 +31,9 @@ class MetricsFile:
     """Lines of metrics, appended and flushed one by one."""
 
     def __init__(self, file: Path, step: int):
-        """Open the file for the updates after `step`; lines of later ones are removed."""
+        """Open the file at `step`, and remove the lines of later steps."""
         kept = [line for line in read_metrics(file) if line["step"] <= step]
-        temporary = f".{file.name}.part"  # one, however often the run is killed
+        temporary = f".{file.name}.part"  # one name, so killed runs leave one file
         with published(file, temporary=temporary) as path:
             path.write_text("".join(map(_text, kept)), encoding="utf-8")
         with wrap_write_errors(file):
@@ -42,7 +42,7 @@ class MetricsFile:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """All lines, read from the file: a long run does not hold them."""
+        """All lines, read from the file to save memory."""
         return read_metrics(self._file)
 
     def append(self, line: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The optimizer, with weight decay on matrices only, and the learning rate's schedule."""
+"""AdamW with weight decay on matrices only, and the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True)
 class CosineSchedule:
-    """A linear rise over the first `warmup` steps, then half a cosine down to zero."""
+    """Linear warm-up over `warmup` steps, then cosine decay to zero."""
 
     steps: int
     warmup: int
@@ -28,8 +28,8 @@ class CosineSchedule:
 def is_decayed(name: str, parameter: nn.Parameter) -> bool:
     """Whether weight decay applies: to the kernels of linear layers and convolutions.
 
-    Biases, norms, embeddings, the class token, the probe, and the scale and bias of logits are left
-    alone, as in big_vision and open_clip.
+    Biases, norms, embeddings, the class token, the probe, and the scale and bias of logits have no
+    weight decay, as in big_vision and open_clip.
     """
     if sum(size > 1 for size in parameter.shape) < 2:
         return False
@@ -44,9 +44,9 @@ def make_optimizer(
     betas: tuple[float, float],
     kind: type[torch.optim.AdamW] = torch.optim.AdamW,
 ) -> torch.optim.AdamW:
-    """AdamW of the parameters that are trained, in two groups: `decayed` and `not decayed`.
+    """AdamW over the trainable parameters, in two groups: `decayed` and `not decayed`.
 
-    Raises ValueError for parameters in half precision: most updates are too small to change them.
+    Raises ValueError for parameters in half precision, which would round small updates away.
     """
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     for name, weight in trained:

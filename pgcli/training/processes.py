@@ -1,8 +1,8 @@
-"""The processes of a training run, as torchrun starts them: each computes a part of every update.
+"""The processes that torchrun starts for a training run: each computes a part of every update.
 
-Gradients are added up after the backward pass, and not by DistributedDataParallel during it: a
-process may then compute its part in more or fewer micro-batches than the others, halve them when
-memory runs out, or have lost all of its images.
+Gradients are summed after the backward pass instead of by DistributedDataParallel during it. So a
+process may use another number of micro-batches than the others, halve them when memory runs out, or
+have no readable image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
-TIMEOUT = timedelta(minutes=30)  # of one exchange; torchrun notices processes that end at once
+TIMEOUT = timedelta(
+    minutes=30
+)  # of one collective operation; torchrun detects dead processes sooner
 POLL_SECONDS = 0.02
 FAILED = "failed"
 
@@ -47,7 +49,7 @@ class OtherProcessFailed(Exception):
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's number among all of them; without `store`, it is the only one."""
+    """The rank of this process among all; without `store`, it is alone."""
 
     rank: int = 0
     count: int = 1
@@ -56,18 +58,18 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that prints and writes."""
+        """Whether this process prints and writes."""
         return self.rank == 0
 
     @property
     def group(self) -> dist.ProcessGroup | None:
-        """The group of several processes, as losses over all rows take it."""
+        """The process group for losses over all rows; None for a single process."""
         return None if self.store is None else dist.group.WORLD
 
     def join(self, device: str) -> None:
-        """Connect with the other processes; with `device` auto or cuda, each takes its own GPU.
+        """Connect to the other processes; with `device` auto or cuda, each uses its own GPU.
 
-        Raises UsageError for another device than these and the CPU, and NoUsableDevice if this
+        Raises UsageError for a device other than auto, cuda and cpu, and NoUsableDevice if this
         machine has fewer GPUs than processes.
         """
         uses_cuda = device in ("auto", "cuda") and torch.cuda.is_available()
@@ -82,7 +84,7 @@ class Processes:
         elif device not in ("auto", "cuda", "cpu"):
             raise UsageError(
                 f"<--device {device}> is one device, and torchrun has started several processes",
-                hint="leave <--device=> out: each process takes a GPU of its own",
+                hint="remove <--device=>: each process uses its own GPU",
             )
         assert self.store is not None
         dist.init_process_group(
@@ -94,15 +96,15 @@ class Processes:
         )
 
     def leave(self) -> None:
-        """End the connections after the last exchange."""
+        """Disconnect."""
         dist.destroy_process_group()
 
     def share(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """This process's rows of an update; the shares differ by one row at most."""
+        """The rows of an update that this process computes; shares differ by at most one row."""
         return rows[self.rank :: self.count]
 
     def seed(self, *values: int) -> int:
-        """A seed for this process; that of the first is the one of a run of one process."""
+        """A seed for this process; the first process has the seed of a single-process run."""
         return seed_of(*values, *([self.rank] if self.rank else []))
 
     def largest(self, value: int) -> int:
@@ -126,9 +128,9 @@ class Processes:
         return values
 
     def add_gradients(self, parameters: Sequence[nn.Parameter], scale: float) -> None:
-        """Replace each gradient by the sum of those of all processes, times `scale`.
+        """Replace each gradient by its sum over all processes, times `scale`.
 
-        Gradients of sharded parameters are their mean already, as FSDP2 computes it.
+        FSDP2 has already averaged the gradients of sharded parameters.
         """
         if self.store is not None and any(map(is_sharded, parameters)):
             scale *= self.count
@@ -137,7 +139,7 @@ class Processes:
             dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
             sums = []
             for weight, is_used in zip(parameters, has_gradient.tolist(), strict=True):
-                if is_used and weight.grad is None:  # all of this process's images are lost
+                if is_used and weight.grad is None:  # this process has no readable image
                     weight.grad = torch.zeros_like(weight)
                 if weight.grad is not None:
                     sums.append(dist.all_reduce(weight.grad, async_op=True))
@@ -148,9 +150,9 @@ class Processes:
                 weight.grad.mul_(scale)
 
     def from_first(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, a JSON value, which the first process alone does.
+        """The result of `work`, a JSON value; only the first process calls it, the others wait.
 
-        The others wait for it, however long it takes. Raises OtherProcessFailed if it fails.
+        Raises OtherProcessFailed in the others if it fails.
         """
         if self.store is None:
             return work()
@@ -164,7 +166,7 @@ class Processes:
             self.store.set(name, json.dumps({"value": value}))
             return value
         while not self.store.check([name]):
-            sleep(POLL_SECONDS)  # in Python, so that signals are handled
+            sleep(POLL_SECONDS)  # in Python, which handles signals
         result = json.loads(self.store.get(name))
         if FAILED in result:
             raise OtherProcessFailed(result[FAILED])
@@ -185,7 +187,7 @@ class Processes:
             raise OtherProcessFailed(exit_code)
 
     def is_first_failure(self) -> bool:
-        """Whether no other process has failed before: it has to print why the run ends."""
+        """Whether this process failed first, and so reports the reason."""
         try:
             return self.store is None or self.store.add(FAILED, 1) == 1
         except RuntimeError:  # the process that holds the store has ended
@@ -197,9 +199,9 @@ ALONE = Processes()
 
 @contextmanager
 def joined_processes(device: str) -> Iterator[Processes]:
-    """A block in which this process is one of those that torchrun started, each on its own device.
+    """A block in which the processes that torchrun started are connected, each on its own device.
 
-    If processes fail, the first of them raises its error, and the others OtherProcessFailed.
+    The first process that fails raises its error, the others OtherProcessFailed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield ALONE

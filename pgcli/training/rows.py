@@ -1,4 +1,4 @@
-"""The rows that are trained on: an image each, and a text, a label or an answer."""
+"""Training rows: an image with a text, a label or an answer."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Fault, Item
 
-#: The id and the `image_key` of rows, and for a single row also its prompt and target.
+#: The id and `image_key` of all rows of an image; for a single row also its prompt and target.
 RowKey = tuple[str, ...]
-IMAGE_ID = 2  # values of a key that is of all rows of an image
+IMAGE_ID = 2  # values in the key of an image
 
 
 def seed_of(*values: int | str) -> int:
-    """A seed of 63 bits that follows from the values, for a generator of its own."""
+    """A seed of 63 bits, derived from the values."""
     digest = hashlib.sha256(repr(values).encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 class TargetText(NamedTuple):
-    """What is learned of an image: a text, a label, or the answer to a prompt.
+    """The training target of a row: a text, a label, or the answer to a prompt.
 
-    `truth` is all that the row says, by which the model's own answers are measured; None where
-    they are not.
+    `truth` is the whole ground truth for the metrics of generated answers, or None.
     """
 
     text: str
@@ -41,10 +40,10 @@ class TargetText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """An image and what is learned of it: its text, its label, or the answer to its `prompt`.
+    """An image and its target: a text, a label, or the answer to `prompt`.
 
-    `image_key` is equal for rows of the same file or of the same bytes. Bytes from a table or a
-    compressed archive are not held here: they are `bytes_at`, start and size, in the store.
+    Rows with the same file or the same bytes have the same `image_key`. The store holds bytes from
+    tables and compressed archives, at `bytes_at` (start and size).
     """
 
     item: Item
@@ -56,14 +55,14 @@ class TrainingRow:
 
     @property
     def image_id(self) -> RowKey:
-        """What the image's fault is known by: ids of several sources may be equal."""
+        """The key of the image's fault; the id alone may repeat across sources."""
         return self.item.id, self.image_key
 
 
 class RowStore:
-    """A temporary file with the bytes of images in tables and compressed archives.
+    """A temporary file with the image bytes of tables and compressed archives.
 
-    These are read at random in every epoch, which their sources do not allow.
+    Epochs read images in random order, which tables and archives do not allow.
     """
 
     def __init__(self, folder: Path):
@@ -72,18 +71,18 @@ class RowStore:
         self._size = 0
 
     def add(self, data: bytes) -> tuple[int, int]:
-        """Append the data; return where it begins, and its size."""
+        """Append the data; return its start and size."""
         self._file.write(data)
         self._size += len(data)
         return self._size - len(data), len(data)
 
     def read(self, start: int, size: int) -> bytes:
-        """The data that was appended."""
+        """The data at a position that `add` returned."""
         self._file.flush()
         return os.pread(self._file.fileno(), size, start)
 
     def item(self, row: TrainingRow) -> Item:
-        """The row's item, with its bytes where they are stored here."""
+        """The row's item, with its bytes if they are in the store."""
         if row.bytes_at is None:
             return row.item
         return replace(row.item, data=self.read(*row.bytes_at))
@@ -93,10 +92,10 @@ class RowStore:
 
 
 class TrainingRows(list[TrainingRow]):
-    """The rows of sources; bytes of their images that are not in a file are in the store.
+    """The rows of sources; the store has the bytes of images outside of files.
 
-    `skipped` counts rows by the reason: without a target, or with an error in a result file;
-    `faults` name those that cannot be used.
+    `skipped` counts rows by reason: `without_target`, or `with_error` in a result file. `faults`
+    describes the unusable rows.
     """
 
     def __init__(self, store: RowStore, rows: Iterable[TrainingRow] = ()):
@@ -106,7 +105,7 @@ class TrainingRows(list[TrainingRow]):
         self.faults: list[str] = []
 
     def add(self, item: Item, target: TargetText) -> None:
-        """Append a row; bytes of its image that are not in a file are stored."""
+        """Append a row; the store keeps the bytes of an image outside of files."""
         key, bytes_at = item.path or item.image, None
         if item.span is not None:
             key = f"{key}, {item.span[0]}"
@@ -118,7 +117,7 @@ class TrainingRows(list[TrainingRow]):
 
     @property
     def digest(self) -> str:
-        """A digest of the images' names and the targets, in order."""
+        """A digest of the image names and targets, in order."""
         result = hashlib.sha256()
         for row in self:
             values = (row.image_key, row.target, row.prompt, row.truth)
@@ -137,17 +136,17 @@ class TrainingRows(list[TrainingRow]):
         return self.select(first.values())
 
     def count_lost(self, faults: Collection[RowKey]) -> int:
-        """The number of rows whose image has one of the faults."""
+        """The number of rows whose image is among the faults."""
         lost = {key[1] for key in faults if len(key) == IMAGE_ID}
         return sum(row.image_key in lost for row in self)
 
 
 @dataclass
 class RowErrors:
-    """The rows of a pass that cannot be used: the reasons by their keys.
+    """The unusable rows of a run: `reasons` by key; each row counts once, not in every epoch.
 
-    A row that is read again in each epoch counts once. Shares are those of the `rows` of an epoch,
-    of which `faults` were lost before their images were read; while rows are read it is not known.
+    Shares refer to the `rows` of an epoch, which is None while rows are read; `faults` of them were
+    unusable before their images were read.
     """
 
     budget: ErrorBudget = field(default_factory=ErrorBudget)
@@ -161,7 +160,7 @@ class RowErrors:
         self.tally.errors["unknown"] = self.faults
 
     def add(self, key: RowKey, item: Item, fault: Fault | None) -> None:
-        """Count a row, which may have a fault. Raises TooManyErrors."""
+        """Count a row and its fault, if any. Raises TooManyErrors."""
         tally = self.tally
         if fault is None:
             tally.last_errors = 0

@@ -1,7 +1,7 @@
-"""A model whose weights, gradients and moments are divided over the processes by FSDP2.
+"""Shards the weights, gradients and optimizer moments of a model over the processes, with FSDP2.
 
-Each layer is gathered before it computes, forward and backward, and given up after it. Weights are
-gathered in float32, and autocast makes the products: an update is that of one process.
+FSDP2 gathers each layer before its forward and backward pass, and frees it afterwards. Weights are
+gathered in float32 and autocast converts them, so an update equals the update of one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = "fsdp_root"  # the attribute of a divided model
 
 
 class Computation(nn.Module):
-    """The root of a divided model: all that is computed with the weights is its forward pass."""
+    """The root of a sharded model: its forward pass is any computation with the weights."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -30,12 +30,12 @@ class Computation(nn.Module):
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """Divide the weights of the model, which are equal in all processes, over them.
+    """Shard the weights of the model, which are equal in all processes.
 
-    They are moved to the device layer by layer, so that it never holds all of a model on the CPU.
-    The layers of each `nn.ModuleList` are gathered one at a time, and what is left all at once. In
-    the backward pass a layer has the one before it gathered ahead. That is set here: FSDP2 would go
-    by the forward passes since the last backward pass, and the first process has evaluated in more.
+    Weights move to the device layer by layer, so the device never holds the whole model. FSDP2
+    gathers the layers of each `nn.ModuleList` one at a time, and all other weights together. The
+    backward pass prefetches the previous layer. The order is set here because FSDP2 would derive it
+    from the forward passes since the last backward pass, and only the first process evaluates.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -53,14 +53,14 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 
 def is_divided(model: nn.Module) -> bool:
-    """Whether the weights of the model are divided over processes."""
+    """Whether the weights of the model are sharded over processes."""
     return hasattr(model, ROOT)
 
 
 def compute(model: nn.Module, work: Callable[[], Result]) -> Result:
     """The result of `work`, which computes with the model's weights.
 
-    If these are divided, those outside of layers are gathered for it, and for its backward pass.
+    FSDP2 gathers sharded weights outside of layers for `work` and its backward pass.
     """
     root = getattr(model, ROOT, None)
     result: Result = work() if root is None else root(work)
@@ -69,7 +69,7 @@ def compute(model: nn.Module, work: Callable[[], Result]) -> Result:
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """A block in which each process has all weights, and computes without the others."""
+    """A block in which each process has all weights and computes independently."""
     root = getattr(model, ROOT, None)
     modules: Iterable[Any] = () if root is None else root.modules()
     sharded = [module for module in modules if hasattr(module, "unshard")]
@@ -86,9 +86,9 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_host_memory(model: nn.Module, *, is_first: bool) -> Iterator[None]:
-    """A block in which the first process has all weights of a divided model, on its CPU.
+    """A block in which the first process has all weights of a sharded model on its CPU.
 
-    They are gathered one at a time: a device holds its part of the model and a single weight.
+    Weights are gathered one at a time: the device holds its shard and a single full weight.
     """
     owners = [
         (module._parameters, name, parameter)
@@ -108,22 +108,19 @@ def in_host_memory(model: nn.Module, *, is_first: bool) -> Iterator[None]:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process has a part of the tensor only: whether it is a DTensor.
-
-    The class is not imported here, which takes seconds.
-    """
+    """Whether the tensor is sharded: a DTensor, whose class takes seconds to import."""
     return hasattr(tensor, "full_tensor")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The tensor with the parts of all processes."""
+    """The tensor with the shards of all processes."""
     parts: Any = tensor
     full: Tensor = parts.full_tensor() if is_sharded(tensor) else tensor
     return full
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor on the device of `like`, divided as `like` is."""
+    """The tensor on the device of `like`, sharded like it."""
     tensor = tensor.to(like.device)
     if not is_sharded(like):
         return tensor

@@ -1,4 +1,4 @@
-"""The items of sources that are no manifests: result files, and files of annotations."""
+"""Items of training sources: manifests, folders, result files and annotation files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import note
 
-#: The columns of result files that say why an image has no answer.
+#: The error columns of result files.
 ERROR_COLUMNS = ("error", "error_message")
-#: The columns by which a result file is known.
+#: A file with these columns is a result file.
 COLUMNS_OF_RESULTS = REQUIRED_COLUMNS.intersection(COLUMNS)
 
 
 def source_items(
     name: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
 ) -> Iterable[Item]:
-    """The items of a manifest, a folder, a result file or a file of annotations.
+    """The items of a manifest, a folder, a result file or an annotation file.
 
-    Annotated images have no prompts of their own where one is given for all rows.
+    A `prompt` for all rows replaces the prompts of annotations.
     """
     is_manifest = options.image_column != ReadOptions.image_column
     if name == "-" or url_scheme(name) or is_manifest:
@@ -49,13 +49,13 @@ def source_items(
 
 
 def is_error_row(item: Item) -> bool:
-    """Whether an item is a row of a result file that has an error in place of an answer."""
+    """Whether the item is an error row of a result file."""
     fields = item.fields
     return all(name in fields for name in ERROR_COLUMNS) and fields["error"] is not None
 
 
 def is_result_file(path: Path) -> bool:
-    """Whether the path is an output of an answering command, by its columns."""
+    """Whether the path has the columns of an answering command's output."""
     if path.is_dir():
         return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
     names: Iterable[str] = ()
@@ -64,7 +64,7 @@ def is_result_file(path: Path) -> bool:
 
         try:
             names = ParquetTable(InputFile(str(path), str(path))).schema().names
-        except ManifestError:  # which opening it as a source says
+        except ManifestError:  # opening it as a source reports this
             return False
     elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):
         with open_regular(path) as file:
@@ -75,8 +75,8 @@ def is_result_file(path: Path) -> bool:
 def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
     """The rows of a result file as items with their columns.
 
-    An image is searched for beside the file, as that of a manifest, and where its run found it.
-    Raises UsageError for a column that a row does not have.
+    Looks for an image relative to the file, like a manifest's, then where the run read it. Raises
+    UsageError for a missing column.
     """
     for number, row in enumerate(read_results(output)):
         if not options.names.accepts(str(row["id"])):
@@ -97,7 +97,7 @@ def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> I
 
 
 def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[str, object]:
-    """The columns of a row that are read."""
+    """The requested columns of a row. Raises UsageError for a missing one."""
     for column in options.fields:
         if column not in row:
             raise UsageError(
@@ -107,16 +107,16 @@ def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[s
 
 
 def image_beside(output: Path, item: Item) -> Item | None:
-    """The image whose path is relative to the folder of the result file, if it exists."""
+    """The image at its path relative to the folder of the result file, or None."""
     path = os.path.join(output.parent, parse_path(item.image))  # noqa: PTH118 - a path as written
     try:
         return Item(item.index, item.id, item.image, path) if os.path.isfile(path) else None  # noqa: PTH113
-    except ValueError:  # a NUL, which no file name has
+    except ValueError:  # a NUL byte
         return None
 
 
 def annotation_format(path: Path) -> str | None:
-    """The format of a file or folder of annotations; None for another source."""
+    """The format of an annotation file or folder; None for another source."""
     if path.is_dir():
         return "yolo" if (path / "data.yaml").is_file() else None
     if path.suffix.lower() != ".json" or not path.is_file():
@@ -130,7 +130,7 @@ def annotation_format(path: Path) -> str | None:
 def annotated_items(
     path: Path, format: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
 ) -> Iterator[Item]:
-    """The rows that `pgcli import` makes of annotations, as items with their columns."""
+    """The rows that `pgcli import` makes from annotations, as items with their columns."""
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
     from pgcli.results.imports.upright import read_annotations

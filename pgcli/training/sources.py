@@ -1,4 +1,4 @@
-"""Reads rows to train on: the images of sources, and what is learned of each."""
+"""Reads training rows: the images of sources and their targets."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from pgcli.training.true_boxes import (
     upright_example,
 )
 
-#: Endings of a file with the answer, beside the image of the same name.
+#: Endings of text files with the answer, beside an image of the same name.
 SIDECARS = (".txt", ".caption")
 MAX_SIDECAR_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads the rows of sources: prompts and answers, or with a `label` column that alone.
+    """Reads the rows of sources: prompts and answers, or only a `label` column.
 
-    `columns` are read in place of the known ones. `prompt` is that of rows without one; a column in
-    braces is replaced by its value. With `has_folders`, labels may be the names of folders. Rows
-    that are evaluated on need the whole truth.
+    `columns` names the columns to read. `prompt` is the prompt of rows without one, with column
+    names in braces. With `has_folders`, folder names may be labels. `keeps_truth` keeps the whole
+    ground truth for evaluations.
     """
 
     columns: ExampleColumns = field(default_factory=ExampleColumns)
@@ -68,14 +68,14 @@ class RowReader:
 
     @property
     def missing(self) -> str:
-        """What a row without a target lacks, for messages."""
+        """The missing part of a row without a target, for messages."""
         if self.label is not None:
             return repr(self.label)
         return f"a prompt and {repr(self.columns.answer) if self.columns.answer else 'an answer'}"
 
     @property
     def hint(self) -> str:
-        """What to do where no row has a target."""
+        """The hint for sources without any target."""
         if self.label is not None:
             return "correct the manifest, or name another column"
         return (
@@ -92,9 +92,9 @@ class RowReader:
         track: Callable[[Iterable[Item]], Iterable[Item]] = iter,
         errors: RowErrors | None = None,
     ) -> TrainingRows:
-        """Add the rows of the sources; `errors` counts those that cannot be used.
+        """Add the rows of the sources to `rows`; `errors` counts unusable rows.
 
-        Raises UsageError for images without columns, NoInputError if no row is left, and
+        Raises UsageError for images without columns, NoInputError if there is no usable row, and
         TooManyErrors.
         """
         errors = errors or RowErrors(ErrorBudget(max_share=1.0))
@@ -118,9 +118,9 @@ class RowReader:
         track: Callable[[Iterable[Item]], Iterable[Item]],
         errors: RowErrors,
     ) -> list[int]:
-        """Add the rows of a source, and say what was read of it.
+        """Add the rows of a source, with notes about it.
 
-        Returns the places of added rows whose boxes cannot be used.
+        Returns the indices in `rows` of added rows with unusable boxes.
         """
         items, target_of, reader = self._open(name, options)
         drawn: dict[int, DrawnRow] = {}  # by their places in the rows
@@ -154,7 +154,7 @@ class RowReader:
         return unusable
 
     def _no_rows(self, sources: Sequence[str], rows: TrainingRows) -> PgcliError:
-        """The error for sources without a row that can be used."""
+        """The error for sources without a usable row."""
         for name in sources:
             if manifest_ending(name) == ".jsonl" and not url_scheme(name):
                 head = read_head(InputFile(parse_path(name), name))
@@ -163,7 +163,7 @@ class RowReader:
         names = ", ".join(sources)
         if rows.faults and not rows.skipped["without_target"]:
             return NoInputError(
-                f"no row of {names} can be used, such as {rows.faults[0]}",
+                f"no row of {names} is usable (first: {rows.faults[0]})",
                 hint="correct the rows or their images",
             )
         return NoInputError(
@@ -179,7 +179,7 @@ class RowReader:
         rows: TrainingRows,
         errors: RowErrors,
     ) -> TargetText | DrawnRow | None:
-        """What is learned of an item; None, counted, for a row without that or with a fault."""
+        """The target of an item; None for a row without one or with a fault, which is counted."""
         fault, target = item.fault, None
         try:
             target = None if fault else find()
@@ -197,7 +197,7 @@ class RowReader:
     def _open(
         self, name: str, options: ReadOptions
     ) -> tuple[Iterable[Item], Callable[[Item], TargetText | DrawnRow | None], ExampleReader]:
-        """The items of a source, what finds the target of each, and the reader of its rows.
+        """The items of a source, the function that returns their targets, and the row reader.
 
         Raises UsageError.
         """
@@ -229,7 +229,7 @@ class RowReader:
         return items, partial(self._target_of, reader), reader
 
     def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> TargetText:
-        """The folder of an image, right below the source. Raises UsageError."""
+        """The label of an image: its folder directly below the source. Raises UsageError."""
         hint = f"or name a manifest with a column {self.label!r}"
         if not is_folder:
             raise UsageError(
@@ -240,7 +240,7 @@ class RowReader:
         return TargetText(label_of_folder(source, item.id, f", {hint}"))
 
     def _target_of(self, reader: ExampleReader, item: Item) -> TargetText | DrawnRow | None:
-        """The prompt and the answer, or the label; None without. Raises UnusableRow, UsageError."""
+        """The prompt and answer, or the label, or None. Raises UnusableRow and UsageError."""
         fields = reader.fields(item.fields)
         try:
             example = reader.read(fields, item.id)
@@ -265,7 +265,7 @@ class RowReader:
     def _finished(
         self, item: Item, prompt: str | None, fields: Mapping[str, Any], example: Example
     ) -> TargetText | None:
-        """What is learned of an example with upright boxes; None without a prompt or an answer."""
+        """The target of an example with upright boxes; None without a prompt or an answer."""
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
             return None
@@ -275,12 +275,12 @@ class RowReader:
         return TargetText(Counter(answers).most_common(1)[0][0], prompt, truth)
 
     def _prompt(self, item: Item, example: Example) -> str | None:
-        """The prompt as the model gets it; None if the row has none. Raises UsageError for two."""
+        """The prompt for the model, or None. Raises UsageError if it conflicts with `--prompt`."""
         text = (example.prompt or "").strip()
         if text and self.prompt is not None:
             raise UsageError(
-                f"<--prompt=> is given, and {item.id} has a prompt of its own",
-                hint="leave out <--prompt=>, or leave out the column",
+                f"<--prompt=> conflicts with the prompt of {item.id}",
+                hint="remove <--prompt=>, or the column with prompts",
             )
         if self.prompt is not None:
             text = render(self.prompt, item)
@@ -292,11 +292,11 @@ class RowReader:
         width, height = image_header(item, item.fields).size
         values = location_values(item.region, width, height)
         if values is None:
-            raise UnusableRow("The region is not in its image.")
+            raise UnusableRow("The region is outside of its image.")
         return with_locations(prompt, values)
 
     def _answers(self, item: Item, example: Example, fields: Mapping[str, Any]) -> tuple[str, ...]:
-        """The true answers, of which boxes make one; with boxes, it may be empty as well."""
+        """The true answers; may be empty if there are boxes, which become the answer."""
         answers = tuple(text.strip() for text in example.answers)
         if any(answers) or (self.columns.answer is None and example.boxes is not None):
             return answers
@@ -305,9 +305,9 @@ class RowReader:
 
 
 def sidecar_text(item: Item) -> tuple[str, ...]:
-    """The text of the file beside a local image, if there is one that has a text.
+    """The text of the file beside a local image; empty without such a file or text.
 
-    Raises UnusableRow for a file that cannot be read for certain.
+    Raises UnusableRow for an unreadable or invalid file.
     """
     if item.path is None or url_scheme(item.path):
         return ()

@@ -1,4 +1,4 @@
-"""How a training run stands, by the files in its folder; nothing of PyTorch is imported."""
+"""Reads the status of a training run from its folder, without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RUN_FILE = "run.json"
 class TrainingStatus:
     """The status of a training run. `state` is running, complete or stopped.
 
-    `steps` are the updates of the whole run, `loss` is that of the last one, and `best` has the
-    values of the best evaluation.
+    `step` of `steps` updates are done; `loss` is the latest, and `best` has the values of the best
+    evaluation.
     """
 
     output: str
@@ -31,7 +31,7 @@ class TrainingStatus:
     best: dict[str, float]
 
     def facts(self) -> list[tuple[str, str]]:
-        """The status in words."""
+        """The status as names and texts."""
         of = f" of {self.steps:,}" if self.steps else ""
         facts = [("output", self.output), ("state", self.state), ("steps", f"{self.step:,}{of}")]
         if self.loss is not None:
@@ -45,7 +45,7 @@ class TrainingStatus:
 
 
 def read_training_status(output: str) -> TrainingStatus | None:
-    """The status of the training run whose folder it is; None for another output."""
+    """The status of the training run in a folder; None for another output."""
     folder = Path(output)
     record: dict[str, Any] | None = read_json(folder / RUN_FILE) if folder.is_dir() else None
     if record is None or "settings" not in record:

@@ -38,9 +38,9 @@ Result = TypeVar("Result")
 
 
 class Loss(NamedTuple):
-    """The sum of rows' losses, and the weight that the mean is over: their number.
+    """The sum of the rows' losses, and its weight: the row count.
 
-    `sums` are other metrics, whose mean is reported, and `tokens` is the number of those computed.
+    `sums` has sums of other metrics, reported as means; `tokens` counts the computed tokens.
     """
 
     sum: Tensor
@@ -51,11 +51,11 @@ class Loss(NamedTuple):
 
 @dataclass
 class MicroBatches:
-    """The largest number of rows that are computed together; None for all of a batch.
+    """The size of micro-batches in rows; None for the whole batch.
 
-    It is halved when memory runs out, unless it `is_fixed`. `save_memory` is called before that; it
-    returns whether rows take less memory now. `forward_rows`, the number without gradients, is
-    halved on its own, so that updates stay as they are.
+    Halved when memory runs out, unless it `is_fixed`. Before that, `save_memory` is called, which
+    returns whether rows need less memory now. `forward_rows`, the size without gradients, is halved
+    separately, so that updates do not change.
     """
 
     rows: int | None = None
@@ -64,9 +64,9 @@ class MicroBatches:
     save_memory: Callable[[], bool] = lambda: False
 
     def ranges(self, total: int, largest: int = 0) -> Iterator[tuple[int, int]]:
-        """The first row of each part and that after its last.
+        """The start and stop of each micro-batch.
 
-        There are as many parts as `largest` rows would have, of which the last may be empty.
+        There are as many as for `largest` rows, so the last ones may be empty.
         """
         largest = max(total, largest)
         rows = self.rows or max(1, largest)
@@ -74,14 +74,14 @@ class MicroBatches:
             yield min(start, total), min(start + rows, total)
 
     def halve(self, total: int) -> None:
-        """Compute less at once after so many rows did not fit. Raises NoUsableDevice."""
+        """Save memory after `total` rows did not fit. Raises NoUsableDevice for a single row."""
         if not self.save_memory():
             self.rows = self._half(total, "train on")
 
     def forward(self, total: int, compute: Callable[[int, int], Result]) -> Iterator[Result]:
-        """The results of `compute` for the first row of each part and that after its last.
+        """The results of `compute(start, stop)` for each micro-batch, without gradients.
 
-        `compute` keeps no gradients. Raises NoUsableDevice if memory does not suffice.
+        Raises NoUsableDevice if a single row does not fit.
         """
         start = 0
         while start < total:
@@ -95,7 +95,7 @@ class MicroBatches:
             start = stop
 
     def _half(self, rows: int, purpose: str) -> int:
-        """The half of `rows` that did not fit. Raises NoUsableDevice if there is none."""
+        """Half of `rows`, which did not fit. Raises NoUsableDevice for a single row."""
         if self.is_fixed or rows == 1:
             raise NoUsableDevice(
                 no_memory(purpose, rows),
@@ -106,7 +106,7 @@ class MicroBatches:
 
 
 def no_memory(purpose: str, rows: int) -> str:
-    """The message that so many rows do not fit."""
+    """The message for rows that do not fit into memory."""
     return f"the device has no memory left to {purpose} {rows} row{'s' * (rows != 1)} at once"
 
 
@@ -129,56 +129,51 @@ def sum_over_chunks(
 
 
 class TrainingTask(ABC):
-    """The model and the data of a run, as the trainer uses them.
+    """The model, the data and the loss of a run, for the trainer.
 
-    A task has a `model`, batches, their loss, an evaluation, and how the model is saved. Parameters
-    of the model that require no gradient stay as they are and are not saved.
+    Parameters of the model without gradient are frozen, and not part of the saved state.
     """
 
     model: Any
-    #: How many rows are computed at once.
     micro_batches = MicroBatches(is_fixed=True)
 
     @abstractmethod
     def batches(self, first: int, stop: int) -> Generator[Any]:
-        """The batches of the steps from `first` to before `stop`, each a function of its step.
+        """The batches of steps `first` to `stop - 1`, each determined by its step alone.
 
-        Of several processes each has its share of an update's rows.
+        With several processes, this process's share of each update's rows.
         """
 
     @abstractmethod
     def loss(self, part: Any) -> Loss:
-        """The sum of the rows' losses, and its weight; an update has the mean of all parts."""
+        """The loss of a micro-batch; an update uses the mean over all of them."""
 
     @abstractmethod
     def evaluate(self) -> Mapping[str, float]:
-        """`loss` and the task's metrics on rows that are not trained on."""
+        """`loss` and the task's metrics on the evaluation rows."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the model into the folder as the commands load it."""
+        """Write the model into the folder, for `--model` or `--adapter`."""
 
     def size(self, batch: Any) -> int:
         """The number of rows of the batch."""
         return len(batch[0])
 
     def parts(self, batch: Any, largest: int) -> Iterable[Any]:
-        """The batch in parts that are computed one after another.
-
-        There are as many as of a batch of `largest` rows, of which the last may be empty.
-        """
+        """The micro-batches of the batch, as many as for `largest` rows; the last may be empty."""
         return [batch]
 
     def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        """What evaluations are compared by: the best one has the largest."""
+        """The sort key of an evaluation; the best has the largest."""
         return (-metrics["loss"],)
 
 
 @dataclass(kw_only=True)
 class ImageTask(TrainingTask, Generic[Model]):
-    """What the tasks on images share beside their losses; `save_to` writes the model.
+    """The common part of tasks on images; `save_to` writes the model.
 
-    Weights are in float32, products in the `dtype`.
+    Weights are in float32, matrix products in `dtype`.
     """
 
     model: Model
@@ -200,21 +195,21 @@ class ImageTask(TrainingTask, Generic[Model]):
             yield batch.part(start, stop)
 
     def pixels(self, batch: ImageBatch) -> Tensor:
-        """The images (B, C, R, R) as the vision tower takes them."""
+        """The normalized images (B, C, R, R) for the vision tower."""
         mean = torch.tensor(self.preprocessing.mean, device=self.device)
         std = torch.tensor(self.preprocessing.std, device=self.device)
         return normalize_pixels(batch.pixels_BRRC.to(self.device), mean, std, torch.float32)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """A block whose products are computed in the dtype."""
+        """A block with matrix products in `dtype`."""
         if self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
     def in_parts(self, batch: Any, compute: Callable[[Any], Result]) -> list[Result]:
-        """The values of `compute`, without gradients, of the parts of a batch that fit into memory.
+        """The values of `compute`, without gradients, for micro-batches that fit into memory.
 
-        Raises NoUsableDevice if a single row does not.
+        Raises NoUsableDevice if a single row does not fit.
         """
         parts = self.micro_batches.forward(
             len(batch.rows), lambda start, stop: compute(batch.part(start, stop))
@@ -230,16 +225,16 @@ class ImageTask(TrainingTask, Generic[Model]):
 
     @property
     def faults(self) -> Mapping[RowKey, str]:
-        """Why images could not be read, and rows not be used."""
+        """The reasons for unreadable images and unusable rows."""
         return self.data.errors.reasons
 
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a run's task is made of: options, rows and a checkpoint.
+    """The parts of a task: options, rows and a checkpoint.
 
-    `faults` are rows that were lost before their images are read. `on_event` gets the progress of
-    computing features. With `lengths`, rows of about the same length are computed together.
+    `faults` counts rows that were unusable before their images are read. `on_event` receives the
+    progress of computing features. With `lengths`, micro-batches have rows of similar length.
     """
 
     options: TrainOptions
@@ -258,7 +253,7 @@ class TaskInputs:
 
     @property
     def order(self) -> RowOrder:
-        """Which rows each update has. Raises UsageError if these are fewer than processes."""
+        """The rows of each update. Raises UsageError if they are fewer than the processes."""
         size = min(self.options.recipe.batch_size, len(self.train))
         if size < self.processes.count:
             raise UsageError(
@@ -270,7 +265,7 @@ class TaskInputs:
 
     @property
     def shards(self) -> int:
-        """The processes over which the weights are divided: those of PaliGemma that are trained."""
+        """The number of weight shards; only fully trained PaliGemma is sharded."""
         is_full = self.options.task is None and self.options.method == "full"
         return self.processes.count if is_full else 1
 
@@ -282,11 +277,11 @@ class TaskInputs:
         micro_batches: MicroBatches,
         weights: torch.dtype = torch.float32,
     ) -> dict[str, Any]:
-        """The fields of an ImageTask whose model has weights of this dtype.
+        """The fields of an ImageTask, for a model with weights of this dtype.
 
-        Autocast converts float32 weights for products: to bfloat16 on GPUs that have it, on CPUs
-        only if asked for. Weights that are trained, gradients and the optimizer's moments are
-        always in float32.
+        Autocast converts float32 weights for matrix products: to bfloat16 on GPUs with bfloat16, on
+        CPUs only with `--dtype`. Trained weights, gradients and optimizer moments are always in
+        float32.
         """
         options, products = self.options, torch.float32
         if weights == torch.float32:

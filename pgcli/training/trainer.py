@@ -28,15 +28,15 @@ from pgcli.training.training_state import load_state, save_state
 from pgcli.wording import listed
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
-MAX_ROWS = 40  # of a step that a message names: one of them may be the reason
+MAX_ROWS = 40  # that a message lists: any of them may be the reason
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerOptions:
-    """How the weights are updated. A run resumes exactly with equal options and equal batches.
+    """The options of the training loop. Equal options and batches resume a run exactly.
 
-    `eval_every` and `patience` count updates and evaluations; 0 stands for none. The state is saved
-    every `save_seconds`, which does not change the weights.
+    `eval_every` counts updates, `patience` evaluations; 0 disables them. The trainer saves the
+    state every `save_seconds`, which does not change the weights.
     """
 
     steps: int
@@ -53,11 +53,11 @@ class TrainerOptions:
 
 
 class Trainer:
-    """A training run: its results are in `folder`, its state in `state_folder`.
+    """A training run, with its results in `folder` and its state in `state_folder`.
 
-    Equal steps of a run give equal weights, whether or not it was interrupted: batches follow from
-    the step, random numbers from the seed and the step, and the rest is in the state. Of several
-    `processes` each trains a part of an update's rows; the first evaluates and writes.
+    An interrupted and resumed run has the same weights as an uninterrupted one: the step determines
+    the batch, seed and step determine random numbers, and the state has the rest. Each of several
+    `processes` computes a share of an update's rows; the first evaluates and writes.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Trainer:
     ) -> bool:
         """Train to the end, or until `should_stop()`; return whether the run is complete.
 
-        `on_update` is called with each line of the metrics. If one of several processes is to stop,
-        all do, after the same update. Raises TrainingDiverged.
+        Calls `on_update` with each line of metrics. If one of several processes should stop, all
+        stop after the same update. Raises TrainingDiverged.
         """
         if self.progress.is_complete:
             return True
@@ -116,7 +116,7 @@ class Trainer:
                     self._save_state()
                     saved_at = monotonic()
                 began = perf_counter()
-            batches.close()  # ends the processes that decode ahead
+            batches.close()  # stops the decoding workers
             self._finish()
             if metrics:
                 write_curves(self.folder / CURVES, metrics.lines)
@@ -126,12 +126,12 @@ class Trainer:
         return self.progress.is_complete
 
     def _next(self, batches: Iterator[Any]) -> Any:
-        """The next batch; None after the last. Raises the error of any process's data."""
+        """The next batch; None after the last. Raises the data error of any process."""
         with self.processes.fail_together():
             return next(batches, None)
 
     def _update(self, batch: Any, began: float) -> dict[str, Any]:
-        """One update of the weights, for whose images it waited since it `began`; its metrics."""
+        """Update the weights; return the metrics. Waited for the batch since `began`."""
         waited, step = perf_counter() - began, self.progress.step
         learning_rate = self._schedule.at(step)
         for group in self._optimizer.param_groups:
@@ -140,7 +140,7 @@ class Trainer:
         sizes = self.processes.gather(self.task.size(batch))
         metrics: dict[str, Any] = {"loss": None, "rows": sum(sizes)}
         norm = None
-        if sum(sizes):  # else no image can be read, and the weights stay as they are
+        if sum(sizes):  # else all images are unreadable, and the weights do not change
             metrics |= self._add_gradients(batch, max(sizes))
             limit = self.options.max_grad_norm or math.inf
             norm = full_tensor(nn.utils.clip_grad_norm_(self._trained, limit)).item()
@@ -169,12 +169,11 @@ class Trainer:
         }
 
     def _add_gradients(self, batch: Any, largest: int) -> dict[str, float]:
-        """Compute the gradients of the mean loss of all processes' rows; return the metrics.
+        """Compute the gradients of the mean loss over all processes' rows; return the metrics.
 
-        The batch is computed in parts that fit into memory: they are halved, and computed again,
-        when memory runs out. If the model is divided over processes, these are within the update
-        then, so the run ends. `largest` is the largest number of rows of a process. Raises
-        NoUsableDevice.
+        Halves the micro-batch and repeats the update when memory runs out, but ends the run if the
+        model is sharded, as other processes are within the same update. `largest` is the largest
+        row count of a process. Raises NoUsableDevice.
         """
         micro_batches, size = self.task.micro_batches, self.task.size(batch)
         while True:
@@ -187,7 +186,7 @@ class Trainer:
             if is_divided(self.task.model):
                 raise NoUsableDevice(
                     no_memory("train on", rows),
-                    hint=f"<--micro-batch {micro_batches.rows}> goes on from the last state",
+                    hint=f"<--micro-batch {micro_batches.rows}> resumes from the last saved state",
                 )
             self.task.model.zero_grad(set_to_none=True)
         total = reduce(added, self.processes.gather(sums))
@@ -197,21 +196,21 @@ class Trainer:
         return means | ({"tokens": tokens} if tokens else {})
 
     def _backward(self, batch: Any, largest: int) -> dict[str, float]:
-        """Add the gradients of the sum of this process's losses; return the sums of metrics."""
-        # a divided model is gathered for as many parts in each process
+        """Add the gradients of this process's summed loss; return the sums of its metrics."""
+        # each process must gather a sharded model equally often
         parts = self.task.parts(batch, largest if is_divided(self.task.model) else 0)
         sums: dict[str, float] = {}
         for number, part in enumerate(parts):
-            # of dropout, also after a lack of memory
+            # the same dropout when an update is repeated
             torch.manual_seed(self.processes.seed(self.options.seed, self.progress.step, number))
             loss = self.task.loss(part)
             loss.sum.backward()  # type: ignore[no-untyped-call]
             own = {"loss": loss.sum.item(), "weight": loss.weight, "tokens": loss.tokens}
             sums = added(sums, {**own, **loss.sums})
-        return sums  # of a process without rows, nothing
+        return sums  # empty for a process without rows
 
     def _evaluate(self) -> dict[str, Any]:
-        """The metrics of an evaluation; the best weights so far are written to the folder."""
+        """Evaluate, and write the weights to the folder if they are the best so far."""
         self.task.model.eval()
         with torch.no_grad(), gathered(self.task.model):
             values = self.processes.from_first(self._measure)
@@ -229,7 +228,7 @@ class Trainer:
         step = self.progress.step
         try:
             values = dict(self.task.evaluate())
-        except InvalidCheckpoint as problem:  # the engine's, of scores that are not numbers
+        except InvalidCheckpoint as problem:  # the engine raises it for scores of NaN
             raise diverged(f"in the evaluation of step {step}, {problem}") from problem
         if not math.isfinite(values["loss"]):
             raise diverged(f"the evaluation's loss of step {step} is {values['loss']}")
@@ -239,7 +238,7 @@ class Trainer:
         return 0 < self.options.patience <= self.progress.waiting
 
     def _finish(self) -> None:
-        """Save the state, and the last weights if nothing is left to do."""
+        """Save the state, and the last weights of a complete run."""
         is_complete = self.progress.step >= self.options.steps or self._has_converged()
         if is_complete:
             self._save_model(self.folder / LAST if self.options.eval_every else self.folder)
@@ -254,7 +253,7 @@ class Trainer:
                     self.task.save(folder)
 
     def _is_saved(self, seconds: float) -> bool:
-        """Whether the state is to be saved again, after so many seconds in the first process."""
+        """Whether to save the state again, `seconds` after the last time in the first process."""
         is_due = self.processes.is_first and seconds >= self.options.save_seconds
         return bool(self.processes.largest(is_due))
 
@@ -269,22 +268,22 @@ def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, 
 
 
 def diverged(message: str) -> TrainingDiverged:
-    """The error that a run cannot go on with its weights."""
+    """The error for a diverged run."""
     return TrainingDiverged(
         message,
-        hint="begin again with <--overwrite> and a smaller <--learning-rate=>, a longer "
+        hint="start over with <--overwrite> and a smaller <--learning-rate=>, a longer "
         "<--warmup=> or a smaller <--max-grad-norm=>",
     )
 
 
 def named_rows(batch: Any) -> str:
-    """`; its rows are a.png and b.png`, of this process; empty for a batch without named rows."""
+    """`; its rows are a.png, b.png` in this process; empty for a batch without named rows."""
     names = [row.item.id for row in getattr(batch, "rows", ())]
     return f"; its rows are {listed(names, MAX_ROWS)}" if names else ""
 
 
 def peak_memory_mb() -> float:
-    """The most memory that the GPU, or else this process, has held so far."""
+    """The peak memory of the GPU, or of this process without one."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux

@@ -1,4 +1,4 @@
-"""The state of a training run in one file: weights, moments of the optimizer, and the step."""
+"""Saves and loads the state of a training run: weights, optimizer moments and the step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pgcli.stores.writing import published
 from pgcli.training.sharding import full_tensor, part_of
 
 WEIGHT, STEPS = "weight", "step"
-KEY = "progress"  # of the file's metadata
+KEY = "progress"  # in the file's metadata
 
 
 @dataclass
 class TrainingProgress:
-    """How far a run is: updates made, the best evaluation, and whether nothing is left to do.
+    """The progress of a run: its updates, its best evaluation and whether it is complete.
 
     `waiting` counts the evaluations since the best one.
     """
@@ -41,10 +41,10 @@ def save_state(
     *,
     is_first: bool = True,
 ) -> None:
-    """Replace the file by the current state; of a complete run only the progress is kept.
+    """Replace the file by the current state; the state of a complete run is its progress only.
 
-    It is the same for any number of processes. The first of them writes it; if the model is divided
-    over them, all have to call this, and each tensor is gathered in turn.
+    The file is the same for any number of processes, and the first writes it. If the model is
+    sharded, all processes must call this, and tensors are gathered one at a time.
     """
     tensors: dict[str, Tensor] = {}
     for name, parameter in _trained(model).items() if not progress.is_complete else ():
@@ -64,8 +64,8 @@ def save_state(
 def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
     """Fill the model and the optimizer from the file; return the progress of the run.
 
-    Without a file nothing is filled, and the run is at its beginning. Raises OutputFailed if the
-    file is damaged or of another model.
+    Without a file, returns the progress of a new run. Raises OutputFailed if the file is damaged or
+    belongs to another model.
     """
     if not file.exists():
         return TrainingProgress()
@@ -76,7 +76,7 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
                 _fill(stored, model, optimizer)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise OutputFailed(
-            f"{file} cannot be resumed from: {error}", hint="<--overwrite> begins again"
+            f"the saved state {file} cannot be read: {error}", hint="<--overwrite> starts over"
         ) from error
     return progress
 

@@ -1,4 +1,4 @@
-"""Boxes of labelled rows as answers: those of the upright image, and within it."""
+"""Turns the boxes of labelled rows into answers, on the upright image."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from pgcli.training.rows import TargetText
 
 
 class UnusableRow(Exception):
-    """A row that cannot be trained on, with the reason."""
+    """An unusable row, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnRow:
-    """A row with boxes, on an image that EXIF turns: the rows of its source show which pixels they
-    were drawn on. `finish` makes what is learned of the example, once its boxes are upright.
+    """A row with boxes on an image with an EXIF rotation.
+
+    All rows of its source together show whether boxes refer to stored or upright pixels. `finish`
+    makes the target from the example with upright boxes.
     """
 
     item: Item
@@ -41,15 +43,15 @@ class DrawnRow:
     finish: Callable[[Example], TargetText | None]
 
     def target(self, frame: Frame | None) -> TargetText | None:
-        """What is learned, with boxes that were drawn in this frame. Raises UnusableRow."""
+        """The target, with boxes from this frame made upright. Raises UnusableRow."""
         header = self.header if frame is Frame.STORED else self.header._replace(orientation=1)
         return self.finish(upright_example(self.example, self.fields, header))
 
 
 def settled_rows(rows: Sequence[DrawnRow]) -> tuple[list[Frame | None], list[str]]:
-    """The frame of each row of a source, and what is said of those that were not drawn upright.
+    """The frame of each row of a source, and notes on rows that were not drawn upright.
 
-    Raises UsageError where some boxes are those of stored images and others of upright ones.
+    Raises UsageError if some boxes refer to stored images and others to upright ones.
     """
     drawings: dict[
         tuple[str, tuple[int, int] | None], Drawing
@@ -72,13 +74,14 @@ def needs_header(example: Example, fields: Mapping[str, Any]) -> bool:
 
 
 def has_answers(example: Example) -> bool:
-    """Whether a row has an answer that is a text."""
+    """Whether a row has an answer with text."""
     return any(map(str.strip, example.answers))
 
 
 def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHeader) -> Example:
-    """The example with boxes turned as the header says, also in its answers; where it has none, the
-    boxes are the answer, which have to be in their image. Raises UnusableRow.
+    """The example with its boxes upright, also in its answers; without an answer, boxes become it.
+
+    Raises UnusableRow for boxes outside of the image.
     """
     boxes, answers = example.boxes or (), example.answers
     masks = parsed(fields.get("masks"))
@@ -86,7 +89,7 @@ def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHe
     if header.orientation != 1:
         boxes = tuple(turned_box(box, header) for box in boxes)
         if any(codes):
-            raise UnusableRow("The codes of its masks are those of the image as it is stored.")
+            raise UnusableRow("Its mask codes refer to the image before its EXIF rotation.")
         text = boxes_answer(boxes, codes, header.size)
         answers = tuple(text if has_locations(answer) else answer for answer in answers)
     if not has_answers(example):
@@ -95,7 +98,7 @@ def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHe
 
 
 def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:
-    """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
+    """The answer with these boxes. Raises UnusableRow for a box outside of its image."""
     width, height = size
     for box in boxes:
         corners = f"{box.xmin:g}, {box.ymin:g}, {box.xmax:g}, {box.ymax:g}"
@@ -104,27 +107,26 @@ def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, in
         is_left = min(box.xmin, box.ymin) < -OUTSIDE_PIXELS
         if is_left or box.xmax > width + OUTSIDE_PIXELS or box.ymax > height + OUTSIDE_PIXELS:
             raise UnusableRow(
-                f"The box {box.label!r} is not in its image of {width} x {height}: {corners}."
+                f"The box {box.label!r} is outside of its image of {width} x {height}: {corners}."
             )
     return detection_text(boxes, codes, width=width, height=height)
 
 
 def image_header(item: Item, fields: Mapping[str, Any]) -> ImageHeader:
-    """The header of an item's image, whose size has to be that of its row, upright or stored.
+    """The header of an item's image, whose size must match the row's, upright or stored.
 
-    The size of a row is taken as it is for an image at an address. Raises ImageError and
-    UnusableRow.
+    For an image at a URL it has the row's size. Raises ImageError and UnusableRow.
     """
     stated = stated_size(fields)
     if item.data is None and item.path is not None and url_scheme(item.path):
         if stated is None:
-            raise UnusableRow("It has pixels, and no width and height of its image.")
+            raise UnusableRow("It has boxes in pixels, but no width and height of its image.")
         return ImageHeader("", Size(*stated))
     header = whole_header(item)
     try:
         Drawing(item.id, stated, (), header).frame()
     except SizesDifferError as problem:
         raise UnusableRow(
-            f"Its width and height are {problem.stated}, and its image has {problem.actual}."
+            f"Its width and height are {problem.stated}, but its image has {problem.actual}."
         ) from problem
     return header

@@ -17,7 +17,7 @@ BOUNDS = {
     "model": 4_230,
     "checkpoints": 3_925,
     "towers": 760,
-    "training": 5_283,
+    "training": 5_271,
     "evaluation": 2_650,
     "search": 595,
     "api runs.py ray.py __init__.py __main__.py": 1_305,

@@ -93,10 +93,10 @@ def test_boxes_that_fit_only_the_upright_image_are_not_turned(read):
         read(row("a.png", ymax=60.0), row("c.png", xmax=60.0))
 
 
-def test_box_outside_of_its_turned_image_costs_its_row_alone(read):
+def test_box_outside_of_its_rotated_image_skips_only_its_row(read):
     Image.new("RGB", STORED).save("plain.png")
     found, _ = read(row("a.png", xmax=90.0), row("plain.png"), row("a.png"))
     assert [each.item.id for each in found] == ["plain.png", "a.png"]
     assert found[1].target == tokens(TURNED[6], UPRIGHT)
     assert len(found.faults) == 1
-    assert "a.png: The box 'cat' is not in its image" in found.faults[0]
+    assert "a.png: The box 'cat' is outside of its image" in found.faults[0]

@@ -110,7 +110,7 @@ def test_divided_run_goes_on_with_fewer_rows_after_a_lack_of_memory(tmp_path, mo
     (ended,) = run_in_processes([Command(f"{full} -o both", "out of memory")], tmp_path)
     assert ended.codes[1] == 17, ended
     assert "no memory left to train on 2 rows at once" in ended.messages[1], ended
-    assert "--micro-batch 1 goes on from the last state" in ended.messages[1]
+    assert "--micro-batch 1 resumes from the last saved state" in ended.messages[1]
     assert len(metrics(Path("both"))) == 1
     (outcome,) = run_in_processes([Command(f"{full} --micro-batch 1 -o both", "count")], tmp_path)
     assert outcome.codes == [0, 0], outcome

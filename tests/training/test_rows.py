@@ -126,7 +126,7 @@ def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store):
     with pytest.raises(UsageError, match="no column 'caption'"):
         answers(store, table, answer_column="caption", prompt="caption en")
     with_prompts = write_lines("own.jsonl", {"image": "a.png", "prompt": "ocr", "answer": "A"})
-    with pytest.raises(UsageError, match="--prompt is given"):
+    with pytest.raises(UsageError, match="--prompt conflicts"):
         answers(store, with_prompts, prompt="caption en")
     with pytest.raises(
         NoInputError, match=r"no row of rows.csv has an image with a prompt and 'thing'"
@@ -276,25 +276,25 @@ def test_boxes_of_the_stored_size_are_trained_on_upright(store, orientation):
     assert said(answers(store, "coco.json")) == [("a.png", "detect cat", upright)]
     masks = [{"codes": [0] * 16, "rle": None}]
     rows = write_lines("rows.jsonl", stored | {"boxes": [drawn], "masks": masks})
-    with pytest.raises(NoInputError, match="codes of its masks are those of the image as it is"):
+    with pytest.raises(NoInputError, match="Its mask codes refer to the image before"):
         answers(store, rows)
 
 
-def test_boxes_of_another_kind_cost_their_row(store):
+def test_invalid_boxes_skip_their_row(store):
     row = {"image": "a.png", "prefix": "detect star"}
     right = row | {"boxes": [STAR]}
     bad = {
         "boxes[0] is not an object with a label": [[1, 2, 3, 4]],
         "has no area: 100, 10, 20, 50": [STAR | {"xmin": 100.0, "xmax": 20.0}],
         "has no area: 20, 10, 20, 50": [STAR, STAR | {"xmax": 20.0}],
-        "is not in its image of 200 x 100: 20, 10, 400, 50": [STAR | {"xmax": 400.0}],
-        "is not in its image of 200 x 100: -30, 10, 100, 50": [STAR | {"xmin": -30.0}],
+        "is outside of its image of 200 x 100: 20, 10, 400, 50": [STAR | {"xmax": 400.0}],
+        "is outside of its image of 200 x 100: -30, 10, 100, 50": [STAR | {"xmin": -30.0}],
     }
     rows = [row | {"id": text, "boxes": boxes} for text, boxes in bad.items()]
     sized = right | {"width": 100, "height": 100}
     found = answers(store, write_lines("rows.jsonl", right, *rows, sized))
     assert said(found) == [("a.png", "detect star", STAR_TEXT)]  # the size is that of the image
-    for text, fault in zip([*bad, "100 x 100, and its image has 200 x 100"], found.faults):  # noqa: B905
+    for text, fault in zip([*bad, "100 x 100, but its image has 200 x 100"], found.faults):  # noqa: B905
         assert text in fault
     assert len(found.faults) == len(bad) + 1
     with pytest.raises(NoInputError, match=r"a.png: Its width and height are 100 x 100"):
@@ -453,7 +453,7 @@ def test_regions_of_rows_are_location_tokens_of_prompts(store):
     assert found[0].prompt == "caption <loc0102><loc0102><loc0512><loc1023>"
     outside = row | {"region": [300, 10, 400, 50]}
     found = answers(store, write_lines("rows.jsonl", row, outside))
-    assert found.faults == ["a.png: The region is not in its image."]
+    assert found.faults == ["a.png: The region is outside of its image."]
 
 
 def test_region_at_the_end_of_a_prompt_is_read():

@@ -214,7 +214,7 @@ def test_state_of_another_model_and_a_damaged_one_are_refused(tmp_path, what):
         file.write_bytes(file.read_bytes()[:200])
     named = "" if what == "cut" else r".*weight\.0\.bias"
     with pytest.raises(
-        OutputFailed, match=rf"state\.safetensors cannot be resumed from: {named}"
+        OutputFailed, match=rf"state\.safetensors cannot be read: {named}"
     ) as failure:
         trainer(tmp_path)
     assert what == "cut" or "--overwrite" in failure.value.hint

@@ -69,11 +69,11 @@ def test_rows_that_cannot_be_used_have_their_reason_and_no_other_hint(run, capsy
     box = {"label": "star", "xmin": 5, "ymin": 5, "xmax": 500, "ymax": 9}
     for row, reason in (
         (rows("../a.png")[0], "The path leads outside the folder"),
-        ({"image": "good.png", "prefix": "detect star", "boxes": [box]}, "is not in its image"),
+        ({"image": "good.png", "prefix": "detect star", "boxes": [box]}, "is outside of its image"),
     ):
         assert run(f"{write('rows.jsonl', row)} {FIXED} --dry-run") == 4
         err = capsys.readouterr().err
-        assert f"no row of rows.jsonl can be used, such as {row['image']}: " in err
+        assert f"no row of rows.jsonl is usable (first: {row['image']}: " in err
         assert reason in err
         assert "--prompt" not in err
     mixed = [rows("../a.png")[0], {"image": "good.png", "question": "what?"}]

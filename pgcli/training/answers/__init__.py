@@ -1,1 +1,1 @@
-"""PaliGemma learns answers: its loss, its evaluation, and what is trained of it."""
+"""Trains PaliGemma on answers: loss, adapters and evaluation."""

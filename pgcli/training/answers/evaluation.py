@@ -1,4 +1,4 @@
-"""Measures a model's own answers to the rows that are evaluated, as `pgcli eval` does."""
+"""Evaluates generated answers to the evaluation rows, with the metrics of `pgcli eval`."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 
-#: An answer is cut at this many times the tokens of the longest true one, and some more.
+#: Answers are truncated at this factor of the longest true answer, plus a margin, in tokens.
 LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
 SCHEMA = RowSchema(timing=False)
 
-#: An image and a prompt; rows of the same ones have several true answers.
+#: The `image_key` and the prompt of a question; several rows give it several true answers.
 Key = tuple[str, str]
 
 
 @dataclass
 class TrueAnswers:
-    """The questions of rows, each once, in their order, with their texts and what is true."""
+    """The distinct questions of rows in order, with their texts and ground truths."""
 
     texts: dict[Key, list[str]] = field(default_factory=dict)
     truths: Truths = field(default_factory=lambda: Truths("the rows", has_prompts=True))
 
     @classmethod
     def of(cls, rows: Iterable[TrainingRow]) -> TrueAnswers:
-        """The questions of these rows."""
+        """The questions of the rows."""
         questions = cls()
         for row in rows:
             truth = row.truth or Example(answers=(row.target,))
@@ -49,7 +49,7 @@ class TrueAnswers:
 
     @property
     def main_metric(self) -> str | None:
-        """The metric that the best weights are chosen by; None if tasks have different ones."""
+        """The metric that selects the best weights; None if the tasks have different ones."""
         by_task: dict[str, list[JoinedRow]] = {}
         for row in self._joined({}):
             by_task.setdefault(row.task, []).append(row)
@@ -59,7 +59,7 @@ class TrueAnswers:
     def ask(
         self, engine: InferenceEngine, batches: Iterable[ImageBatch]
     ) -> Iterator[tuple[Key, Answer]]:
-        """The model's greedy answers to the questions of the batches, in the order they end."""
+        """The model's greedy answers to the questions of the batches, in order of completion."""
         index = {key: number for number, key in enumerate(self.texts)}
         keys = [*index]
 
@@ -82,11 +82,11 @@ class TrueAnswers:
             yield keys[number], answer
 
     def measure(self, answers: Mapping[Key, Answer]) -> dict[str, float]:
-        """The value of each measure of the tasks; a question without an answer counts as wrong."""
+        """The values of the tasks' metrics; a question without an answer counts as wrong."""
         return measured_values(self._joined(answers))
 
     def _joined(self, answers: Mapping[Key, Answer]) -> list[JoinedRow]:
-        """The questions with their truths and answers, which are as rows of `pgcli ask`."""
+        """The questions with their truths and answers, like rows of `pgcli ask`."""
         rows = []
         missing = {}
         for key, truth in self.truths.by_key.items():
@@ -98,7 +98,7 @@ class TrueAnswers:
         return [*rows, *missing_rows(missing, (), by_prompt=True)]
 
     def _new_tokens(self, task: Task, engine: InferenceEngine) -> int:
-        """The most tokens of an answer: enough for the true ones, and no more than a command's."""
+        """The token limit of answers: enough for the true ones, at most the command's default."""
         longest = max(
             answer_length(text, engine.tokenizer)
             for key, texts in self.texts.items()
@@ -115,15 +115,15 @@ def key_of(row: TrainingRow) -> Key:
 
 
 def task_of_question(key: Key) -> Task:
-    """The task of a question, by its prompt."""
+    """The task that the question's prompt implies."""
     return task_of_prompt(key[1])
 
 
 def all_boxes(texts: Iterable[str]) -> str:
-    """The answer with the boxes of all rows of a question, each once."""
+    """An answer with the distinct boxes of all rows of a question."""
     return f" {SEPARATOR} ".join(dict.fromkeys(filter(has_locations, texts)))
 
 
 def answer_length(text: str, tokenizer: Tokenizer) -> int:
-    """The number of tokens of an answer, the stop token among them."""
+    """The number of tokens of an answer, including the stop token."""
     return len(tokenizer.encode_answer(text)) + 1

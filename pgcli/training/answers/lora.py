@@ -1,4 +1,4 @@
-"""Low-rank adapters of PaliGemma: added to its layers, saved in PEFT's form, merged."""
+"""Adds LoRA adapters to PaliGemma, and saves and loads them in PEFT's format."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.stores.files import read_json
 from pgcli.training.rows import seed_of
 
-#: Common with a rank of 8 (ms-swift), and the same for every rank: divided by the rank, it has the
-#: best learning rate depend little on it ("LoRA Without Regret", Schulman et al. 2025).
+#: The usual alpha for rank 8 (ms-swift), and for every rank: with alpha / rank, the best learning
+#: rate depends little on the rank ("LoRA Without Regret", Schulman et al. 2025).
 ALPHA = 32.0
-#: What an adapter of another tool may have otherwise.
+#: The values of an adapter that must be as `save_adapter` writes them.
 SAME_IN_ADAPTERS = ("peft_type", "target_modules", "use_rslora", "use_dora", "bias", "rank_pattern")
-#: Layers by target, as they are named in checkpoints of PaliGemma; "vision" adds the vision tower.
+#: Layers by target, by their names in checkpoints; "vision" adds the vision tower.
 ATTENTION, MLP, VISION = "attention", "all", "vision"
 DECODER_LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -52,7 +52,7 @@ VISION_LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """The adapters of a run; `alpha` None stands for the default.
+    """The settings of a run's adapters; `alpha` None is the default.
 
     `targets` is "attention" (queries, keys, values and outputs of the decoder) or "all" (its MLPs
     too); ",vision" after it adds the same layers of the vision tower. Raises UsageError.
@@ -65,10 +65,11 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise UsageError(f"a rank of {self.rank} is not possible", hint="<--rank 8>")
+            raise UsageError(f"<--rank=> must be at least 1, not {self.rank}", hint="<--rank 8>")
         if not 0 <= self.dropout < 1:
             raise UsageError(
-                f"a dropout of {self.dropout} is not possible", hint="<--dropout 0.05>"
+                f"<--dropout=> must be at least 0 and below 1, not {self.dropout}",
+                hint="<--dropout 0.05>",
             )
         names = self.targets.split(",")
         if names[0] not in (ATTENTION, MLP) or names[1:] not in ([], [VISION]):
@@ -79,7 +80,7 @@ class LoraSettings:
 
     @property
     def scale(self) -> float:
-        """The factor of the product of an adapter's matrices."""
+        """The factor of an adapter's matrix product."""
         return self.lora_alpha / self.rank
 
     @property
@@ -89,15 +90,15 @@ class LoraSettings:
 
     @property
     def has_vision(self) -> bool:
-        """Whether the vision tower has adapters, so that image features change in training."""
+        """Whether the vision tower has adapters, so image features change in training."""
         return self.targets.endswith(VISION)
 
     @property
     def pattern(self) -> str:
         """A regular expression of the adapted modules, by their names in transformers.
 
-        It matches the names of versions before 4.52 too, and of the vision tower only what is
-        adapted: its queries, keys and values have the same names as the decoder's.
+        It also matches the names before version 4.52. Queries, keys and values of the vision
+        tower have the same names as the decoder's, so it names the tower too.
         """
         tower = r"vision_tower\.(vision_model\.)?encoder"
         parts = [rf"language_model\.(model\.)?layers\.\d+\.{self._layers(DECODER_LAYERS)}"]
@@ -111,10 +112,10 @@ class LoraSettings:
 
 
 def add_lora(model: PaliGemma, settings: LoraSettings, seed: int) -> None:
-    """Freeze the model and add adapters to its layers, which compute the same at the beginning.
+    """Freeze the model and add adapters to its layers, which at first do not change its outputs.
 
-    A fused product has an adapter for each of its parts. Matrices are drawn from the seed and the
-    layer's name.
+    A fused layer has an adapter for each of its parts. The seed and the layer's name determine the
+    initial matrices.
     """
     model.requires_grad_(requires_grad=False)
     weight = model.projector.weight
@@ -134,7 +135,7 @@ def add_lora(model: PaliGemma, settings: LoraSettings, seed: int) -> None:
 
 
 def _targets(model: PaliGemma, settings: LoraSettings) -> dict[str, dict[str, ParamSlice]]:
-    """The model's layers that get adapters, with the parts of each by their stored names."""
+    """The layers to adapt, each with its parts by their names in checkpoints."""
     pattern = re.compile(settings.pattern)
     adapted: dict[str, dict[str, ParamSlice]] = defaultdict(dict)
     for name, part in param_slices(meta_model(model.config)).items():
@@ -155,8 +156,8 @@ def save_adapter(
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes and reads them.
 
-    `base_model` and `revision` name the checkpoint that the adapter was trained on, and the
-    `fingerprint` identifies its weights.
+    `base_model` and `revision` name the checkpoint the adapter was trained on, and `fingerprint`
+    identifies its weights.
     """
     tensors = {}
     for layer, module in _adapted(model):
@@ -172,7 +173,7 @@ def save_adapter(
 
 
 def load_adapter(model: PaliGemma, folder: Path) -> None:
-    """Fill the adapters of the model, which has `adapter_settings` of the folder.
+    """Fill the adapters of a model with the `adapter_settings` of the folder.
 
     Raises InvalidCheckpoint for a file with other layers.
     """
@@ -210,7 +211,7 @@ def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
         if all(values.get(name) == expected[name] for name in SAME_IN_ADAPTERS):
             return settings
     raise UsageError(
-        f"{folder} is an adapter of another kind than pgcli train makes",
+        f"pgcli train cannot continue the adapter {folder}: another tool made it",
         hint="merge it by pgcli.checkpoints.save.merge_adapter, and train the result",
     )
 

@@ -28,7 +28,7 @@ class TokenizedExample(NamedTuple):
 
 
 class AnswerTokens(NamedTuple):
-    """Rows of text after an image, padded on the right; labels without a loss are IGNORE_INDEX."""
+    """Text tokens after an image, padded on the right; IGNORE_INDEX marks labels without loss."""
 
     token_BT: Tensor
     position_BS: Tensor
@@ -44,7 +44,7 @@ class AnswerTokens(NamedTuple):
         window: int | None,
         device: torch.device,
     ) -> AnswerTokens:
-        """The rows `[prompt answer]`, of which a label is the next token, if it is the answer's."""
+        """The rows `[prompt answer]`; an answer's tokens are the labels of their predecessors."""
         count = len(examples)
         longest = max(len(prefix) + len(suffix) - 1 for prefix, suffix in examples)
         token_BT = torch.zeros(count, longest, dtype=torch.long)
@@ -63,9 +63,9 @@ class AnswerTokens(NamedTuple):
 def prefix_lm_masks(prefix_B: Tensor, slots: int, window: int | None) -> AttentionMasks:
     """The masks (B, 1, S, S) of rows whose first `prefix_B` slots are image and prompt.
 
-    These attend to each other, and an answer's token to what is before it; in layers with a sliding
-    window to the last slots alone. Image and prompt attend to all of themselves at any window, as
-    in transformers. Padding is behind all that is real, which does not attend to it.
+    Image and prompt attend to each other, whatever the window, as in transformers. An answer token
+    attends to all earlier slots, in layers with a sliding window only to the last ones. Padding
+    comes last, so no real token attends to it.
     """
     slot_S = torch.arange(slots, device=prefix_B.device)
     is_prefix_BS = slot_S < prefix_B[:, None]
@@ -80,8 +80,8 @@ def prefix_lm_masks(prefix_B: Tensor, slots: int, window: int | None) -> Attenti
 def answer_loss(model: PaliGemma, patch_BPD: Tensor, tokens: AnswerTokens) -> Tensor:
     """The sum of the rows' losses, each the mean over its answer and stop token.
 
-    Logits are computed for these tokens only, in chunks, and again in the backward pass. They are
-    not softcapped: PaliGemma 2's authors turn the final cap off in training.
+    Computes logits of answer tokens only, in chunks, and recomputes them in the backward pass. The
+    final softcap is off in training, as PaliGemma 2's authors do.
     """
     hidden_BTD = model(patch_BPD, tokens.token_BT, tokens.position_BS, tokens.masks)
     is_answer_BT = tokens.label_BT != IGNORE_INDEX

@@ -1,4 +1,4 @@
-"""The beginning of PaliGemma: rows that fit, its weights, and what is trained of them."""
+"""Prepares the training of PaliGemma: rows that fit, weights and adapters."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.task import MicroBatches, TaskInputs
 
-#: Tokens computed at once: more are not faster.
+#: Tokens per micro-batch; more are not faster.
 CPU_TOKENS, GPU_TOKENS = 2048, 32_768
-#: Larger checkpoints are trained on a CPU with activations that are computed twice: where its
-#: memory runs out, the process ends.
+#: On a CPU, larger checkpoints recompute activations from the start: the system kills a process
+#: that runs out of memory.
 LARGE_BYTES = 10**9
 
 
 @dataclass(frozen=True)
 class AnswerPlan:
-    """What is known of a run before the weights are read.
+    """The plan of a run before the weights are loaded.
 
-    `inputs` have the rows that fit into the model; `faults` are the others.
+    `inputs` has the rows that fit into the model; `faults` has the others.
     """
 
     inputs: TaskInputs
@@ -71,7 +71,7 @@ class AnswerPlan:
         return cls(inputs, checkpoint, config, tokenizer, faults)
 
     def micro_batches(self) -> MicroBatches:
-        """The rows at once: as many as are fast. Processes of a divided model have equally many."""
+        """The fastest micro-batch; the same in all processes if the model is sharded."""
         inputs, fixed = self.inputs, self.inputs.options.micro_batch
         assert inputs.lengths is not None
         slots = self.config.image_tokens + max(inputs.lengths)
@@ -83,7 +83,7 @@ class AnswerPlan:
 
     @property
     def recomputes(self) -> bool:
-        """Whether activations are computed again in the backward pass from the first update on."""
+        """Whether the backward pass recomputes activations from the first update on."""
         checkpointing = self.inputs.options.gradient_checkpointing
         if checkpointing != "auto":
             return checkpointing == "on"
@@ -96,10 +96,9 @@ class AnswerPlan:
 def fitting_rows(
     rows: TrainingRows, tokenizer: Tokenizer, config: PaliGemmaConfig, faults: dict[RowKey, str]
 ) -> tuple[TrainingRows, array[int]]:
-    """The rows whose prompt and answer fit into the model after the image, and their text tokens.
+    """The rows whose prompt and answer fit into the model after the image, and their text lengths.
 
-    The others are named in `faults`: nothing is cut, least of all the tokens of an image. Raises
-    NoInputError if no row is left.
+    `faults` gets the others: nothing is truncated. Raises NoInputError if no row fits.
     """
     room = config.decoder.max_positions - config.image_tokens
     kept: list[TrainingRow] = []
@@ -112,7 +111,7 @@ def fitting_rows(
             lengths.append(length)
             continue
         faults[(*row.image_id, row.prompt, row.target)] = (
-            f"The prompt and the answer have {length:,} tokens; the model has room for {room:,}."
+            f"Prompt and answer have {length:,} tokens; the model takes at most {room:,}."
         )
     if rows and not kept:
         raise NoInputError("no row's prompt and answer fit into the model", hint="shorten them")
@@ -124,7 +123,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     plan = AnswerPlan.of(inputs)
     inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
     is_divided = inputs.shards > 1
-    dtype = torch.float32  # of weights that are trained; beside LoRA, that of inference
+    dtype = torch.float32  # of trained weights; with LoRA, that of inference
     if options.method == "lora":
         dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
     model = weights.load_paligemma(
@@ -158,9 +157,9 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
         )
     micro_batches = plan.micro_batches()
     if plan.recomputes:
-        compute_twice(model)
+        recompute_activations(model)
     elif options.gradient_checkpointing == "auto":
-        micro_batches.save_memory = partial(compute_twice, model)
+        micro_batches.save_memory = partial(recompute_activations, model)
     preprocessing = read_preprocessing(folder, plan.config.vision.resolution)
     task = AnswerTask(
         **inputs.fields(model, preprocessing, save, micro_batches, dtype),
@@ -172,11 +171,8 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     return task
 
 
-def compute_twice(model: PaliGemma) -> bool:
-    """Compute activations again in the backward pass; return whether that saves memory now.
-
-    It does in the towers that gradients pass.
-    """
+def recompute_activations(model: PaliGemma) -> bool:
+    """Recompute activations in the backward pass; return whether that was off before."""
     is_new = not model.decoder.gradient_checkpointing
     model.decoder.gradient_checkpointing = True
     trains_vision = any(weight.requires_grad for weight in model.vision.parameters())

@@ -1,4 +1,4 @@
-"""The task of PaliGemma: the answer to an image and a prompt.
+"""The training task of PaliGemma: answers to images and prompts.
 
 B rows · P patches · D width
 """
@@ -30,7 +30,7 @@ from pgcli.training.task import ImageTask, Loss
 class AnswerTask(ImageTask[PaliGemma]):
     """Trains PaliGemma: the cross-entropy of answers, given images and prompts.
 
-    An evaluation has the loss, and the metrics of the model's greedy answers.
+    An evaluation computes the loss, and the metrics of greedy answers.
     """
 
     tokenizer: Tokenizer
@@ -42,7 +42,7 @@ class AnswerTask(ImageTask[PaliGemma]):
     def loss(self, batch: ImageBatch) -> Loss:
         if batch.rows:
             return self._loss(batch)
-        # the weights of a divided model are gathered for as many parts in each process
+        # each process must gather a sharded model equally often
         blank = self._loss(batch.blank(self.data.train[0]))
         return Loss(0.0 * blank.sum, 0.0)
 
@@ -62,13 +62,13 @@ class AnswerTask(ImageTask[PaliGemma]):
         return {"loss": loss / total, **self.truths.measure(answers)}
 
     def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        """The task's metric, and of equal ones the loss; the loss alone if tasks are mixed."""
+        """The task's metric, then the loss; only the loss if tasks are mixed."""
         if self._main_metric is None:
             return (-metrics["loss"],)
         return metrics.get(self._main_metric, -math.inf), -metrics["loss"]
 
     def _loss(self, batch: ImageBatch) -> Loss:
-        """The loss of the rows; tokens of images are counted too."""
+        """The loss of the rows; the token count includes image tokens."""
         config = self.model.config
         examples = [tokenized(row, self.tokenizer, config.stop_tokens[0]) for row in batch.rows]
         tokens = AnswerTokens.of(
@@ -89,7 +89,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         return Loss(loss, len(examples), tokens=count)
 
     def _engine(self) -> InferenceEngine:
-        """The engine that answers with the model that is trained."""
+        """An engine for the model in training."""
         weight = self.model.projector.weight
         free = free_bytes(weight.device)
         budget = MemoryBudget(self.model.config, weight.dtype.itemsize, weight.device.type, free)

@@ -1,1 +1,1 @@
-"""Two towers and classifiers learn: their losses, and the models they begin with."""
+"""Trains two towers and classifiers: losses, tasks and new models."""

@@ -1,4 +1,4 @@
-"""The task of a classifier: all of it, or its linear layer alone on features computed once.
+"""The training task of a classifier, or of its linear layer on precomputed features.
 
 B rows · N images · D width · K classes
 """
@@ -21,7 +21,7 @@ from pgcli.training.task import ImageTask, Loss
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """What the linear layer classifies (B, D), and the rows; `lost` counts rows without."""
+    """Features (B, D) for the linear layer, and their rows; `lost` counts rows without any."""
 
     feature_BD: Tensor
     rows: Sequence[TrainingRow]
@@ -39,8 +39,8 @@ AnyBatch = ImageBatch | FeatureBatch
 class ClassifyTask(ImageTask[ImageClassifier]):
     """Trains a classifier by the mean cross-entropy of the labels, over the rows of a batch.
 
-    `feature_ND`, where there are any, are what the linear layer classifies, by `image_key` in the
-    order of `feature_keys`.
+    `feature_ND`, if set, has the inputs of the linear layer; `feature_keys` has the position of
+    each `image_key`.
     """
 
     feature_ND: Tensor | None = None
@@ -77,14 +77,14 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         return {"loss": loss / total, "accuracy": right / total}
 
     def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        """The accuracy, and of equal ones the loss."""
+        """The accuracy, then the loss."""
         return metrics["accuracy"], -metrics["loss"]
 
     def fill_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
-        """Compute the features of all images, which the linear layer classifies, once.
+        """Compute the features of all images for the linear layer, once.
 
-        Each process computes a part, always in the same batches, so that a resumed run has the same
-        features. Raises TooManyErrors if no image can be read.
+        Each process computes a share, always in the same batches, so a resumed run has the same
+        features. Raises TooManyErrors if all images are unreadable.
         """
         data, processes = self.data, self.data.processes
         keys, features = list[str](), list[Tensor]()
@@ -103,14 +103,14 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         self.feature_ND = torch.cat([share_ND for _, share_ND in shares if len(share_ND)])
 
     def _feature_batch(self, rows: Sequence[TrainingRow]) -> FeatureBatch:
-        """The rows with their features, without those whose image could not be read."""
+        """The rows with their features, without rows of unreadable images."""
         assert self.feature_ND is not None
         known = [row for row in rows if row.image_key in self.feature_keys]
         numbers = [self.feature_keys[row.image_key] for row in known]
         return FeatureBatch(self.feature_ND[numbers], known, len(rows) - len(known))
 
     def _encode(self, batch: ImageBatch) -> Tensor:
-        """What the linear layer classifies (B, D), on the CPU."""
+        """The features for the linear layer (B, D), on the CPU."""
         return self.model.features(self.pixels(batch)).float().cpu()
 
     def _logits(self, batch: AnyBatch) -> Tensor:

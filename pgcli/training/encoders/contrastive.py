@@ -3,7 +3,7 @@
 N rows of this process · M rows of all processes · D width · S meanings of an image
 
 Row i of the images and row i of the texts are a pair. Every other combination is a negative one,
-unless the text is true of the image by its `Meanings`: then it is left out of the loss.
+unless `Meanings` says that the text is true of the image: then the loss ignores it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ SIGLIP_SCALE, SIGLIP_BIAS = 10.0, -10.0
 
 
 class Meanings(NamedTuple):
-    """What texts say and what is true of images, as numbers that stand for meanings.
+    """The meanings of texts and images, as numbers.
 
-    A text whose number is among those of an image is true of it. Captions of equal meaning share a
-    number; where nothing more is known, an image has the number of its own text alone.
+    A text is true of an image that has its number. Captions of equal meaning share a number; by
+    default an image has only the number of its own text.
     """
 
     text_N: Tensor
     image_NS: Tensor
 
     def true_texts(self, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
-        """The function that says which texts are true of some of this process's images (n, M)."""
+        """A function from a range of this process's images to the mask of true texts (n, M)."""
         text_M = gather(self.text_N, group)
         return lambda start, stop: has_meaning(self.image_NS[start:stop], text_M)
 
     def true_images(self, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
-        """The function that says which images some of this process's texts fit (n, M)."""
+        """A function from a range of this process's texts to the mask of fitting images (n, M)."""
         image_MS = gather(self.image_NS, group)
         return lambda start, stop: has_meaning(image_MS, self.text_N[start:stop]).T
 
@@ -63,7 +63,7 @@ def softmax_contrastive(
         image_ND: A vector for each image of this process, (N, D).
         text_ND: A vector for each text of this process, (N, D).
         scale: The learned temperature's inverse, a scalar.
-        meanings: Which texts are true of which images: those are not negatives.
+        meanings: True texts of images, which are not negatives.
         chunk_rows: Rows computed at a time. Memory is then in proportion to `chunk_rows` times M;
             the logits are computed again in the backward pass.
         group: Processes that hold a part of the batch each, of any size. The result is the loss of
@@ -93,8 +93,8 @@ def sigmoid_contrastive(
 ) -> Tensor:
     """SigLIP's loss: is each image and text a pair? The sum over texts, the mean over images.
 
-    The logits are `scale` times the products of the vectors, plus `bias`. The convention is that of
-    big_vision, transformers and open_clip; divided by M it would be the mean over pairs. For the
+    The logits are `scale` times the products of the vectors, plus `bias`. big_vision,
+    transformers and open_clip do the same; divided by M it would be the mean over pairs. For the
     arguments and for processes see `softmax_contrastive`; only the texts are exchanged here.
 
     Source: Zhai et al. 2023 (arXiv 2303.15343), algorithm 1.
@@ -127,7 +127,7 @@ def pair_cross_entropy(
 ) -> Tensor:
     """The sum of the cross-entropies of finding each query's key, `first` rows further down.
 
-    Keys for which `is_true` holds are left out, apart from the query's own.
+    The loss ignores keys for which `is_true` holds, apart from the query's own.
     """
 
     def loss_of_rows(start: int, stop: int) -> Tensor:
@@ -154,7 +154,7 @@ def others(is_true_nM: Tensor, pair_n: Tensor) -> Tensor:
 
 
 def mean_rows(rows_MD: Tensor, group: dist.ProcessGroup | None) -> float:
-    """The mean number of rows of a process, given those of all."""
+    """The mean number of rows per process, from the rows of all."""
     return len(rows_MD) / (1 if group is None else dist.get_world_size(group))
 
 
@@ -167,12 +167,12 @@ def row_counts(rows_ND: Tensor, group: dist.ProcessGroup) -> list[int]:
 
 
 def first_row(rows_ND: Tensor, group: dist.ProcessGroup | None) -> int:
-    """The place of this process's first row in the whole batch."""
+    """The index of this process's first row in the whole batch."""
     return 0 if group is None else sum(row_counts(rows_ND, group)[: dist.get_rank(group)])
 
 
 def gather(rows_ND: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The rows of all processes (M, D); gradients go back to the process of each row."""
+    """The rows of all processes (M, D); gradients flow back to the process of each row."""
     if group is None:
         return rows_ND
     gathered: Tensor = _Gather.apply(rows_ND, group)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The task of two towers: which text belongs to which image.
+"""The training task of two towers: pairs of image and text.
 
 B rows of a batch · N rows · D width · T tokens · S meanings of an image
 """
@@ -25,7 +25,7 @@ from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss
 
 ContrastiveLoss = Literal["sigmoid", "softmax"]
-CHUNK_ROWS = 1024  # of the loss: more rows at once would need a matrix of all pairs
+CHUNK_ROWS = 1024  # per chunk of the loss, instead of a matrix of all pairs
 MAX_LOG_SCALE = math.log(100)  # CLIP's bound of the learned scale
 NO_MEANING = -1
 
@@ -34,16 +34,15 @@ NO_MEANING = -1
 class ContrastiveTask(ImageTask[TwoTowers]):
     """Trains two towers on pairs of image and text.
 
-    The loss needs the vectors of the whole batch. In micro-batches the activations behind them are
-    computed again in the backward pass, part by part: the result is that of the whole batch (Gao et
-    al. 2021, arXiv 2101.06983).
+    The loss needs the vectors of the whole batch. With micro-batches, the backward pass recomputes
+    their activations part by part; the result is the same (Gao et al. 2021, arXiv 2101.06983).
     """
 
     texts: TextProcessor
     loss_name: ContrastiveLoss
 
     def parts(self, batch: ImageBatch, largest: int) -> Iterable[ImageBatch]:
-        return [batch]  # also an empty one: the others need this process for their loss
+        return [batch]  # even if empty: the others need this process for their loss
 
     def loss(self, batch: ImageBatch) -> Loss:
         self._bound_scale()
@@ -61,7 +60,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         return Loss(loss * weight, rows)
 
     def evaluate(self) -> Mapping[str, float]:
-        """The loss, and how often the first hit is right among all rows, in both directions."""
+        """The loss, and the top-1 retrieval accuracy among all rows, in both directions."""
         self._bound_scale()
         vectors: list[tuple[Tensor, Tensor]] = []
         rows: list[TrainingRow] = []
@@ -87,7 +86,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         super().save(folder)
 
     def _bound_scale(self) -> None:
-        """Keep the scale of the softmax loss below CLIP's bound, which an update may have left."""
+        """Clamp the scale of the softmax loss to CLIP's bound, which an update may exceed."""
         if self.loss_name == "softmax" and self.model.logit_scale is not None:
             self.model.logit_scale.data.clamp_(max=MAX_LOG_SCALE)
 
@@ -118,7 +117,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
     def _meanings(self, rows: Sequence[TrainingRow], processes: Processes = ALONE) -> Meanings:
         """Equal texts have one meaning, and all texts of an image are true of it.
 
-        Texts and images are those of the rows of all `processes`; the meanings are of these rows.
+        Compares the rows of all `processes`, and returns the meanings of these rows.
         """
         shares = processes.gather([(row.target, row.image_key) for row in rows])
         first = sum(map(len, shares[: processes.rank]))
@@ -145,7 +144,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
 
 
 def nearest_key(query_ND: Tensor, key_MD: Tensor) -> Tensor:
-    """The row of the key that is nearest to each query (N,)."""
+    """The row of the nearest key to each query (N,)."""
     starts = range(0, len(query_ND), CHUNK_ROWS)
     parts = (query_ND[start : start + CHUNK_ROWS] for start in starts)
     return torch.cat([(part @ key_MD.T).argmax(1) for part in parts])

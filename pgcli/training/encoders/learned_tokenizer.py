@@ -1,4 +1,4 @@
-"""A small tokenizer learned from the texts of a run that begins without a checkpoint."""
+"""Learns a small tokenizer from the texts of a run without a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tokenizers import (
 CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>")
 PAD, EOS = 0, 1
 BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
-ALPHABET = 1_000  # characters that have a token of their own; the others are written as bytes
+ALPHABET = 1_000  # characters with a token; other characters are encoded as bytes
 
 
 def learn_tokenizer(texts: Iterable[str], *, max_tokens: int) -> Tokenizer:
@@ -53,7 +53,7 @@ def _untrained(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Sequence(
         [
-            # as `canonical_text`, so that every program that reads the file has the same tokens
+            # like `canonical_text`, so every program that reads the file makes the same tokens
             normalizers.Replace("_", " "),
             normalizers.Lowercase(),
             normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),

@@ -1,4 +1,4 @@
-"""Models to train: of a checkpoint's weights, or new ones of three sizes."""
+"""Models to train: from a checkpoint, or new ones of three sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 Model = TypeVar("Model", bound=nn.Module)
 ModelSize = Literal["tiny", "small", "base"]
 
-#: Of the vision tower; small and base are ViT-S/16 and ViT-B/16, tiny is for a first try on a CPU.
+#: Of the vision tower; small and base are ViT-S/16 and ViT-B/16, tiny trains on a CPU.
 VISION: Mapping[ModelSize, VisionConfig] = MappingProxyType(
     {
         "tiny": VisionConfig(
@@ -39,18 +39,18 @@ VISION: Mapping[ModelSize, VisionConfig] = MappingProxyType(
 TEXT_SIZES: Mapping[ModelSize, tuple[int, int, int]] = MappingProxyType(
     {"tiny": (2, 32, 4_000), "small": (12, 64, 16_000), "base": (12, 64, 32_000)}
 )
-CLIP_SCALE = 1 / 0.07  # at which CLIP's training starts
+CLIP_SCALE = 1 / 0.07  # the initial scale of CLIP's training
 RESIDUAL = ("out_proj", "fc2")  # the last layers of a residual branch
 POSITION_STD = 0.02
 
 
 def max_tokens(size: ModelSize) -> int:
-    """The most tokens of the tokenizer of a new model."""
+    """The largest vocabulary of a new model's tokenizer."""
     return TEXT_SIZES[size][2]
 
 
 def new_two_towers(size: ModelSize, *, tokens: int, loss: str, seed: int) -> TwoTowers:
-    """SigLIP's architecture with random weights, and the scale and bias at which a loss starts."""
+    """SigLIP's architecture with random weights, and the loss's initial scale and bias."""
     vision = VISION[size]
     depth, length, _ = TEXT_SIZES[size]
     text = TextConfig(
@@ -92,8 +92,8 @@ def classifier_of(
 ) -> ImageClassifier:
     """A classifier with the vision tower of a checkpoint, in float32.
 
-    The linear layer of a classifier with the same labels is kept, in its order; else it is new and
-    begins at zero.
+    Keeps the linear layer of a classifier with the same labels, in its order; else the layer is new
+    and starts at zero.
     """
     config = encoder_config(description)
     loaded = read_model(folder, description, dtype=torch.float32, device=device)
@@ -109,14 +109,14 @@ def classifier_of(
 
 
 def _with_zero_head(model: ImageClassifier) -> ImageClassifier:
-    """The model with a linear layer of zeros, as big_vision begins fine-tuning."""
+    """The model with a linear layer of zeros, as big_vision starts fine-tuning."""
     nn.init.zeros_(model.classifier.weight)
     nn.init.zeros_(model.classifier.bias)
     return model
 
 
 def _trainable(model: Model) -> Model:
-    """The model with gradients, which a loaded one does not have."""
+    """The model with gradients turned on."""
     model.requires_grad_(requires_grad=True)
     return model
 
@@ -124,9 +124,9 @@ def _trainable(model: Model) -> Model:
 def init_towers(model: nn.Module, *, seed: int, scale: float = 0.0, bias: float = 0.0) -> None:
     """Fill the parameters with random numbers that keep the variance of activations.
 
-    Kernels have the standard deviation 1 / sqrt(inputs) (LeCun), those that end a residual branch
-    a smaller one by the square root of the number of branches (GPT-2). `scale`, a logarithm, and
-    `bias` are those of two towers' logits.
+    Kernels have the standard deviation 1 / sqrt(inputs) (LeCun), divided at the end of residual
+    branches by the square root of the branch count (GPT-2). `scale`, a logarithm, and `bias` are
+    for the logits of two towers.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -159,7 +159,7 @@ def init_towers(model: nn.Module, *, seed: int, scale: float = 0.0, bias: float 
 
 
 def _depth(model: nn.Module, name: str) -> int:
-    """The number of layers of the tower that the module is in; 1 outside of any."""
+    """The number of layers in the module's tower; 1 outside of towers."""
     tower = dict(model.named_modules()).get(name.split(".")[0])
     layers = getattr(tower, "layers", None)
     return len(layers) if layers is not None else 1

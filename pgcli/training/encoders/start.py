@@ -1,4 +1,4 @@
-"""The beginning of two towers and classifiers: their weights, image preprocessing and texts."""
+"""Prepares the training of two towers and classifiers: weights, preprocessing and texts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from pgcli.training.task import MicroBatches, TaskInputs
 
 
 def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
-    """The task of two towers of a checkpoint, or of new ones with a tokenizer of the texts.
+    """The task for two towers from a checkpoint, or for new ones with a learned tokenizer.
 
-    Raises UsageError for a checkpoint of another kind, and for a loss that it cannot have.
+    Raises UsageError for a checkpoint of another kind, and for an unsuitable loss.
     """
     options, checkpoint, source = inputs.options, inputs.checkpoint, None
     save_tokenizer: Callable[[Path], object]
@@ -74,7 +74,7 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
     has_sigmoid = model.logit_bias is not None and model.config.has_sigmoid
     loss = options.loss or ("sigmoid" if has_sigmoid else "softmax")
     model.config = replace(model.config, has_sigmoid=loss == "sigmoid")
-    if options.probe:  # which leaves the pooling, the projections, the scale and the bias
+    if options.probe:  # trains the pooling, the projections, the scale and the bias
         for tower in filter(None, (model.vision, model.text)):
             tower.requires_grad_(requires_grad=False)
 
@@ -93,7 +93,7 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
 
 
 def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
-    """The task of a classifier of the rows' labels. Raises UsageError for labels that do not do."""
+    """The task for a classifier of the rows' labels. Raises UsageError for unsuitable labels."""
     options, checkpoint = inputs.options, inputs.checkpoint
     labels = sorted({row.target for row in inputs.train})
     if len(labels) < 2:
@@ -104,7 +104,7 @@ def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
     if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
         raise UsageError(
             f"rows to evaluate on have the label {unknown[0]}, and no row to train on has it",
-            hint="give rows of it, or leave it out of <--eval=>",
+            hint="add rows with it to the sources, or remove its rows from <--eval=>",
         )
     if checkpoint is None:
         assert options.init is not None
@@ -116,7 +116,7 @@ def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
         model = classifier_of(source, description, labels, inputs.device)
         preprocessing = image_preprocessing(source, description)
         if description.kind == "paligemma":
-            source = None  # its files are those of PaliGemma's processor
+            source = None  # its files belong to PaliGemma's processor
 
     def save(folder: Path) -> None:
         save_encoder(model, folder, dtype=torch.float32)
@@ -140,6 +140,6 @@ def write_image_files(
     resolution: int,
     preprocessing: Preprocessing,
 ) -> None:
-    """Copy the files of the checkpoint, or write one with the same values."""
+    """Copy the image processor files of the checkpoint, or write an equivalent one."""
     if source is None or not copy_files(source, folder, IMAGE_PROCESSOR_FILES):
         write_image_processor(folder, family, resolution, preprocessing)
