@@ -50,7 +50,7 @@ def prove(
         case = paligemma_case(folder, read_images, torch_device)
     else:
         case = towers_case(folder, description, read_images, torch_device)
-    dtypes, left_out = choose_dtypes(dtype, torch_device, case, total_bytes(folder))
+    dtypes, skipped = choose_dtypes(dtype, torch_device, case, total_bytes(folder))
     with reference.quiet_transformers():
         comparisons = tuple(compare_in_dtype(case, dtype, waiting) for dtype in dtypes)
         texts = None if case.texts is None else case.texts()
@@ -63,7 +63,7 @@ def prove(
         texts=texts,
         levels=levels,
         comparisons=comparisons,
-        left_out=tuple(left_out),
+        skipped=tuple(skipped),
         not_followed=case.not_followed,
     )
 

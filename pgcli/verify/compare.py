@@ -72,7 +72,7 @@ class Divergence:
 class TokenComparison:
     """Generated tokens compared with transformers': same if rows diverge at ties only.
 
-    `agreeing` of `tokens` precede any divergence. `floor_partings` is the number of rows in which
+    `agreeing` of `tokens` precede any divergence. `divergence_floor` is the number of rows in which
     transformers' two attention implementations diverge.
     """
 
@@ -82,8 +82,8 @@ class TokenComparison:
     tokens: int
     agreeing: int
     tie_bound: float
-    partings: tuple[Divergence, ...]
-    floor_partings: int | None
+    divergences: tuple[Divergence, ...]
+    divergence_floor: int | None
 
 
 def compare_tensors(
@@ -152,9 +152,9 @@ def compare_tokens(
 
     With `exact` a tie is a gap of at most TIE; otherwise a gap that rounding noise can cause.
     """
-    bound, floor_partings = TIE, None
+    bound, divergence_floor = TIE, None
     if eager is not None:
-        noise, floor_partings = _noise(reference, eager, image_token)
+        noise, divergence_floor = _noise(reference, eager, image_token)
         bound = TIE if exact else noise
     divergences = _divergences(ours.tokens, reference, image_token, bound)
     diverged = {divergence.row: divergence.step for divergence in divergences}
@@ -166,8 +166,8 @@ def compare_tokens(
         tokens=sum(lengths),
         agreeing=sum(diverged.get(row, length) for row, length in enumerate(lengths)),
         tie_bound=bound,
-        partings=divergences,
-        floor_partings=floor_partings,
+        divergences=divergences,
+        divergence_floor=divergence_floor,
     )
 
 

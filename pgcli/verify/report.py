@@ -27,7 +27,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """All comparisons with the `program`, named with its version; `left_out` has reasons.
+    """All comparisons with the `program`, named with its version; `skipped` has reasons.
 
     `rows` counts images and prompts, None if no text is generated. `texts` compares the tokens of
     prompts or texts, None without a text tower; `levels` compares the pixels, for information.
@@ -41,7 +41,7 @@ class Proof:
     texts: PromptComparison | None
     levels: PixelComparison | None
     comparisons: tuple[Comparison, ...]
-    left_out: tuple[str, ...]
+    skipped: tuple[str, ...]
     not_followed: tuple[str, ...] = ()
 
     @property

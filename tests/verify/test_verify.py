@@ -83,7 +83,7 @@ class TestSame:
         assert tokens.tokens > 2 * len(PROMPTS)
         vision, _, tokens = rounded.stages
         assert vision.floor.largest > vision.largest
-        assert tokens.floor_partings is not None
+        assert tokens.divergence_floor is not None
         printed = json.loads(json.dumps(asdict(proof)))
         assert printed["comparisons"][0]["stages"][1]["same"] is True
 
@@ -143,7 +143,7 @@ class TestDifferent:
         monkeypatch.setattr(PaliGemma, "step_logits", lambda *given: -step(*given))
         proof = proof_of(tiny, dtype="float32")
         assert proof.verdict == "different: generated tokens differ in float32"
-        assert [p.step for p in proof.comparisons[0].stages[2].partings] == [1] * len(PROMPTS)
+        assert [p.step for p in proof.comparisons[0].stages[2].divergences] == [1] * len(PROMPTS)
 
     @pytest.mark.slow
     def test_different_prompt_ids_are_reported_first(self, tiny, monkeypatch):
@@ -234,7 +234,7 @@ class TestMemory:
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
-        assert proof.left_out[0].startswith("float32: needs")
+        assert proof.skipped[0].startswith("float32: needs")
         with pytest.raises(NoUsableDevice, match="too little memory"):
             proof_of(tiny, dtype="float32")
 

@@ -79,7 +79,7 @@ def print_rows_as_json(first: Row | None, second: Row | None) -> None:
 
     row = first if first is not None else second
     assert row is not None
-    sides = {"one": compared_columns(first), "other": compared_columns(second)}
+    sides = {"first": compared_columns(first), "second": compared_columns(second)}
     line = {"id": row["id"], "prompt": prompt_of(row), **sides}
     stdout.print_line(json_text(json_safe(line)))
 

@@ -34,7 +34,7 @@ def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
             f"{run.dtype}: time",
             f"{run.our_seconds:.1f} s here, {run.their_seconds:.1f} s in {proof.program}",
         )
-    for reason in proof.left_out:
+    for reason in proof.skipped:
         yield "not compared", reason
     if proof.not_followed:
         yield "not followed", ", ".join(proof.not_followed)
@@ -79,15 +79,15 @@ def first_difference(stage: TensorComparison) -> str:
 
 def tokens(stage: TokenComparison) -> str:
     """How many tokens are the same, and where rows diverge."""
-    rows = stage.rows - len(stage.partings)
+    rows = stage.rows - len(stage.divergences)
     text = f"{rows} of {stage.rows} rows are the same, {stage.agreeing} of {stage.tokens} tokens"
-    if ties := sum(parting.tie for parting in stage.partings):
+    if ties := sum(divergence.tie for divergence in stage.divergences):
         text += f"; rows that diverge at a tie (logits within {stage.tie_bound:.2g}): {ties}"
-    if stage.floor_partings is not None:
-        text += f"; rows in which transformers differs from itself: {stage.floor_partings}"
+    if stage.divergence_floor is not None:
+        text += f"; rows in which transformers differs from itself: {stage.divergence_floor}"
     if stage.same:
         return f"same: {text}"
-    first = next(parting for parting in stage.partings if not parting.tie)
+    first = next(divergence for divergence in stage.divergences if not divergence.tie)
     text += f"; first at row {first.row}, step {first.step}: {first.ours}, not {first.theirs}"
     return f"different: {text}" + ("" if first.gap is None else f", by {first.gap:.2g}")
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from pgcli.records import Answer, DecodedImage, Item
 
-#: AnswerFn images, each given with the number of its first row, in any order of rows.
+#: Answers images, each given with the number of its first row, in any order of rows.
 Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]]]
 #: Decodes items in their order; None while none arrives. Closing it ends its processes.
 Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
