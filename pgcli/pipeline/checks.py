@@ -1,4 +1,4 @@
-"""What is checked of a request before its input is opened and its model is loaded."""
+"""Checks of a request before its input is opened and its model is loaded."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pgcli.tasks import template_columns
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
 
-#: The most images that a built-in model answers unless it is named: it exists to be tried out.
+#: The most images for a built-in model that is not named: it exists for first trials.
 DEMO_IMAGES = 100
 
 
 def is_stream(request: RunRequest) -> bool:
-    """Whether rows go to standard output or are text: no later run resumes them.
+    """Whether rows go to standard output or are text, which cannot be resumed.
 
-    Raises UsageError if the name of the output chooses no format.
+    Raises UsageError if the output's name has no known format.
     """
     output = request.output
     return output.output == "-" or output_format(output.output, output.format) == PLAIN_TEXT
@@ -41,13 +41,13 @@ def is_folder(request: RunRequest) -> bool:
 
 
 def shard_of(request: RunRequest) -> Shard | None:
-    """The part of the rows that this process computes."""
+    """The shard of this command, if there is one."""
     name = request.input.shard
     return None if name is None else parse_shard(name, os.environ)
 
 
 def image_limits(request: RunRequest) -> ImageLimits:
-    """The largest images that are decoded."""
+    """The size limits of images."""
     most = request.input.max_pixels
     return ImageLimits() if most is None else ImageLimits(max_pixels=most)
 
@@ -55,7 +55,7 @@ def image_limits(request: RunRequest) -> ImageLimits:
 def read_options(
     request: RunRequest, track: Callable[[int], object] | None = None, *, spool: bool = False
 ) -> ReadOptions:
-    """How the sources are read for the question; `track` gets numbers of counted items."""
+    """The options for reading the sources; `track` gets the numbers of counted items."""
     question, options = request.question, request.input
     more: dict[str, Any] = {} if track is None else {"track": track}
     return ReadOptions(
@@ -81,9 +81,9 @@ def read_options(
 
 
 def check_request(request: RunRequest) -> None:
-    """Raise for what is wrong with a request by itself; only the model's configuration is read.
+    """Raise if a request is invalid; only the model's configuration is read.
 
-    Options that contradict each other were refused when the request was made.
+    `make_request` has already refused contradicting options.
     """
     check_model(request)
     shard_of(request)
@@ -95,9 +95,9 @@ def check_request(request: RunRequest) -> None:
 
 
 def check_output(request: RunRequest) -> None:
-    """Raise for an output that no run writes, or that would overwrite an input.
+    """Raise UsageError, OutputExists or OutputFailed for an unusable output.
 
-    Raises UsageError, OutputExists and OutputFailed. Files of a run to resume are not refused.
+    An output must not overwrite an input. Files of a run to resume are accepted.
     """
     output = request.output
     if output.output == "-":
@@ -114,7 +114,7 @@ def check_output(request: RunRequest) -> None:
 
 
 def check_demo_limit(request: RunRequest, images: int | None) -> None:
-    """Raise UsageError for more images than a built-in model that was not named answers."""
+    """Raise UsageError for more than DEMO_IMAGES images with a built-in model that is not named."""
     if request.model.model is not None or (images or 0) <= DEMO_IMAGES:
         return
     name = built_in_model(request)
@@ -127,7 +127,7 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
 
 
 def check_addressable(request: RunRequest, rows: RunRows) -> None:
-    """Raise UsageError for an input of which no part can be read alone, where that is needed."""
+    """Raise UsageError for an option that needs rows to be known before the input is read."""
     names = {
         "<--shard=>": request.input.shard,
         "<--ray=>": request.model.ray,

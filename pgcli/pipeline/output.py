@@ -1,4 +1,4 @@
-"""The output of a run under way: the rows that are saved, and where the missing ones go."""
+"""The output of a run in progress: saved rows, missing rows, and the comparison with the input."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SaveLine = Callable[[int, bytes], None]
 
 
 def check_record(state: State, request: RunRequest) -> None:
-    """Raise OutputExists if an output belongs to another run. Nothing but its record is read."""
+    """Raise OutputExists if an output belongs to another run, by its record alone."""
     if state.record is None:
         return
     settings = run_settings(request)
@@ -70,7 +70,7 @@ def check_record(state: State, request: RunRequest) -> None:
 
 
 def record_inventory(inventory: Inventory, store: Store) -> None:
-    """Write the generations of an input that are not recorded yet; of standard input none."""
+    """Record new generations of the input; standard input is not recorded."""
     if inventory.total is None:
         return
     recorded = {entry.name for entry in store.list(f"{INPUTS}/")}
@@ -80,10 +80,10 @@ def record_inventory(inventory: Inventory, store: Store) -> None:
 
 
 class RunOutput:
-    """The output of a run that can be resumed, or the files of it that a shard writes.
+    """A resumable output, or the files of it that belong to a shard.
 
-    `segments` are the rows that `find_saved` finds, in the output and beside it, and `coverage`
-    those that are saved until now.
+    `segments` are the rows that `find_saved` found, in the output and in open files; `coverage`
+    has all rows that are saved by now.
     """
 
     def __init__(self, state: State, request: RunRequest, rows: RunRows):
@@ -107,15 +107,15 @@ class RunOutput:
         )
         self.segments: list[Segment] = []
         self.coverage = Coverage([])
-        self._all_segments: list[Segment] = []  # of all shards, but their open rows
+        self._all_segments: list[Segment] = []  # of all shards, without their open rows
         self._all_saved = Coverage([])
         self._error_rows: list[int] | None = None
         self.stamps = ImageStamps(state.owner.store)
-        #: Images of saved rows that are other files now, which are asked about again.
+        #: Changed images of saved rows, which are retried.
         self.changed: list[Change] = []
 
     def find_saved(self, tally: Tally) -> None:
-        """Find the rows that are saved, and count them. Raises OutputExists."""
+        """Find and count the saved rows. Raises OutputExists."""
         if self.state.record is not None:
             self._adopt_open_rows()
             self._all_segments = saved_segments(self.form, self.early)
@@ -131,7 +131,7 @@ class RunOutput:
         return self.shard is None or self.shard.has(row // self.file_rows)
 
     def _adopt_open_rows(self) -> None:
-        """Move open rows here that a shard left to this command, or a whole run to this shard."""
+        """Move open rows from shards to a run without shards, or from such a run to this shard."""
         own, main = self.state.owner.store, self.state.store
         for store in shard_stores(main) if self.shard is None else [main]:
             for entry in list(store.list(f"{OPEN}/")):
@@ -144,7 +144,7 @@ class RunOutput:
 
     def _new_record(self) -> RunRecord:
         settings = run_settings(self.request)
-        # shards that begin at one moment make one run, also in a store that has no exclusive puts
+        # shards that start at the same time get the same id, also without exclusive puts
         run_id = token_hex(8) if self.shard is None else sha256(repr(settings).encode()).hexdigest()
         return RunRecord(
             run_id[:16],
@@ -162,14 +162,14 @@ class RunOutput:
         if self.shard is not None:
             rounds = max(1, -(-total // (FILE_ROWS * self.shard.count)))
             return max(1, -(-total // (rounds * self.shard.count)))
-        # of a store, the rows of a file are in memory; on Ray, each actor answers those of a file
+        # a file for a store is built in memory; on Ray, an actor answers all rows of a file
         is_small = self.state.is_stored or request.model.ray is not None
         return range_rows(total) if is_small else FILE_ROWS
 
     # what is saved
 
     def missing(self, saved: Coverage | None = None) -> list[range]:
-        """The rows that are not `saved`, by default neither in the output nor beside it."""
+        """The rows that are not `saved`; by default, in neither the output nor open files."""
         total = self.rows.total
         ranges = [] if total is None else list((saved or self.coverage).missing(0, total))
         if self.shard is None:
@@ -179,22 +179,22 @@ class RunOutput:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row of the input, or of the shard, is in the output itself."""
+        """Whether the output itself, without open files, has all rows of the input or shard."""
         if self.rows.total is None or self.state.record is None:
             return False
         return not self.missing(self._final())
 
     def _final(self) -> Coverage:
-        """The rows that were in the output itself when it was opened."""
+        """The rows in the output itself when it was opened."""
         return Coverage(segment for segment in self.segments if not segment.name)
 
     def total(self) -> int:
-        """The number of rows that the output has when it is complete."""
+        """The row count of the complete output."""
         total, end = self.rows.total, self.coverage.end_of(0)
         return end if total is None else max(total, end)  # more than --limit may be saved
 
     def saved(self) -> Iterator[tuple[int, Item, Answer]]:
-        """The rows that were saved when the output was opened, with their items, in order."""
+        """The rows saved when the output was opened, with their items, in order."""
         rows = saved_rows(self.form, self.early, self.segments)
         items = (
             item
@@ -209,8 +209,8 @@ class RunOutput:
     def compare(self, known: Inventory | None) -> int:
         """Compare the input with the recorded one and with saved rows.
 
-        Returns the number of saved rows whose images are not in the input any more. Raises
-        OutputExists for an input that has changed.
+        Returns the number of saved rows whose images were removed from the input. Raises
+        OutputExists for a changed input.
         """
         inventory, running = self.rows.inventory, self.request.running
         gone = 0
@@ -239,15 +239,15 @@ class RunOutput:
         return gone
 
     def _probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-        """Some of the saved rows with their numbers; None in place of what is not a row."""
+        """A sample of the saved rows with their numbers; None for an invalid row."""
         yield from self.form.probes()
         for segment in self.segments:
-            if segment.name:  # a file that is gone has no lines: its rows are in the output
+            if segment.name:  # a removed file has no lines: its rows are in the output
                 for number, line in self.early.scan(segment.name).probes.items():
                     yield segment.first + number, parse_row(line)
 
     def changed_versions(self) -> list[str]:
-        """`name old -> new` of each library that is not as when the run was recorded."""
+        """`name old -> new` for each library with another version than in the record."""
         before = self.record.versions
         return [
             f"{name} {before[name]} -> {version}"
@@ -256,7 +256,7 @@ class RunOutput:
         ]
 
     def _has_answers(self, items: range) -> bool:
-        """Whether rows of these items are saved that are not error rows."""
+        """Whether answered rows of these items are saved."""
         per_item = self.rows.per_item or 1
         start, stop = items.start * per_item, items.stop * per_item
         saved = self._all_saved.count(stop) - self._all_saved.count(start)
@@ -268,9 +268,9 @@ class RunOutput:
         return saved > bisect_left(errors, stop) - bisect_left(errors, start)
 
     def unsaved(self, items: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-        """Those of all items that have rows which are not saved, with these rows only.
+        """The items with missing rows, each with the prompts of these rows only.
 
-        Raises OutputExists for an item that is not that of its saved rows.
+        Raises OutputExists if an item differs from its saved rows.
         """
         known = saved_rows(self.form, self.early, self.segments)
         images, stamps = ImageChanges(), self._stamped
@@ -288,7 +288,7 @@ class RunOutput:
         self._check_images(images)
 
     def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> bool:
-        """Raise OutputExists for a row of another item; return whether it is answered."""
+        """Return whether a saved row is answered. Raises OutputExists if its item differs."""
         number, row = saved
         if change := input_difference(row, item, prompt, is_moved=self._is_moved):
             raise input_changed(self.state.name, number, change, is_moved=self._is_moved)
@@ -301,7 +301,7 @@ class RunOutput:
             raise files_changed(self.state.name, images.changed, None, can_retry=can_retry)
 
     def rows_of_changed(self) -> list[int]:
-        """The rows of changed images that are answered."""
+        """The answered rows of changed images."""
         if not self.changed:
             return []
         per_item, end = self.rows.per_item or 1, self.total()
@@ -314,9 +314,9 @@ class RunOutput:
         return sorted(row for row in rows if row < end and row not in errors)
 
     def note_stamp(self, index: int, stamp: Stamp | None) -> None:
-        """Note which file an image was, before its rows are saved.
+        """Note the stamp of an image before its rows are saved.
 
-        Of a changed image some rows may be saved, and are asked again only later.
+        A changed image keeps its old stamp: its saved rows are retried later.
         """
         if stamp is None:
             return
@@ -325,23 +325,23 @@ class RunOutput:
 
     @cached_property
     def _moved_sources(self) -> str:
-        """`old -> new` of the first source that is in another place now; else empty."""
+        """`old -> new` for the first source that was moved; else empty."""
         return self.record.moved_sources(run_settings(self.request))
 
     @property
     def _is_moved(self) -> bool:
-        """Whether the names of images in saved rows are those of other places."""
+        """Whether saved rows may name images in other folders."""
         return self.record.is_moved or bool(self._moved_sources)
 
     @cached_property
     def _stamped(self) -> np.ndarray:
-        """The stamps before this command, those of all shards."""
+        """The stamps from before this command, of all shards."""
         return ImageStamps.merged([self.state.store, *shard_stores(self.state.store)])
 
     # writing
 
     def begin(self) -> None:
-        """Make the output this run's: its record and its input are written before the first row."""
+        """Write the record and the input of the run, before its first row."""
         is_new, own = self.state.record is None, self.record
         if is_new:
             self.record = self.state.begin(replace(own, begun=now()))
@@ -351,7 +351,7 @@ class RunOutput:
         self.form.begin([segment for segment in self.segments if segment.name])
 
     def _check_first_shard(self, own: RunRecord) -> None:
-        """Raise if another shard began the run at this moment, with another plan or input."""
+        """Raise if another shard just began the run with another shard count or input."""
         self.record.check_settings(own.settings, self.state.name)
         is_same = recorded_inputs(self.state.store) == [self.rows.inventory.to_arrow(0)]
         if self.record.file_rows != own.file_rows or not is_same:
@@ -362,9 +362,9 @@ class RunOutput:
             )
 
     def note_model(self, info: EngineInfo | None) -> None:
-        """Write what is known of the model, and of this command, into the record.
+        """Write the model and the facts of this command into the record.
 
-        Shards share the record: the first that knows the model writes it.
+        Shards share the record: the first shard that loads the model writes it.
         """
         if info is None:
             return
@@ -391,13 +391,13 @@ class RunOutput:
         self.coverage.add(number, number + 1)
 
     def add_part(self, rows: range, errors: Counter[str]) -> None:
-        """Note that a worker has written the file with these rows, of which so many failed."""
+        """Note that a worker has written the file with these rows, and count their errors."""
         assert isinstance(self.form, PartsForm)
         self.form.add_part(rows, errors)
         self.coverage.add(rows.start, rows.stop)
 
     def finish(self) -> None:
-        """Complete the output. Raises AssertionError if a row of it is missing."""
+        """Complete the output. Raises AssertionError if a row is missing."""
         if not self.record.begun:
             return
         if missing := self.missing():
@@ -406,9 +406,9 @@ class RunOutput:
         self.remove_open_rows(self.total())
 
     def remove_open_rows(self, end: int | None = None) -> None:
-        """Remove open files of an output that is complete up to row `end`, by default its rows.
+        """Remove open files before row `end`, by default the end of the output itself.
 
-        Files with rows after it stay: they are beyond --limit.
+        Files with later rows stay: their rows are beyond --limit.
         """
         end = self._final().end_of(0) if end is None else end
         beyond = {segment.name for segment in self.segments if segment.end > end}
@@ -416,7 +416,7 @@ class RunOutput:
             self.early.remove(name for name in self.early.names() if name not in beyond)
 
     def close(self, tally: Tally) -> None:
-        """Flush the output. Rows that its store did not take are not saved, and do not count."""
+        """Flush the output, and uncount rows that its store refused."""
         self.stamps.close()
         with suppress(OutputFailed):
             self.form.close()

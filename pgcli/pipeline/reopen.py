@@ -1,4 +1,4 @@
-"""The request of an earlier run, read from its record, and its input."""
+"""The request and the input of an earlier run, from its record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgcli.pipeline.state.folder import load_inventory
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_location, why_no_record
 from pgcli.stores import Reader, Store, open_folder
 
-#: The sources of a record, which are checked as those of a command are.
+#: The sources of a record, checked like the sources of a command.
 SOURCES = Option(help="", panel="", repeat=True)
 
 
@@ -44,7 +44,7 @@ def no_record(output: str, why: str) -> UsageError:
 
 
 def reopened_request(output: str, record: RunRecord) -> RunRequest:
-    """The request of a run, as far as its rows depend on it. Raises UsageError."""
+    """The request of a run, with the options that rows depend on. Raises UsageError."""
     values = record.input
     try:
         options = parse_keywords(records_of(values["command"]), dict(values["options"]))
@@ -60,9 +60,9 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
 
 
 def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> RunRows | None:
-    """The rows of a run, with the input as it is recorded; None if it is not, as standard input.
+    """The rows of a run with its recorded input; None if that is not recorded (standard input).
 
-    Addresses are read by the `reader`, and refused without one.
+    The `reader` reads addresses; without it they are refused.
     """
     if "-" in request.sources:
         return None
@@ -73,9 +73,9 @@ def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> R
 
 
 def reopened_rows(output: str, reader: Reader | None) -> RunRows | None:
-    """The rows of an output's run, with the input as the run recorded it.
+    """The rows of an output's run with its recorded input; None for standard input.
 
-    Addresses are read by the `reader`. None if the input was standard input. Raises UsageError.
+    The `reader` reads addresses. Raises UsageError.
     """
     store = open_store(output)
     request = reopened_request(output, record_of(output, store))

@@ -1,4 +1,4 @@
-"""`--retry-errors` and `--retry-changed`: rows that are asked again, and merged into the output."""
+"""`--retry-errors` and `--retry-changed`: answer rows again, and merge them into the output."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STAMPS = f"{RETRIED}/images"
 
 
 class Retry:
-    """The failed rows of a complete output, and those of changed images, which are asked again.
+    """A retry of failed rows and of rows of changed images in a complete output.
 
-    Answers are kept in the state folder, also those of a command that was interrupted, until all
-    rows are answered. The stamps of their images are noted once the output has the answers: a
-    command that is killed before that leaves the images changed.
+    The state folder keeps the new answers, also over interruptions, until all rows are answered.
+    The stamps of their images are noted after the merge: if the command is killed before, the
+    images still count as changed.
     """
 
     def __init__(self, output: RunOutput, *, wants_errors: bool):
@@ -37,9 +37,9 @@ class Retry:
         self._numbers = sorted({*errors, *changed})
         self._kept = self._kept_answers()
         self._store.delete(self._retried.names())
-        for number in sorted(self._kept):  # without those of images that changed again
+        for number in sorted(self._kept):  # without answers to images that changed again
             self._retried.append(number, self._kept[number])
-        #: The rows that are asked again.
+        #: The rows to retry.
         self.missing = [number for number in self._numbers if number not in self._kept]
         covered = Coverage(Segment(number, 1) for number in self.missing)
         self.ranges = [range(*ends) for ends in covered.ranges]
@@ -52,13 +52,13 @@ class Retry:
         )
 
     def errors_before(self, saved: Counter[str]) -> Counter[str]:
-        """The errors of rows that stay as they are, of those that the output has saved."""
+        """The errors of rows that are not retried."""
         errors = errors_in(self._kept.values())
         return errors if self._wants_errors else saved + errors
 
     @contextmanager
     def saving(self) -> Iterator[SaveLine]:
-        """A block in which answers are kept until all rows are answered."""
+        """Yield what keeps an answer until all rows are answered."""
         try:
             yield self._retried.append
         finally:
@@ -66,11 +66,11 @@ class Retry:
             self._retried.close()
 
     def note_stamp(self, index: int, stamp: Stamp | None) -> None:
-        """Note which file an image was, before its rows are kept."""
+        """Note the stamp of an image before its answers are kept."""
         self._stamps.note(index, stamp or (0, 0, 0))
 
     def merge(self) -> None:
-        """Put the answers, which are those of all rows, into the output."""
+        """Put the answers, which are complete now, into the output."""
         lines = self._kept_answers()
         self._output.form.replace_rows(lines)
         stamps = self._stamps.read()
@@ -80,7 +80,7 @@ class Retry:
         self._store.delete([STAMPS, *self._retried.names()])
 
     def _kept_answers(self) -> dict[int, bytes]:
-        """The lines of rows that were answered again, those of other images by now left out."""
+        """The lines of answers whose images have not changed again."""
         lines = {
             number: line
             for segment in self._retried.segments()

@@ -1,4 +1,4 @@
-"""Which rows a run has: those of each item of the input, up to the limit."""
+"""The rows of a run: one per item of the input and prompt, up to the limit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 #: Rows of a file in a folder that one command writes, unless `--rows-per-file` says otherwise.
 FILE_ROWS = 10_000
-#: Ranges that workers get: about so many, of no fewer and no more rows. With larger ones, slow
-#: workers end late.
+#: Workers get about so many ranges, within these sizes. Larger ranges let slow workers end late.
 RANGES, MIN_RANGE_ROWS, MAX_RANGE_ROWS = 1024, 64, 1000
 
 #: Items, each with the number of its first row.
@@ -29,10 +28,10 @@ Numbered = Iterator[tuple[int, Item]]
 
 @dataclass(frozen=True)
 class RunRows:
-    """The rows of an input: `per_item` of each item, `total` in all.
+    """The rows of an input: `per_item` for each item, `total` in all.
 
-    Both are None where rows are not known before the input is read: of standard input, and where
-    several prompts name columns, so that some of an item's may be equal.
+    Both are None if rows are unknown before the input is read: for standard input, and for several
+    prompts that name columns, because equal prompts of an item are one row.
     """
 
     inventory: Inventory
@@ -54,20 +53,20 @@ class RunRows:
 
     @property
     def is_addressable(self) -> bool:
-        """Whether any rows can be read without those before them."""
+        """Whether rows can be read without the rows before them."""
         return self.inventory.total is not None and self.per_item is not None
 
     @property
     def images(self) -> int | None:
-        """The number of items that are read; of rows that are not known, those of the sources."""
+        """The number of items to read; of all sources if the rows are unknown."""
         if self.total is None or self.per_item is None:
             return self.inventory.total
         return -(-self.total // self.per_item)
 
     def numbered(self, rows: range, *, images: bool = True) -> Numbered:
-        """The items of some rows, each with its prompts of these rows only and its first row.
+        """The items of some rows, each with its first row and the prompts of these rows only.
 
-        Without `images` the bytes of images are not read of tables.
+        Without `images`, tables are read without the bytes of images.
         """
         per_item = self.per_item
         assert per_item is not None
@@ -87,7 +86,7 @@ class RunRows:
             yield from self.numbered(rows)
 
     def chosen(self, numbers: Sequence[int]) -> Numbered:
-        """The items of some rows in order, each with the prompt of its row only."""
+        """The items of some rows in order, each with the prompt of its row."""
         if self.per_item is not None:
             for number in numbers:
                 yield from self.numbered(range(number, number + 1))
@@ -99,7 +98,7 @@ class RunRows:
                     yield number, replace(item, prompts=(prompt,))
 
     def item_of_each(self, rows: range) -> Iterator[Item]:
-        """The item of each of the rows, once for each of its prompts."""
+        """The item of each row."""
         for _, item in self.numbered(rows):
             yield from repeat(item, len(item.prompts))
 
@@ -115,7 +114,7 @@ class RunRows:
             first += len(item.prompts)
 
     def kept(self, start: int, stop: int) -> pyarrow.Table | None:
-        """The kept columns of some rows, in their own types; None where lines have them."""
+        """The kept columns of some rows in their own types; None if the lines have them."""
         if not self.inventory.kept or not self.is_addressable:
             return None
         per_item = self.per_item or 1
@@ -127,12 +126,12 @@ class RunRows:
 
 
 def range_rows(total: int) -> int:
-    """The rows of a range that a worker gets, and of a file in a store."""
+    """The row count of a range for a worker, and of a file in a store."""
     return max(MIN_RANGE_ROWS, min(MAX_RANGE_ROWS, -(-total // RANGES)))
 
 
 def split_rows(rows: range, size: int) -> Iterator[range]:
-    """Rows cut at the multiples of a size."""
+    """Split rows at the multiples of a size."""
     start = rows.start
     while start < rows.stop:
         stop = min(rows.stop, (start // size + 1) * size)
@@ -141,9 +140,9 @@ def split_rows(rows: range, size: int) -> Iterator[range]:
 
 
 def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowSchema:
-    """The columns of the rows. Raises UsageError for a kept column of a name that is taken.
+    """The columns of the rows. Raises UsageError if a kept column has a reserved name.
 
-    With `exact`, rows are lines from which Parquet is made: embeddings as their bytes.
+    With `exact`, embeddings in lines are their bytes, for Parquet files.
     """
     question = request.question
     return RowSchema(

@@ -1,4 +1,4 @@
-"""What the rows of a run depend on: its question, its options, and the files of its model."""
+"""The fingerprint of a run: the question, options and model files that its rows depend on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 
 
 def run_settings(request: RunRequest) -> dict[str, Any]:
-    """The settings that rows depend on, by name, except those of the model."""
+    """The settings that rows depend on, by name, without the model."""
     question = asdict(request.question)
     return plain_settings(
         {
@@ -45,7 +45,7 @@ def run_settings(request: RunRequest) -> dict[str, Any]:
 
 
 def input_settings(request: RunRequest) -> dict[str, Any]:
-    """What makes the request of a run again, for the commands on its rows."""
+    """The values from which `reopen` makes the request of the run again."""
     options: dict[str, Any] = {}
     for record in (request.command, request.input, request.answering):
         values = {option: getattr(record, option.name) for option in options_of(type(record))}
@@ -69,10 +69,10 @@ def fingerprint_values(record: Any) -> dict[str, Any]:
 
 
 def resumed_request(request: RunRequest, record: RunRecord) -> RunRequest:
-    """The request with its sources and its model named as in the first command of the run.
+    """The request with sources and model named as in the first command of the run.
 
-    So rows are named alike in whatever folder a run is resumed. Sources that were moved have their
-    new names.
+    So rows have the same names in whatever folder a run is resumed. Moved sources keep their new
+    names.
     """
     names, folder = record.input.get("sources"), record.input.get("folder")
     known = known_model(request)
@@ -91,7 +91,7 @@ def resumed_request(request: RunRequest, record: RunRecord) -> RunRequest:
 
 
 def file_setting(name: str | None) -> dict[str, str | None] | None:
-    """A file that rows depend on: its name, wherever it is, and its digest."""
+    """The name, without its folder, and the digest of a file that rows depend on."""
     if name is None:
         return None
     file = Path(name).expanduser()
@@ -105,10 +105,10 @@ def versions() -> dict[str, str]:
 
 
 def known_model(request: RunRequest) -> dict[str, Any]:
-    """What identifies the model and its adapter, as far as their files are on this machine.
+    """What identifies the model and its adapter, if their files are on this machine.
 
-    A model of the Hub and a built-in one are known by name and revision, a folder by digests
-    of its files, which are cached for as long as these do not change.
+    Hub models and built-in models are identified by name and revision, folders by the digests of
+    their files, which are cached.
     """
     options = request.model
     checkpoint: dict[str, str] | str | None = None
@@ -129,14 +129,14 @@ def known_model(request: RunRequest) -> dict[str, Any]:
 
 
 def loaded_model(request: RunRequest, label: str, dtype: str, dim: int | None) -> dict[str, Any]:
-    """What is recorded of a loaded model."""
+    """The facts about a loaded model for the record."""
     return known_model(request) | {"model": label, "dtype": dtype, "embedding_dim": dim}
 
 
 def check_known_model(request: RunRequest, record: RunRecord, output: str) -> None:
-    """Raise OutputExists if the model of the request is not the one that made the saved rows.
+    """Raise OutputExists if another model made the saved rows.
 
-    The model is not loaded, and not downloaded.
+    The model is neither loaded nor downloaded.
     """
     model = known_model(request)
     option = model.pop("dtype_option")

@@ -1,4 +1,4 @@
-"""The status of a run: its rows as they are on disk, and its owner, or that of each shard."""
+"""The status of a run: its rows on disk, and its owner or the owner of each shard."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pgcli.pipeline.state.record import RUN, RunRecord
 from pgcli.stores import RemoteError, Store
 from pgcli.stores.errors import is_temporary
 
-MAX_SHARDS = 10_000  # that are listed
-#: The states of owners, and what they mean for a shard that lacks rows.
+MAX_SHARDS = 10_000  # to list
+#: The state of an incomplete shard for each state of its owner.
 SHARD_STATES = {"running": "running", "ended": "stopped", "suspended": "lost", "lost": "lost"}
-#: What is shown of `owner.json`; numbers are not negative.
+#: The keys of `owner.json` in the status; numbers are not negative.
 SHOWN: dict[str, type] = {"pid": int, "host": str, "started": str, "hint": str, "exit_code": int}
 SHOWN |= {"rows_per_second": float, "input_rows": int, "surplus": int}
 
 
 @dataclass(frozen=True)
 class OwnerStatus:
-    """The command that writes an output, or a shard of it, or wrote it last.
+    """The command that writes an output or a shard, or wrote it last.
 
-    `state` is running, ended, suspended (it holds its lock, but gives no heartbeat) or lost: it was
-    killed, or its machine is gone. `silent_seconds` is the time since the last heartbeat of such
-    ones. The other values are those of `--summary-json`, as far as the command knew them.
+    `state` is running, ended, suspended (it holds its lock but writes no heartbeat) or lost (it was
+    killed, or its machine is gone). `silent_seconds` is the time since the last heartbeat of a
+    suspended or lost owner. The other values come from `owner.json`.
     """
 
     shard: str
@@ -49,7 +49,7 @@ class OwnerStatus:
 
     @classmethod
     def of(cls, owner: RecordedOwner) -> OwnerStatus:
-        """The status of an owner, whose file may hold anything."""
+        """The status of an owner, from a file with untrusted values."""
         shown: dict[str, Any] = {}
         for name, kind in SHOWN.items():
             value = owner.values.get(name)
@@ -66,8 +66,8 @@ class OwnerStatus:
 class ShardStatus:
     """A shard, as `--shard` names it: running, complete, stopped, lost or waiting.
 
-    The owner of a lost shard is lost or suspended; a waiting one has none yet. `total` is None
-    before the input has been read.
+    The owner of a lost shard is lost or suspended; a waiting shard has no owner yet. `total` is
+    None before the input has been read.
     """
 
     shard: str
@@ -81,9 +81,9 @@ class ShardStatus:
 class RunStatus:
     """The status of a run. `state` is running, complete or stopped.
 
-    `owner` is the command that writes the output, or wrote it last; with `shards`, each has its
-    own. `exit_code` is that of this command, of several shards the highest; None while one runs,
-    and after one was killed. `surplus` rows belong to images that are not in the input any more.
+    `owner` is the command that writes the output or wrote it last; each of the `shards` has its
+    own. `exit_code` is the owner's, or the highest of all shards; None while a command runs and
+    after a kill. `surplus` rows belong to images that the input no longer has.
     """
 
     output: str
@@ -101,12 +101,12 @@ class RunStatus:
 
 
 def read_status(output: str) -> RunStatus:
-    """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
+    """The status of an output's run. Raises UsageError if there is none."""
     record, segments = RunRecord("", {}), []
     try:
         store = open_store(output)
         known = sorted(map(OwnerStatus.of, owners(store)), key=lambda owner: owner.started or "")
-        if not known or store.read(RUN) is not None:  # one that was killed at once has no record
+        if not known or store.read(RUN) is not None:  # a run killed at its start has no record
             record = record_of(output, store)
             segments = read_segments(output, store, record)
     except OutputFailed as problem:
@@ -129,18 +129,18 @@ def read_status(output: str) -> RunStatus:
 
 
 def read_segments(output: str, store: Store, record: RunRecord) -> list[Segment]:
-    """The saved rows: in the output, and ahead of their turn in the folder of each owner."""
+    """The saved rows, in the output and in the open files of each owner."""
     own, shards = OpenRows(store), map(OpenRows, shard_stores(store))
-    # read first: the output has the rows of files that go meanwhile
+    # read first: rows of open files that disappear meanwhile are in the output
     early = [segment for files in shards for segment in files.segments()]
     try:
         return [*early, *saved_segments(open_form(output, lambda: record, own), own)]
-    except FileNotFoundError:  # a folder that was removed
+    except FileNotFoundError:  # the folder was removed
         return [*early, *own.segments()]
 
 
 def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
-    """Add what the owners know: the total, the rate, and how the last command ended."""
+    """Add the total, the rate and the exit code from the owners."""
     if not known:
         return
     totals = [owner.input_rows for owner in known if owner.input_rows is not None]
@@ -164,12 +164,12 @@ def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
 def add_shards(
     status: RunStatus, known: Sequence[OwnerStatus], coverage: Coverage, final: Coverage, size: int
 ) -> None:
-    """Add each shard of as many as the last command had one of; `size` is the rows of a file."""
+    """Add all shards of the last command's shard count; files have `size` rows."""
     count, latest = shard_count(known[-1]), {owner.shard: owner for owner in known}
     total = status.total if size else None
 
     def before(row: int, number: int) -> int:
-        """How many of the rows before this one are in files of a shard."""
+        """The number of rows before this one in files of a shard."""
         rounds, remainder = divmod(row, count * size)
         return rounds * size + min(max(remainder - number * size, 0), size)
 
@@ -189,5 +189,5 @@ def add_shards(
 
 
 def shard_count(owner: OwnerStatus) -> int:
-    """The number of shards of which an owner has one; 0 for the owner of the whole output."""
+    """The shard count of an owner; 0 for the owner of the whole output."""
     return int(owner.shard.partition("/")[2][:18] or 0)

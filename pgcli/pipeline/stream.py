@@ -1,4 +1,4 @@
-"""Rows on standard output, or as text in a file: outputs that no later run resumes."""
+"""Rows on standard output or as text in a file: outputs that cannot be resumed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def open_row_stream(
     request: RunRequest, schema: RowSchema, on_event: events.OnEvent
 ) -> Iterator[SaveLine]:
-    """A block in which rows are written by what is yielded. Raises OutputFailed.
+    """Yield what writes rows. Raises OutputFailed.
 
-    Rows are text on a terminal and in a file, with their prompts where these differ, or else JSON
-    lines.
+    Rows are text on a terminal and in a file, with their prompts if these differ; otherwise they
+    are JSON lines.
     """
     output, templates = request.output, request.question.templates
     with_prompt = templates is None or len(templates) > 1
@@ -40,7 +40,7 @@ def open_row_stream(
         with text_file(Path(output.output), overwrite=output.overwrite) as write:
             yield lambda number, line: write(as_text(line))
         return
-    # above the progress display, where the program has one there
+    # above the progress display, if there is one
     above = getattr(on_event, "output", lambda: None)()
     stream = above or sys.stdout.buffer
     is_terminal = stream.isatty()
@@ -60,9 +60,9 @@ def open_row_stream(
 
 @contextmanager
 def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None]]:
-    """A block in which texts are appended to a file, which is created or emptied by the first.
+    """Yield what appends text to a file; the first text creates or truncates the file.
 
-    Without any the file is empty, unless the block raises.
+    Without any text the file is empty, unless the block raises.
     """
     file: RowFile | None = None
 
@@ -72,7 +72,7 @@ def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None
             with wrap_write_errors(path):
                 make_folder(path.parent)
                 if overwrite and path.is_symlink():
-                    path.unlink()  # and not the file that it leads to
+                    path.unlink()  # keep the file that the link points to
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                 flags |= os.O_TRUNC if overwrite else os.O_EXCL
                 file = RowFile(os.open(path, flags, 0o666), path)
