@@ -1,1 +1,1 @@
-"""What a run says and counts: its progress, plan and summary, and the signals that end it."""
+"""Progress, counts and summary of a run, and its graceful shutdown."""

@@ -1,4 +1,4 @@
-"""What a run says while it goes on: a program shows it, or ignores it."""
+"""The events of a run in progress, which a program shows or ignores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-#: Names and values, as of a summary.
+#: Names and values, for example of a summary.
 Facts = Sequence[tuple[str, str]]
 
 
@@ -22,9 +22,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage begins, and ends the one before. `total` is unknown where it is None.
+    """The start of a stage, which ends the previous one. `total` is None if it is unknown.
 
-    `initial` of the total were done before. Without a `unit` nothing is counted.
+    `initial` of the total were done before. A stage without a `unit` counts nothing.
     """
 
     task: str
@@ -35,9 +35,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the stage is: what is done in all, and how many rows of it have errors.
+    """The progress of a stage: what is done in total, and the number of failed rows.
 
-    `details` say more in words. `is_asked`: the user wants to see it now.
+    `details` add text. `is_asked`: the user asked for it with a signal.
     """
 
     done: int
@@ -49,7 +49,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StageEnd:
-    """The stage is over."""
+    """The end of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def ignore(event: Event) -> None:
 def tracked(
     items: Iterable[T], on_event: OnEvent, task: str, total: int | None = None, *, unit: str = ""
 ) -> Generator[T]:
-    """The items, as a stage that counts them."""
+    """The items, counted as a stage."""
     on_event(Stage(task, total, unit=unit))
     try:
         for number, item in enumerate(items, start=1):

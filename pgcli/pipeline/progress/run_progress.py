@@ -1,4 +1,4 @@
-"""A run as it is followed: what it says and counts, and whether it is to end."""
+"""The progress of a run: its messages, counts and interruption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.state.folder import State
 
-UPDATE_SECONDS = 0.2  # between two signs of progress
+UPDATE_SECONDS = 0.2  # between two updates of the display
 
 
 class RunProgress:
@@ -35,7 +35,7 @@ class RunProgress:
         self.began = perf_counter()
         self.summary = Summary(request)
         self.tally: Tally = self.summary.tally
-        self.limits: Callable[[], str] = str  # batches that became smaller, of a loaded model
+        self.limits: Callable[[], str] = str  # describes reduced batches of the loaded model
         self._budget = request.running.error_budget
         self._shutdown: GracefulShutdown | None = None
         self._shown_at = self._answering_began = 0.0
@@ -48,7 +48,7 @@ class RunProgress:
     def stage(
         self, task: str, total: int | None = None, initial: int = 0, unit: str = ""
     ) -> Iterator[None]:
-        """A block in which a stage is shown."""
+        """Show a stage during the block."""
         self.show(events.Stage(task, total, initial, unit))
         try:
             yield
@@ -57,7 +57,7 @@ class RunProgress:
 
     @contextmanager
     def counting(self) -> Iterator[Callable[[int], None]]:
-        """A block in which the input is counted; what is yielded adds to the number shown."""
+        """Show that the input is counted; yield what adds to the number."""
         counted = 0
 
         def add(number: int) -> None:
@@ -71,10 +71,10 @@ class RunProgress:
 
     @contextmanager
     def answering(self, *, loads: str = "") -> Iterator[None]:
-        """A block in which rows are computed, with progress shown and signals obeyed.
+        """Show progress and handle signals while rows are computed.
 
-        Other processes load the model `loads` first, until `begin_rows` is called. Raises
-        Interrupted after a signal, once the rows in progress are saved.
+        If other processes load the model `loads` first, they do so until `begin_rows` is called.
+        Raises Interrupted after a signal, once the rows in progress are saved.
         """
         self._shutdown = GracefulShutdown(
             lambda: self.say("finishing the rows in progress; press again to quit at once"),
@@ -100,18 +100,18 @@ class RunProgress:
             self.show(events.StageEnd())
 
     def begin_rows(self) -> None:
-        """Show the rows, and measure their rate from now on: the model is loaded."""
+        """Show the row count, and measure the rate from now on: the model is loaded."""
         self._answering_began = perf_counter()
         total, before = self.summary.input_rows, self.tally.rows_before
         self.show(events.Stage(self.request.question.task, total, before, "rows"))
         self.show(events.Progress(before, waits_for="reading the first images"))
 
     def should_stop(self) -> bool:
-        """Whether a signal, or a pipe that is not read any more, ends the run."""
+        """Whether a signal or a closed pipe ends the run."""
         return self._shutdown is not None and self._shutdown.should_stop()
 
     def update(self, row: Answer) -> None:
-        """Show progress now and then, after a row was saved.
+        """Show progress regularly, after a row was saved.
 
         Raises TooManyErrors, and OutputInUse if another command took the output over.
         """
@@ -121,7 +121,7 @@ class RunProgress:
             self._budget.check(self.tally)
 
     def add(self, counts: Sequence[float], errors: Sequence[Error]) -> None:
-        """Count saved rows of another process, and show progress as `update` does."""
+        """Count saved rows of another process, and show progress like `update`."""
         self.tally.add(counts, errors)
         if self._is_due():
             self.show_rows()
@@ -129,13 +129,13 @@ class RunProgress:
             self._budget.check(self.tally)
 
     def measure(self) -> None:
-        """Have the summary know for how long the run, and answering, have gone on."""
+        """Update the durations of the run and of answering in the summary."""
         now = perf_counter()
         self.summary.seconds = now - self.began
         self.tally.seconds = now - self._answering_began
 
     def show_rows(self, *, is_asked: bool = False) -> None:
-        """Show how many rows are saved."""
+        """Show the number of saved rows."""
         self._shown_at = perf_counter()
         self.measure()
         if self.state is not None:
@@ -146,18 +146,18 @@ class RunProgress:
         self.show(events.Progress(rows, errors, details=self.summary.waiting, is_asked=is_asked))
 
     def show_limits(self, limits: str) -> None:
-        """Show once that batches became smaller because memory ran out."""
+        """Say once that memory ran out and batches are smaller."""
         if limits and not self.summary.limits:
             self.say(f"memory ran out: {limits}; no row is lost")
         self.summary.limits = limits or self.summary.limits
 
     def note_counts(self) -> None:
-        """Have `owner.json` say what was done so far."""
+        """Update the counts for `owner.json`."""
         assert self.state is not None
         self.state.owner.note(**self.summary.values())
 
     def report_interruption(self, problem: BaseException) -> None:
-        """Show how many rows are saved, unless answering has not begun or nobody reads them."""
+        """Say how many rows are saved, if answering has begun and somebody reads messages."""
         is_pipe = isinstance(problem, Interrupted) and problem.signum == SIGPIPE
         is_refused = isinstance(
             problem, BrokenPipeError | NoInputError | OutputExists | OutputChanged
@@ -170,7 +170,7 @@ class RunProgress:
             self.say(interrupted_notice(output, saved, is_resumable=state is not None))
 
     def _is_due(self) -> bool:
-        """Whether progress is to be shown now."""
+        """Whether it is time to show progress."""
         is_due = perf_counter() - self._shown_at >= UPDATE_SECONDS
         if is_due:
             self._shown_at = perf_counter()

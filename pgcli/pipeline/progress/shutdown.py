@@ -1,4 +1,4 @@
-"""Graceful shutdown of a run: a signal, or a pipe that is no longer read, ends it in order."""
+"""Graceful shutdown of a run after a signal or a closed pipe."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pgcli.process_end import end_requests
 
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: After a signal, rows in progress have this long to finish; a resumed run computes the others.
+#: After a signal, rows in progress have this long to finish; a resumed run computes the rest.
 #: `docker stop` kills a program ten seconds after the signal.
 GRACE_SECONDS = 8.0
-#: So long after that, or after a signal outside of a run, requests to servers fail.
+#: After this many more seconds, or after a signal outside of a run, requests to servers fail.
 CLEANUP_SECONDS = 1.0
 
 
 class Interrupted(BaseException):
-    """A signal or a closed pipe ends the program. `signum` is the signal it has to end by."""
+    """A signal or a closed pipe ends the program. `signum` is the signal to re-raise."""
 
     def __init__(self, signum: int):
         super().__init__(signum)
@@ -34,9 +34,9 @@ class Interrupted(BaseException):
 class GracefulShutdown:
     """A block in which a signal stops the run after the rows in progress. `signum` is the signal.
 
-    The same or another signal ends the process at once, and after GRACE_SECONDS Interrupted is
-    raised. With `pipes`, a closed standard output stops the run as well. `on_signal` is called once
-    when a signal comes, `on_status` at each SIGUSR1, both in a thread of their own.
+    A second signal ends the process at once; after GRACE_SECONDS, Interrupted is raised. With
+    `pipes`, a closed standard output stops the run, too. `on_signal` is called once after the first
+    signal, `on_status` at each SIGUSR1, each in its own thread.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class GracefulShutdown:
     def _end_grace(self, signum: int, frame: FrameType | None) -> None:
         self.raise_if_requested()
         earlier = self._handlers_before.get(signum)
-        if callable(earlier):  # the alarm of a signal that came before this block
+        if callable(earlier):  # the alarm of an earlier signal, before this block
             earlier(signum, frame)
 
     def _report_status(self, signum: int, frame: FrameType | None) -> None:
@@ -97,12 +97,12 @@ class GracefulShutdown:
 
 
 def poll_stdout() -> select.poll | None:
-    """A poll object that reports when the reader of standard output is gone; None for no pipe."""
+    """A poll object that reports a closed standard output; None if it is no pipe."""
     try:
         if not stat.S_ISFIFO(os.fstat(1).st_mode):
             return None
     except OSError:
         return None
     poll = select.poll()
-    poll.register(1, 0)  # errors only, not that the pipe can be written
+    poll.register(1, 0)  # errors only
     return poll

@@ -1,4 +1,4 @@
-"""What a run did: its summary as facts, as one JSON object, and the commands to run next."""
+"""The summary of a run: as facts, as one JSON object, and the next command."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.workers.work import EngineInfo
 
-#: A run of as many images says for what share of the time the model waited for them, if it is more.
+#: From so many images on, the summary says how long the model waited for them, above this share.
 MIN_IMAGES, WAITED_SHARE = 100, 0.2
 STAGES = ("vision", "prefill", "decode")
 
 
 @dataclass
 class Summary:
-    """What is known of a run; it grows until the run ends, however that is."""
+    """The known facts about a run; they grow until it ends."""
 
     request: RunRequest
     started: str = field(default_factory=lambda: utc_now())
@@ -42,20 +42,17 @@ class Summary:
     limits: str = ""
     input_notes: Sequence[tuple[str, str]] = ()
     hook_facts: Sequence[tuple[str, str]] = ()
-    exit_code: int | None = None  # while the run goes on
+    exit_code: int | None = None  # None during the run
     error: str | None = None
     hint: str | None = None
 
     @property
     def unit(self) -> str:
-        """What the items are."""
+        """The name of the items."""
         return "texts" if self.request.question.embeds_texts else "images"
 
     def values(self) -> dict[str, Any]:
-        """All that is known, as one JSON object; while the run goes on, how far it is.
-
-        Times are in seconds. `owner.json` has the same object.
-        """
+        """All known facts as one JSON object, which `owner.json` has, too. Times are in seconds."""
         output, tally, info = self.request.output.output, self.tally, self.engine
         seconds = {
             "total": self.seconds,
@@ -93,19 +90,19 @@ class Summary:
         }
 
     def lines(self) -> tuple[str, str]:
-        """What was done, and how fast by which model: a sentence each, of the first facts."""
+        """Two sentences from the first facts: what was done, and how fast by which model."""
         done, speed, time = (text for _, text in islice(self.facts(), 3))
         return done, f"{speed}; {time}" if self.tally.images > 1 else time
 
     @property
     def waiting(self) -> str:
-        """What helps a model that waits for images; empty if it computes most of the time.
+        """What would help if the model waits for images; empty if it computes most of the time.
 
-        Empty, too, where images come over a network or from another program, which may be slow.
+        It is also empty if images come over a network or from another program, which may be slow.
         """
         tally, options, seconds = self.tally, self.request.input, self.tally.seconds * self.engines
         busy = sum(getattr(tally, f"{stage}_ms") for stage in STAGES) / 1000
-        waited = min(tally.waited_seconds, seconds - busy)  # a GPU computes while images are taken
+        waited = min(tally.waited_seconds, seconds - busy)  # a GPU may compute meanwhile
         is_fed = self.input_rows is None or options.allow_urls
         if is_fed or tally.images < MIN_IMAGES or waited <= WAITED_SHARE * seconds:
             return ""
@@ -119,12 +116,12 @@ class Summary:
         return f"the model waited {waited / seconds:.0%} of the time for images: {helps}"
 
     def notes(self) -> list[tuple[str, str]]:
-        """What the rows are, what was made beside them, and what would have been faster."""
+        """Facts about the model and the files of hooks, and a hint for more speed."""
         hints = [("hint", self.waiting)] if self.waiting else []
         return [*(self.engine.facts if self.engine else ()), *self.hook_facts, *hints]
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """All of it: rows, speed, model, times by stage and versions."""
+        """All facts: rows, speed, model, times by stage and versions."""
         tally, info, seconds = self.tally, self.engine, self.values()["seconds"]
         assert info is not None
         yield "done", self._rows()
@@ -173,7 +170,7 @@ class Summary:
         return number / (self.tally.seconds or 1e-9)
 
     def next_command(self) -> str:
-        """What to type next, where there is something."""
+        """The command to type next, if there is one."""
         output = self.request.output.output
         if output == "-":
             return "-o rows.jsonl saves the rows, and pgcli view rows.jsonl shows them"
@@ -198,7 +195,7 @@ def interrupted_notice(output: str, saved: int, *, is_resumable: bool) -> str:
 
 
 def rate(per_second: float) -> str:
-    """`0.83`, `12.3`, `1,234`: a rate with what digits mean something."""
+    """A rate with three significant digits: `0.83`, `12.3`, `1,234`."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 

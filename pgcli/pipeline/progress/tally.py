@@ -12,12 +12,11 @@ from pgcli.records import Answer
 
 @dataclass
 class Tally:
-    """What a run has computed so far.
+    """The counts of a run so far.
 
-    `rows_before` were saved when it began, with `errors_before` by their codes. `waited_seconds` is
-    the time for which the model waited for images; `seconds` are those of answering. `truncated`
-    are the rows with a text that is longer than the model's input. `hits` of the `prompts` shared
-    the features of an image with another prompt.
+    `rows_before` were saved by earlier runs, with `errors_before` by code. The model waited
+    `waited_seconds` of the `seconds` of answering for images. `truncated` rows have a text longer
+    than the model's input. `hits` of the `prompts` reused the features of an image.
     """
 
     rows: int = 0
@@ -34,11 +33,11 @@ class Tally:
     decode_ms: float = 0.0
     hits: int = 0
     prompts: int = 0
-    last_errors: int = 0  # the error rows since the last answered one
-    last_error: str = ""  # described
+    last_errors: int = 0  # failed rows since the last answered row
+    last_error: str = ""  # its description
 
     def count(self, row: Answer) -> None:
-        """Add a row that was computed and saved."""
+        """Add a saved row."""
         if row.error is None:
             self.last_errors = 0
         else:
@@ -54,11 +53,11 @@ class Tally:
 
     @property
     def counts(self) -> tuple[float, ...]:
-        """What another process adds: plain values in the order of ADDED, and the last errors."""
+        """Plain values in the order of ADDED, and the last errors, for another process to add."""
         return *(getattr(self, name) for name in ADDED), self.last_errors
 
     def add(self, counts: Sequence[float], errors: Sequence[Error]) -> None:
-        """Add rows that another process has counted."""
+        """Add the counts of another process."""
         self.last_errors = int(counts[-1]) + (self.last_errors if len(errors) == counts[0] else 0)
         for code, self.last_error in errors:
             self.errors[code] += 1
@@ -67,7 +66,7 @@ class Tally:
 
     @property
     def all_errors(self) -> Counter[str]:
-        """The error rows of the output, by their codes."""
+        """The failed rows of the output, by code."""
         return self.errors + self.errors_before
 
 

@@ -1,4 +1,4 @@
-"""The request of a run: everything that the user asks for, from the command line or Python."""
+"""The request of a run: everything that a user asks for on the command line or in Python."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ def current_folder() -> str:
 class RunRequest:
     """A question, the sources of its items, and the options that both were made from.
 
-    `arguments` are the words of the command line, or what they would be of a call from Python;
-    `ignored` has a line for each of the options that were typed there without effect. Relative
-    names are of the `folder`; those of sources of `sources_folder`, where a run that was begun in
-    another folder is resumed, whose rows call the model by `model_label`.
+    `ignored` has a line for each typed option without effect. Relative names refer to `folder`;
+    those of sources refer to `sources_folder` if a run from another folder is resumed, whose rows
+    name the model by `model_label`.
     """
 
     question: AnyQuestion
@@ -57,5 +56,5 @@ class RunRequest:
 
     @property
     def input_folder(self) -> str:
-        """The folder that the names of sources, and of the file with texts, are of."""
+        """The folder for relative names of sources."""
         return self.sources_folder or self.folder

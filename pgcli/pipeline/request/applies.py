@@ -1,8 +1,8 @@
-"""What applies where: options that are without effect in a command, and those that exclude others.
+"""The rules for options that have no effect in a command, or that exclude each other.
 
-An option that was typed and does not apply is ignored with one line, or refused where rows or files
-would not be what was asked for. One that the environment or the configuration file sets is ignored
-in silence.
+A typed option that does not apply is ignored with one line, or refused if rows or files would
+differ from what was asked for. Options from the environment or the configuration file are ignored
+silently.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Options = Any
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What `is_met` says of all options of a command where one of them, or two together, apply.
+    """A rule: an option, or a pair, applies if `is_met` is true for all options of the command.
 
-    Of options that were typed and do not apply, the first is refused with the message and its hint;
-    without a hint it is ignored with the message; without a message the question refuses it. In
-    both texts, `{flag}` is the first option, `{other}` the second.
+    If typed options do not apply, the first one is refused with the message and the hint; without
+    a hint it is ignored with the message; without a message the question refuses it. In both
+    texts, `{flag}` is the first option and `{other}` the second.
     """
 
     is_met: Callable[[Options], bool]
@@ -58,7 +58,7 @@ def has_images(o: Options) -> bool:
 
 
 def may_have_columns(o: Options) -> bool:
-    """Whether no source names or has an image without a manifest, as far as they can be listed."""
+    """Whether all images may have columns: no source is or contains a plain image."""
     from pgcli.inputs.file_table import IMAGE  # these import pyarrow
     from pgcli.inputs.listing import SourceFiles
 
@@ -70,11 +70,11 @@ def may_have_columns(o: Options) -> bool:
             record.kind != IMAGE for source in sources for record in source.records()
         )
     except PgcliError:
-        return True  # it is refused when it is read
+        return True  # reading it will raise the error
 
 
 def is_on_hub(model: str | None) -> bool:
-    """Whether a model is named and neither built in nor a folder, which have no revisions."""
+    """Whether a model is on the Hub: named, not built in, and no folder."""
     return model is not None and not (
         model in builtin_models() or Path(model).expanduser().is_dir()
     )
@@ -82,7 +82,7 @@ def is_on_hub(model: str | None) -> bool:
 
 LEAVE_OUT = "leave {flag} out"
 
-#: The rules of single options, by the names that these have for what they need.
+#: The rules of single options, by the names in their `needs`.
 NEEDS: Mapping[str, Rule] = {
     "no-images": Rule(lambda o: not o.sources),
     "images": Rule(has_images, "{flag} is for images, and these are texts", LEAVE_OUT),
@@ -130,10 +130,10 @@ NEEDS: Mapping[str, Rule] = {
     ),
 }
 
-#: Two options of which only one applies.
+#: Two options that exclude each other.
 either = partial(Rule, lambda o: False, "{flag} does not go with {other}")
 WHEN_SAVED = either("once all rows are saved, run the command without {other}")
-#: The rules of each of some options with each of others.
+#: The rules for pairs: each of the first options with each of the second.
 PAIRS: Sequence[tuple[str, str, Rule]] = (
     ("choices_column", "choice", Rule(lambda o: False)),
     ("text_column", "text", Rule(lambda o: False)),
@@ -160,19 +160,19 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def flag_of(name: str) -> str:
-    """An option in the texts of errors: see `errors.OPTION`."""
+    """An option as texts of errors have it: see `errors.OPTION`."""
     return f"--{name.replace('_', '-')}{'=' * (DEFAULTS[name] is not False)}"
 
 
 def applying(
     command: str, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The values of options without those that do not apply, and the lines about those typed.
+    """The values of the options that apply, and a line for each typed option that is ignored.
 
-    Raises UsageError for options that were typed and contradict what else was.
+    Raises UsageError for typed options that contradict others.
     """
     kept, lines = {**values}, []
-    for names, rule in rules(command):  # what is left out by one is so for those after it
+    for names, rule in rules(command):  # later rules do not see the options that earlier ones drop
         if not all(name in kept and kept[name] != DEFAULTS[name] for name in names):
             continue
         untyped = [name for name in names if name not in typed]
@@ -193,7 +193,7 @@ def applying(
 
 
 def rules(command: str) -> Iterator[tuple[tuple[str, ...], Rule]]:
-    """Each rule of a command with the option, or the two, that it is about."""
+    """Each rule of a command, with its option or pair of options."""
     for record in (COMMAND_OPTIONS[command], *SHARED_OPTIONS):
         for option in options_of(record):
             yield from (((option.name,), NEEDS[name]) for name in option.needs.split())
@@ -202,7 +202,7 @@ def rules(command: str) -> Iterator[tuple[tuple[str, ...], Rule]]:
 
 
 def all_options(command: str, sources: Sequence[str], values: Mapping[str, Any]) -> SimpleNamespace:
-    """The options of a command, and what rules say of it beside them."""
+    """The options of a command and the facts that rules need."""
     o = SimpleNamespace(**{**DEFAULTS, **values, "task": command, "sources": sources})
     o.prompts = len(o.object) if o.each else len(o.prompt)
     if o.model is None:

@@ -18,10 +18,10 @@ MIN_ROWS_FOR_SHARE = 1000
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """At most `max_errors` error rows, or a `max_share` of all rows.
+    """At most `max_errors` failed rows, or a `max_share` of all rows.
 
-    Without either, MAX_CONSECUTIVE_ERRORS consecutive ones end the run; with `stop_on_error` the
-    first one does.
+    Without either, MAX_CONSECUTIVE_ERRORS consecutive failed rows end the run; with
+    `stop_on_error`, the first one does.
     """
 
     max_errors: int | None = None

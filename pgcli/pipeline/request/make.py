@@ -28,7 +28,7 @@ from pgcli.tasks import Question, with_region
 
 
 def records_of(command: str) -> tuple[type, ...]:
-    """The records that have the options of a command, its own first."""
+    """The option records of a command, its own first."""
     is_answering = command not in WITHOUT_ANSWERS
     shared = (record for record in SHARED_OPTIONS if is_answering or record is not AnsweringOptions)
     return (COMMAND_OPTIONS[command], *shared)
@@ -41,10 +41,10 @@ def make_request(
     *,
     typed: Collection[str] = (),
 ) -> RunRequest:
-    """The request of a command with these values of options, which are parsed.
+    """The request of a command with parsed values of options.
 
-    Options that do not apply are left out. Raises UsageError for values that make no question, and
-    for those that contradict each other.
+    Options that do not apply are dropped. Raises UsageError for values that make no question or
+    contradict each other.
     """
     sources, values = tuple(sources), with_lines(values)
     texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
@@ -56,7 +56,7 @@ def make_request(
 
 
 def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with the lines of files after the texts of the options that they stand for."""
+    """The values, with the lines of text files added to the options that they extend."""
     values = {**values}
     for name, option in LINES_OF.items():
         if lines := lines_of_file(values.pop(name, None), noun=option):
@@ -69,7 +69,7 @@ def build_request(
 ) -> RunRequest:
     """The request with these values of options, which all apply; `more` are its other fields.
 
-    No file is read, so that the request of an earlier run is what it was. Raises UsageError for
+    It reads no file, so that the request of an earlier run stays the same. Raises UsageError for
     values that make no question.
     """
     answering = build(AnsweringOptions, values)
@@ -91,7 +91,7 @@ def build_request(
 
 
 def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
-    """Whether a model can answer a command, as far as is known without a download.
+    """Whether a model can answer a command; True if that is unknown without a download.
 
     With `texts` the command embeds texts in place of images.
     """
@@ -105,5 +105,5 @@ def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
             return True
         kind = read_description(checkpoint.folder).kind
         return command in ABILITIES[kind] and (kind == "two_towers" or not texts)
-    except PgcliError:  # which the checks of the run say
+    except PgcliError:  # the checks of the run raise it
         return True

@@ -1,4 +1,4 @@
-"""What each command asks: its own options, and the question that they make."""
+"""The own options of each command, and the question that they make."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class AskOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceOptions:
-    """Which boxes rows have."""
+    """The filter for boxes in rows."""
 
     min_confidence: float | None = _share("Leave out boxes with a confidence below this.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxOptions(ConfidenceOptions):
-    """Which boxes pages and exports have."""
+    """The filter for boxes in pages and exports."""
 
     nms: float | None = _share(
         "Of boxes with the same label that overlap by more than this, keep the most confident.",

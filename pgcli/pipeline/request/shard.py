@@ -41,9 +41,9 @@ class Shard:
 
 
 def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard named by `I/N`, or for `auto` by the variables of a scheduler.
+    """The shard of `I/N`, or for `auto` of a scheduler's variables.
 
-    Raises UsageError, also where the variables are missing or name a shard that does not exist.
+    Raises UsageError, also if the variables are missing or name a shard that does not exist.
     """
     if text == "auto":
         return shard_of_environment(environment)

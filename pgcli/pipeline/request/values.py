@@ -1,4 +1,4 @@
-"""Values of options that are neither plain texts nor plain numbers; each raises ValueError."""
+"""Parsers for values of options that are no plain text or number; each raises ValueError."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
 def plain_text(value: object) -> str:
-    """The text of a value that is a text or a number, as the command line would give it."""
+    """A text or number as the command line would give it."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is neither a text nor a number")
     return str(value)
 
 
 def device(value: object) -> str:
-    """A device name. Whether this machine has the device is checked when the model is loaded."""
+    """A device name. Loading the model checks whether the machine has the device."""
     if not isinstance(value, str) or not DEVICE.fullmatch(value):
         raise ValueError(f"{value!r} is not auto, cpu, cuda, cuda:N or mps")
     return value
 
 
 def region(value: Any) -> Region:
-    """A box that is not empty: xmin, ymin, xmax and ymax in pixels."""
+    """A non-empty box: xmin, ymin, xmax and ymax in pixels."""
     try:
         return regions.parse_region(value)
     except ValueError as problem:
@@ -63,7 +63,7 @@ def percentage(text: str) -> float:
 
 
 def plain_count(text: str) -> int:
-    """A number of 0 or more where a percentage may be given as well."""
+    """A whole number of 0 or more, for options that also accept a percentage."""
     try:
         number = int(text)
     except ValueError:

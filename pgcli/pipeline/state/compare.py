@@ -1,4 +1,4 @@
-"""Compares saved rows with the input: some of them when a run resumes, all of them by `check`."""
+"""Comparison of saved rows and image stamps with the input, on resume and by `check`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ WAYS_OUT = "restore it; another <-o> starts anew, <--overwrite> replaces it"
 def check_saved_rows(
     probes: Iterable[tuple[int, Row | None]], rows: RunRows, output: str, *, is_moved: bool
 ) -> None:
-    """Raise OutputExists where rows of an output are not those of the input.
+    """Raise OutputExists if sampled rows of an output differ from the input.
 
-    Some rows are compared, each by its index, id, image and prompt: the files that they were made
-    from are compared by size and time.
+    Rows are compared by index, id, image and prompt; their files were compared by size and time.
     """
     for number, row in probes:
         if number >= (rows.total or 0):
             continue
         change = "is not a row"
-        # the path of a row with bytes is shown as it is written: they are read where that matters
+        # the name of an image in a table may depend on its bytes, which are read only if needed
         for images in (False, True):
             if row is None or not change:
                 break
@@ -54,7 +53,7 @@ def check_saved_rows(
 
 
 def input_difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
-    """How the input differs from what a row shows; empty if it does not."""
+    """How the input differs from a row; empty if it does not."""
     if row.get("index") != item.index or (row.get("id") != encodable(item.id) and "id" in row):
         return f"is of {quoted(row.get('id'))}, but the input has {quoted(item.id)}"
     if "image" in row and not is_moved and row["image"] != encodable(item.image):
@@ -65,9 +64,9 @@ def input_difference(row: Row, item: Item, prompt: str, *, is_moved: bool = Fals
 
 
 def is_prompt(row: Row, item: Item, prompt: str) -> bool:
-    """Whether a row's prompt is this one, followed by the item's region if it was located."""
+    """Whether a row has this prompt, with the item's region appended if there is one."""
     if task_of(row) in ("score", "classify"):
-        return True  # such rows do not show it
+        return True  # these rows have no prompt
     shown, width, height = prompt_of(row), row.get("width"), row.get("height")
     if item.region is None or (row.get("error") is not None and shown == prompt):
         return bool(shown == prompt)
@@ -89,9 +88,7 @@ def described(change: Change) -> str:
 
 @dataclass
 class ImageChanges:
-    """Images of saved rows that are other files now, the number of those that are gone, and new
-    stamps of those that have the same bytes.
-    """
+    """Changed images of saved rows, the number of removed ones, and new stamps of touched ones."""
 
     changed: list[Change] = field(default_factory=list)
     gone: int = 0
@@ -111,7 +108,7 @@ class ImageChanges:
 def compare_images(
     inventory: Inventory, stamps: np.ndarray, is_answered: Callable[[range], bool]
 ) -> ImageChanges:
-    """Compare the images on this machine with those that were answered, by their stamps."""
+    """Compare the images on this machine with the stamps of answered images."""
     changes = ImageChanges()
     for index, name, path in inventory.other_files(stamps):
         if is_answered(range(index, index + 1)):
@@ -129,7 +126,7 @@ def stamp_at(stamps: np.ndarray, index: int) -> Stamp:
 def files_changed(
     output: str, changes: Sequence[Change], total: int | None, *, can_retry: bool
 ) -> OutputExists:
-    """The error for images, or for one table, that are not those whose rows are saved."""
+    """The error for changed images, or one changed table, of saved rows."""
     names = listed([change.name for change in changes])
     of_all = "" if total is None else f" of {total:,}"
     change = f"{len(changes):,}{of_all} images have changed: {names}"
@@ -142,7 +139,7 @@ def files_changed(
 
 
 def input_changed(output: str, number: int, change: str, *, is_moved: bool = False) -> OutputExists:
-    """The error for rows that were made from another input."""
+    """The error for rows of another input."""
     moved = "type the sources as before, in the folder that they are in now; " if is_moved else ""
     return OutputExists(
         f"the input is not the one that {output} was made from: row {number + 1:,} {change}",
@@ -151,9 +148,9 @@ def input_changed(output: str, number: int, change: str, *, is_moved: bool = Fal
 
 
 class ImageStamps:
-    """The stamps of images on this machine, in the state of an output that is here as well.
+    """The stamps of images, if they and the output are on this machine. A shard has its own file.
 
-    A shard has a file of its own.
+    The file `inputs/images` has the size, time and digest of each answered image, by its item.
     """
 
     def __init__(self, store: Store, name: str = STAMPS):
@@ -162,7 +159,7 @@ class ImageStamps:
 
     @staticmethod
     def merged(stores: Iterable[Store]) -> np.ndarray:
-        """The stamps in several folders, which are of different items."""
+        """The merged stamps of several folders, which have different items."""
         parts = [ImageStamps(store).read() for store in stores]
         merged = no_stamps(max(map(len, parts)))
         for stamps in parts:
@@ -170,20 +167,14 @@ class ImageStamps:
         return merged
 
     def read(self) -> np.ndarray:
-        """A stamp for each item, zeros where there is none, up to the last one that has one.
-
-        A stamp of which a power loss left a part, without its size or digest, counts as none.
-        """
+        """The stamp of each item; zeros if it is missing, or cut by a power loss."""
         data = self._store.read(self._name) if isinstance(self._store, LocalStore) else None
         count = len(data or b"") // STAMP_BYTES
         stamps = np.frombuffer(data or b"", np.int64, count * 3).reshape(count, 3)
         return np.where(stamps[:, [0, 2]].all(axis=1, keepdims=True), stamps, 0)
 
     def note(self, index: int, stamp: Stamp | None) -> None:
-        """Write the stamp of an item, before its rows are saved.
-
-        Where it cannot be written, nothing is known of the image.
-        """
+        """Write the stamp of an item, before its rows are saved; write errors are ignored."""
         if stamp is None or not isinstance(self._store, LocalStore):
             return
         if self._descriptor is None:

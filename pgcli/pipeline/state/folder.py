@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 INPUTS, RETRIED = "inputs", "retried"
 FOLDERS = (INPUTS, OPEN, RETRIED)
-#: All names that this program writes into a state folder, or into that of a shard in it; no other
-#: one is ever removed.
+#: All names that pgcli writes into a state folder or the folder of a shard in it. It never removes
+#: other names.
 OWN = re.compile(
     rf"run\.json|lock|owner\.json|inputs/(\d+\.arrow|images)"
     rf"|({OPEN}|{RETRIED})/{OPEN_FILE.pattern}|{RETRIED}/images"
@@ -40,8 +40,8 @@ OWN = re.compile(
 class State:
     """The state of an output, on this machine or in a store.
 
-    `record` is that of the run that began the output, None for a new one. With `overwrite`, or
-    where no row was saved, it is kept as `replaced` until the first row is saved.
+    `record` is the record of the run that began the output, None for a new output. With
+    `overwrite`, or if no row was saved, it is kept as `replaced` until the first row is saved.
     """
 
     record: RunRecord | None = None
@@ -54,14 +54,14 @@ class State:
 
     @property
     def store(self) -> Store:
-        """The folder, which is created when it is first needed."""
+        """The folder, created on first use."""
         if self._store is None:
             self._store = open_folder(state_location(self.output), create=True)
         return self._store
 
     @cached_property
     def owner(self) -> Owner:
-        """This command as the owner of the output, or of its shard."""
+        """This command as the owner of the output or of its shard."""
         return Owner(self.store, self.name, shard="" if self.shard is None else str(self.shard))
 
     @property
@@ -80,15 +80,14 @@ class State:
         return is_in_object_store(self.output)
 
     def check(self) -> None:
-        """Raise for an output or a state folder of another program. Creates nothing.
+        """Raise OutputExists or OutputFailed for an output or state of another program.
 
-        With `overwrite`, an output that is a file is replaced whatever wrote it. Raises
-        OutputExists and OutputFailed.
+        With `overwrite`, a file is replaced whoever wrote it. Nothing is created.
         """
         if self._find_record():
             return
         names = list(self._output_names())
-        if self._find_record():  # of a run that began meanwhile: it is there before any row
+        if self._find_record():  # of a run that just began: the record comes before any row
             return
         if self._store is not None and self.replaced is None:
             self._check_state(self._store)
@@ -99,7 +98,7 @@ class State:
             raise already_exists(self.name, why)
 
     def _find_record(self) -> bool:
-        """Whether there is a run to resume; its record is read."""
+        """Read the record, and return whether there is a run to resume."""
         with suppress(FileNotFoundError):
             self._store = self._store or open_folder(state_location(self.output))
         record = None if self._store is None else read_record(self._store)
@@ -107,7 +106,7 @@ class State:
         return self.record is not None
 
     def _output_names(self) -> Iterator[str]:
-        """The files of the output: those in a folder, or the one that it is."""
+        """The files in an output folder, or the output file."""
         if self.is_folder:
             with suppress(FileNotFoundError):
                 yield from (entry.name for entry in open_folder(self.output, follow=True).list())
@@ -121,7 +120,7 @@ class State:
         raise OutputExists(
             f"{self.name} cannot be resumed or replaced: {why_no_record(store)}"
             if store.read(RUN) is not None
-            else f"{store.url}, the place of the state, has other files: {foreign}",
+            else f"{store.url}, the folder for the state, has files of other programs: {foreign}",
             hint="move it away, or choose another <-o>",
         )
 
@@ -143,17 +142,17 @@ class State:
             self.form_of(self.replaced).segments()
 
     def form_of(self, record: RunRecord) -> Form:
-        """The output as a run with this record wrote it."""
+        """The output of a run with this record."""
         return open_form(self.output, lambda: record, OpenRows(self.store))
 
     @contextmanager
     def owned(self, say: Callable[[str], object]) -> Iterator[None]:
         """A block in which this command may write the output. Raises OutputInUse.
 
-        The state of a command that began no run in it is removed.
+        If the command begins no run in it, its state is removed.
         """
         with self.owner.holding(say=say):
-            self._find_record()  # another run may have begun since this one looked
+            self._find_record()  # another run may have begun since the check
             if self.record is not None and not (self.shard or self._has_rows()):
                 self.record, self.replaced = None, self.record
             self._remove_abandoned()
@@ -165,16 +164,16 @@ class State:
                         self._discard()
 
     def _has_rows(self) -> bool:
-        """Whether rows may be saved, in the output or in the state folder."""
+        """Whether the output or the state folder may have rows."""
         stores = [self.store, *shard_stores(self.store)]
         if any(entry.size for store in stores for entry in store.list(f"{OPEN}/")):
             return True
         return any(self._output_names()) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
 
     def _remove_abandoned(self) -> None:
-        """Remove the temporary files that killed commands left, where only this one writes.
+        """Remove temporary files of killed commands, where only this command writes.
 
-        Shards leave those in the folder that they share to a command without --shard.
+        Only a command without --shard removes them in the folder that shards share.
         """
         if not isinstance(self.store, LocalStore):
             return
@@ -190,19 +189,19 @@ class State:
             LocalStore(output, follow=True).remove_abandoned(is_own=self._is_own_part)
 
     def _is_own_part(self, name: str) -> bool:
-        """Whether only this command writes the file of this name in a folder."""
+        """Whether this command alone writes the file of this name."""
         match = PART.fullmatch(name)
         return match is not None and (self.shard is None or self.shard.has(int(match[1])))
 
     def begin(self, record: RunRecord) -> RunRecord:
-        """Write the record of a new run, and return it, or that of a shard that was first.
+        """Write the record of a new run, and return it, or the record of the first shard.
 
-        An output that is replaced is removed first: a process that is killed in between leaves no
-        rows that could be taken for those of other settings.
+        A replaced output is removed first: if the process is killed in between, no rows remain that
+        could belong to other settings.
         """
         if self.replaced is not None or self.overwrite:
             self.form_of(self.replaced or record).remove()
-            keep = (RUN, LOCK, OWNER)  # without the record, no file would be ours
+            keep = (RUN, LOCK, OWNER)  # without the record, pgcli would own no file
             names = [entry.name for entry in own_entries(self.store)]
             self.store.delete(name for name in names if name not in keep)
             for shard in shard_stores(self.store):
@@ -223,7 +222,7 @@ class State:
         return record
 
     def update(self, record: RunRecord) -> None:
-        """Write the record with what is known now."""
+        """Replace the record."""
         self.record = record
         self.store.replace(RUN, record.to_bytes())
 
@@ -236,7 +235,7 @@ class State:
 
 
 def own_entries(store: Store) -> Iterator[Entry]:
-    """The files of a state folder, or of that of a shard, that this program writes."""
+    """The files of pgcli in a state folder or in the folder of a shard."""
     for prefix in ("", *(f"{folder}/" for folder in FOLDERS)):
         for entry in store.list(prefix):
             if OWN.fullmatch(entry.name):
@@ -244,7 +243,7 @@ def own_entries(store: Store) -> Iterator[Entry]:
 
 
 def foreign_names(store: Store) -> Iterator[str]:
-    """What a folder has that this program does not write there before `run.json`."""
+    """The names in a folder that pgcli does not write before `run.json`."""
     names = store.names() if isinstance(store, LocalStore) else (e.name for e in store.list())
     return (n for n in names if n not in (LOCK, OWNER) and not SHARD.fullmatch(n))
 
@@ -256,7 +255,7 @@ def shard_stores(store: Store) -> list[Store]:
 
 
 def recorded_inputs(store: Store) -> list[bytes]:
-    """The inventory of the input that earlier commands recorded, a file for each generation."""
+    """The recorded inventory of the input, a file for each generation."""
     files: list[bytes] = []
     while (data := store.read(inventory_name(len(files)))) is not None:
         files.append(data)
@@ -264,7 +263,7 @@ def recorded_inputs(store: Store) -> list[bytes]:
 
 
 def load_inventory(store: Store, sources: Sequence[str], options: ReadOptions) -> Inventory | None:
-    """The input as earlier commands recorded it; None if none did."""
+    """The input recorded by earlier commands; None if there is none."""
     files = recorded_inputs(store)
     return Inventory.load(files, sources, options) if files else None
 

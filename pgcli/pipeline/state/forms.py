@@ -1,4 +1,4 @@
-"""The final form of an output, and the rows that are saved in it and beside it."""
+"""The final form of an output, and the saved rows in it and in open files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Form: TypeAlias = LinesForm | PartsForm
 
 
 def is_of_parts(output: str) -> bool:
-    """Whether an output is a folder of files."""
+    """Whether an output is a folder of Parquet files."""
     return output.endswith(FOLDER) or is_in_object_store(output) or Path(output).is_dir()
 
 
@@ -35,10 +35,9 @@ def open_form(
     kept: ReadKept = lambda start, stop: None,
     create: bool = False,
 ) -> Form:
-    """The final form of an output, by its name; a folder is created if it is to be.
+    """The final form of an output, by its name; with `create`, a missing folder is created.
 
-    One that is only read needs no schema and no kept columns. Raises FileNotFoundError for a folder
-    that does not exist.
+    Reading needs no schema and no kept columns. Raises FileNotFoundError for a missing folder.
     """
     path, schema = Path(output), schema or RowSchema()
     if is_of_parts(output):
@@ -51,17 +50,17 @@ def open_form(
 
 
 def open_parts(output: str, record: RunRecord, schema: RowSchema, kept: ReadKept) -> Parts:
-    """The files of a folder, for a worker that writes them itself."""
+    """The files of a folder, for a worker that writes whole files."""
     folder = open_folder(output, create=True, follow=True)
     return Parts(folder, part_format(), lambda: record, schema, kept)
 
 
 def saved_segments(form: Form, early: OpenRows) -> list[Segment]:
-    """The rows that are saved in an output, and beside it in open files.
+    """The saved rows in an output and in open files.
 
     Raises OutputFailed and OutputExists.
     """
-    # open files first: the output has the rows of those that go meanwhile
+    # open files first: rows of files that disappear meanwhile are in the output
     open_segments = early.segments()
     return [*form.segments(), *open_segments]
 
@@ -69,14 +68,14 @@ def saved_segments(form: Form, early: OpenRows) -> list[Segment]:
 def saved_rows(
     form: Form, early: OpenRows, segments: Iterable[Segment]
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The columns of the saved rows in order, with their numbers, each once."""
+    """The saved rows in order, each once, with their numbers."""
     for segment, start, _ in without_overlap(segments):
         rows = (early if segment.name else form).rows(segment, start)
         yield from enumerate(rows, start)
 
 
 def error_rows(form: Form, early: OpenRows, segments: Iterable[Segment]) -> Iterator[int]:
-    """The numbers of the failed rows that are saved, in order."""
+    """The numbers of saved failed rows, in order."""
     for segment, start, _ in without_overlap(segments):
         if segment.errors:
             yield from (early if segment.name else form).error_rows(segment, start)

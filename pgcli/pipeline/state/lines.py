@@ -1,4 +1,4 @@
-"""Rows as lines in files: which rows a file has, and how lines are appended and read."""
+"""Files of rows as lines: scan, read and append."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pgcli.stores.writing import wrap_write_errors
 
 #: More rows than any output has.
 ALL_ROWS = 2**62
-#: Seconds between flushes to disk; a power loss costs the rows of the last ones.
+#: Seconds between flushes to disk; a power failure loses the rows since the last flush.
 SYNC_SECONDS = 5.0
-#: Seconds between two looks whether a file still has its name.
+#: Seconds between two checks that a file still has its name.
 LOOK_SECONDS = 0.2
-#: One of so many lines is compared with the input when a run resumes; tables have marks of these.
+#: One line in so many is compared with the input when a run resumes.
 PROBE_EVERY = 4000
-#: Lines that are read at once.
+#: Bytes to read at once.
 BLOCK_BYTES = 2**18
-#: Every row of ours begins and ends so: compact JSON with the columns in one order.
+#: The start and end of every row: compact JSON with a fixed order of columns.
 BEGINNING, ENDING = b'{"index":', b"}\n"
 ERROR = b'"error":'
 
@@ -51,7 +51,7 @@ class Segment:
 def without_overlap(
     segments: Iterable[Segment], start: int = 0, stop: int = ALL_ROWS
 ) -> Iterator[tuple[Segment, int, int]]:
-    """What to read of segments that may overlap: from which row to before which, each row once."""
+    """The (segment, start, stop) to read of overlapping segments, so that each row is read once."""
     row = start
     for segment in sorted(segments, key=lambda segment: (segment.first, -segment.rows)):
         begin, end = max(row, segment.first), min(segment.end, stop)
@@ -61,7 +61,7 @@ def without_overlap(
 
 
 class Coverage:
-    """Which rows are saved, from segments that may overlap."""
+    """The set of saved rows, from segments that may overlap."""
 
     def __init__(self, segments: Iterable[Segment]):
         self._ranges: list[tuple[int, int]] = []
@@ -70,11 +70,11 @@ class Coverage:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """The first row of each range of saved rows, and the one after its last."""
+        """The (start, stop) of each range of saved rows."""
         return tuple(self._ranges)
 
     def add(self, first: int, end: int) -> None:
-        """Note that the rows from `first` to before `end` are saved."""
+        """Add the rows from `first` up to, but not including, `end`."""
         if first >= end:
             return
         at = bisect_right(self._ranges, (first, end))
@@ -90,7 +90,7 @@ class Coverage:
         self._ranges.insert(at, (first, end))
 
     def missing(self, start: int, stop: int) -> Iterator[range]:
-        """The rows between these that are not saved, as ranges in order."""
+        """The ranges of missing rows between `start` and `stop`, in order."""
         at = start
         for first, end in self._ranges:
             if first >= stop:
@@ -102,23 +102,23 @@ class Coverage:
             yield range(at, stop)
 
     def count(self, stop: int | None = None) -> int:
-        """The number of saved rows, or of those before `stop`."""
+        """The number of saved rows, or of saved rows before `stop`."""
         limit = ALL_ROWS if stop is None else stop
         return sum(max(0, min(end, limit) - first) for first, end in self._ranges)
 
     def end_of(self, row: int) -> int:
-        """The first row from this one on that is not saved."""
+        """The first missing row from this one on."""
         at = bisect_right(self._ranges, (row, ALL_ROWS)) - 1
         return max(row, self._ranges[at][1]) if at >= 0 else row
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The whole lines of a file: how many, their bytes, and error rows by code.
+    """The complete lines of a file: their number and bytes, and failed rows by code.
 
-    `probes` are some of the lines by their numbers, with which the input is compared. `cut_lines`
-    are whole lines after one that is not. A foreign file begins as no row does, nor what a power
-    loss leaves of one.
+    `probes` are sample lines by number, for comparison with the input. `cut_lines` are complete
+    lines after an incomplete one. A foreign file does not start like a row, not even like a row
+    that a power failure damaged.
     """
 
     rows: int = 0
@@ -130,9 +130,9 @@ class Lines:
 
 
 def scan_lines(stream: BinaryIO) -> Lines:
-    """The whole rows at the start of a file, of a process that may have been killed.
+    """The complete rows at the start of a file, whose writer may have been killed.
 
-    A line that is not whole, or holds what a power loss left, ends them. Raises OSError.
+    They end before the first line that is incomplete or damaged. Raises OSError.
     """
     rows = size = cut_lines = 0
     is_cut = is_foreign = False
@@ -158,7 +158,7 @@ def scan_lines(stream: BinaryIO) -> Lines:
 
 
 def whole_rows(lines: list[bytes]) -> list[bytes]:
-    """The lines before the first that is not a whole row. Bytes are searched at once."""
+    """The lines before the first incomplete row. The usual case needs one search of all bytes."""
     data = b"".join(lines)
     if is_row(data) and data.count(ENDING + BEGINNING) == len(lines) - 1:
         return lines
@@ -166,23 +166,23 @@ def whole_rows(lines: list[bytes]) -> list[bytes]:
 
 
 def is_row(line: bytes) -> bool:
-    """Whether a line is a whole row, as far as a kill or a power loss may have damaged it."""
+    """Whether a line is a complete row, undamaged by a kill or a power failure."""
     return line.startswith(BEGINNING) and line.endswith(ENDING) and b"\0" not in line
 
 
 def error_of(line: bytes) -> str:
     """The error code of a row, from its line; empty for an answered row."""
-    at = line.find(ERROR) + len(ERROR)  # the first one: kept values, which come last, may have more
+    at = line.find(ERROR) + len(ERROR)  # the first one: kept columns at the end may have more
     return "" if line.startswith(b"null", at) else line[at + 1 : line.find(b'"', at + 1)].decode()
 
 
 def errors_in(lines: Iterable[bytes]) -> Counter[str]:
-    """The number of rows with errors, by code."""
+    """The number of failed rows, by code."""
     return Counter(filter(None, map(error_of, lines)))
 
 
 def open_stream(store: Store, name: str) -> BinaryIO | None:
-    """A file, opened for reading; of an object store, all of it. None if there is none."""
+    """A file opened for reading, or downloaded from an object store; None if it is missing."""
     if isinstance(store, LocalStore):
         return store.open(name)
     data = store.read(name)
@@ -190,7 +190,7 @@ def open_stream(store: Store, name: str) -> BinaryIO | None:
 
 
 class RowFile:
-    """A file to which rows are appended, each completely or not at all. Raises OutputFailed."""
+    """A file to which complete rows are appended. Raises OutputFailed."""
 
     def __init__(self, descriptor: int, path: Path, size: int = 0):
         self.name, self._path = str(path), path
@@ -199,7 +199,7 @@ class RowFile:
         self._looked_at = 0.0
 
     def append(self, lines: bytes) -> None:
-        """Write lines; on a full disk nothing of them remains."""
+        """Write lines; if that fails, the file is truncated to its earlier size."""
         remaining, at = memoryview(lines), self._size
         try:
             self._check_same()
@@ -218,7 +218,7 @@ class RowFile:
             self.sync()
 
     def sync(self) -> None:
-        """Flush all lines to disk. A failed flush is final: what is on disk is unknown."""
+        """Flush all lines to disk. A failed flush is final: the state of the disk is unknown."""
         with wrap_write_errors(self.name):
             os.fsync(self._descriptor)
             self._looked_at = 0.0
@@ -226,7 +226,7 @@ class RowFile:
         self._synced_at = monotonic()
 
     def close(self, *, flushes: bool = True) -> None:
-        """Flush and close the file; one that is removed next is not flushed."""
+        """Close the file; it is not flushed if it is removed next."""
         try:
             if flushes:
                 self.sync()
@@ -237,7 +237,7 @@ class RowFile:
     def _check_same(self) -> None:
         """Raise OutputChanged if another program moved or truncated the file, or wrote into it.
 
-        Rows after a cut would follow a hole, and rows would replace what others wrote.
+        Rows after a truncation would follow a hole, and rows could overwrite foreign data.
         """
         status = os.fstat(self._descriptor)
         if monotonic() - self._looked_at >= LOOK_SECONDS:
@@ -253,13 +253,13 @@ class RowFile:
 
 
 class LineReader:
-    """Reads rows from files of lines in a folder: of a single `name`, or as segments name them."""
+    """Reads rows from files of lines in a folder, from one `name` or from those in segments."""
 
     def __init__(self, store: Store, name: str = ""):
         self._store, self._name = store, name
 
     def scan(self, name: str) -> Lines:
-        """The whole rows in a file; none where there is no file. Raises OutputFailed."""
+        """The complete rows in a file; none if it is missing. Raises OutputFailed."""
         stream = self._stream(name)
         if stream is None:
             return Lines()
@@ -276,11 +276,11 @@ class LineReader:
             yield from islice(stream, start - segment.first, stop - segment.first)
 
     def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
-        """The rows of a segment from one on."""
+        """The rows of a segment from row `start` on."""
         return map(json.loads, self.lines(segment, start, segment.end))
 
     def error_rows(self, segment: Segment, start: int) -> Iterator[int]:
-        """The numbers of the rows with errors of a segment, from one on."""
+        """The numbers of failed rows of a segment, from row `start` on."""
         lines = self.lines(segment, start, segment.end)
         return (number for number, line in enumerate(lines, start) if error_of(line))
 
@@ -292,6 +292,6 @@ def changed(name: str, how: str) -> OutputChanged:
     """The error for a file that another program changed since the run opened it."""
     return OutputChanged(
         f"{name} was {how} by another program during the run",
-        hint="the same command computes the rows that are not in it any more; exclude the output "
-        "from log rotation, and leave it alone while a run writes it",
+        hint="the same command computes the missing rows; exclude the output from log rotation, "
+        "and do not change it during a run",
     )

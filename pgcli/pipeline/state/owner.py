@@ -26,22 +26,21 @@ from pgcli.stores.writing import temporary_name
 
 OWNER, LOCK = "owner.json", "lock"
 SHARD = re.compile("shard-[0-9]+-of-[0-9]+")
-#: Covers the moments in which another process looks whether the lock is held, and in which engines
-#: of a command that was killed end.
+#: Long enough for another process that tests the lock, and for engines of a killed command to end.
 LOCK_SECONDS = 1.0
 BEAT_SECONDS = 10.0  # between two heartbeats
-SILENT_SECONDS = 120.0  # without a heartbeat, after which an owner counts as dead
-WATCH_SECONDS = 1.0  # between two looks at an owner that may be dead
-THREADS = 32  # that read the files of shards
+SILENT_SECONDS = 120.0  # an owner without a heartbeat for so long counts as dead
+WATCH_SECONDS = 1.0  # between two checks of an owner that may be dead
+THREADS = 32  # for reading the files of shards
 
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RecordedOwner:
-    """A command that owns an output, or owned it last, as its `owner.json` describes it.
+    """The command that owns an output or owned it last, by its `owner.json`.
 
-    `values` may hold anything, as any program may have written them. `shard` is `I/N`, or empty.
+    `values` are untrusted. `shard` is `I/N`, or empty.
     """
 
     values: Values
@@ -51,12 +50,12 @@ class RecordedOwner:
 
 
 class Owner:
-    """This command as the owner of an output, or of a shard of it, within the `holding` block.
+    """This command as the owner of an output or of a shard, within the `holding` block.
 
-    `owner.json` says who owns it and how far the run is. The owner writes it every BEAT_SECONDS,
-    with an `exit_code` of null until the block ends. On this machine, locks keep other commands
-    away. Elsewhere `owner.json` is the lease: a command may take it once its owner has ended, or
-    has been silent for SILENT_SECONDS.
+    `owner.json` names the owner and its progress. The owner writes it every BEAT_SECONDS, with an
+    `exit_code` of null until the block ends. On this machine, locks exclude other commands. In a
+    store `owner.json` is the lease: a command may take it once its owner has ended or has been
+    silent for SILENT_SECONDS.
     """
 
     def __init__(self, store: Store, name: str, *, shard: str = ""):
@@ -72,7 +71,7 @@ class Owner:
 
     @cached_property
     def store(self) -> Store:
-        """Where the owner's own files are: the state folder, or the folder of the shard in it."""
+        """The folder of the owner's files: the state folder, or the shard's folder in it."""
         folder = shard_folder(self.shard)
         url = f"{self._state.url.rstrip('/')}/{folder}"
         return open_folder(url, create=True) if folder else self._state
@@ -81,8 +80,8 @@ class Owner:
     def holding(self, *, say: Callable[[str], object]) -> Iterator[None]:
         """A block in which this command owns the output. Raises OutputInUse and OutputFailed.
 
-        It waits for an owner that may be dead, and says so. A shard and a command without one
-        exclude each other; shards run side by side.
+        It waits for an owner that may be dead, and says so. Shards run at the same time, but not
+        together with a command without --shard.
         """
         with ExitStack() as locks:
             if isinstance(self._state, LocalStore):
@@ -92,7 +91,7 @@ class Owner:
             try:
                 self._take(say)
                 beat.start()
-                # after the own lease: of two commands that exclude each other, one sees the other
+                # after taking the own lease, so that one of two commands sees the other
                 others = [OWNER] if self.shard else shard_files(self._state)
                 for file, version in read_all(self._state, others):
                     self._wait_for(file, version, say)
@@ -105,8 +104,8 @@ class Owner:
                 self._write_last() if is_owner else self.restore()
 
     def note(self, **values: Any) -> None:
-        """Change values, which the next heartbeat writes; the `exit_code` as the block ends."""
-        self._values = self._values | values  # at once: a heartbeat may be writing them
+        """Set values for the next heartbeat; the `exit_code` is written when the block ends."""
+        self._values = self._values | values  # a new dict, as a heartbeat may be writing the old
 
     def write(self) -> None:
         """Write `owner.json` now. Raises OutputFailed, and OutputInUse as `check` does."""
@@ -119,14 +118,11 @@ class Owner:
             if values.get("id") != self._id:
                 self._thief = values
                 self.check()
-            # refused if another command takes it just now, which the next heartbeat sees
+            # the swap fails if another command takes the lease now; the next heartbeat sees that
             self._state.swap(self._file, self._to_bytes(), current)
 
     def check(self) -> None:
-        """Raise OutputInUse if another command took the lease, as the last heartbeat found.
-
-        The run calls it often: before each row or file that it saves.
-        """
+        """Raise OutputInUse if the last heartbeat found that another command took the lease."""
         if self._thief is not None:
             raise OutputInUse(
                 f"{self.name} was taken over by {describe(self._thief)}, as this command was "
@@ -135,9 +131,9 @@ class Owner:
             )
 
     def restore(self) -> None:
-        """Leave `owner.json` as it was before, as this command was refused and did nothing.
+        """Restore the earlier `owner.json`, after this command was refused and did nothing.
 
-        Nothing is written any more. Where it cannot be restored, that is no error.
+        Later writes do nothing. A failure to restore it is ignored.
         """
         with self._lock, suppress(OutputFailed):
             self._is_restored = True
@@ -171,7 +167,7 @@ class Owner:
                 raise in_use(self.name, running[0].values if running else None) from None
 
     def _take(self, say: Callable[[str], object]) -> None:
-        """Write `owner.json` in place of that of a command that has ended."""
+        """Replace the `owner.json` of a command that has ended."""
         version = self._state.version(self._file)
         while True:
             version = self._before = self._wait_for(self._file, version, say)
@@ -179,17 +175,17 @@ class Owner:
                 return
             version = self._state.version(self._file)
             if version is not None and parse(version).get("id") == self._id:
-                return  # the store wrote it, failed, and refused it when it was sent again
+                return  # the store wrote it but failed to answer, and refused the retry
             if version is not None and self._may_own(self._file, version):
                 raise in_use(self.name, parse(version))
 
     def _wait_for(
         self, file: str, first: Version | None, say: Callable[[str], object]
     ) -> Version | None:
-        """The `owner.json`, once its owner has ended or is dead. Raises OutputInUse if it runs.
+        """Wait until the owner has ended or is dead. Raises OutputInUse if it runs.
 
-        An owner runs if it changes the file. Only the time without a change is measured, as the
-        clocks of two machines may differ.
+        An owner that changes the file runs. Only the time without a change counts, as the clocks of
+        two machines may differ.
         """
         if first is None or not self._may_own(file, first):
             return first
@@ -210,7 +206,7 @@ class Owner:
         return version
 
     def _may_own(self, file: str, version: Version) -> bool:
-        """Whether the owner that the file describes may run: by its lock, else by what it says."""
+        """Whether the owner in the file may run: by its lock if possible, else by its values."""
         values = parse(version)
         is_locked = holds_lock(self._state, file, values)
         return may_run(values) and (is_locked is None or (is_locked and file != self._file))
@@ -221,7 +217,7 @@ class Owner:
                 self.write()
 
     def _write_last(self) -> None:
-        """Write the values with the exit code; on a full disk the file before makes room."""
+        """Write the values with the exit code; on a full disk, the old file is deleted first."""
         code = self._values.get("exit_code")
         self._exit_code = 1 if code is None else code
         with suppress(OutputFailed, OutputInUse):
@@ -234,7 +230,7 @@ class Owner:
 
 
 def owners(store: Store) -> list[RecordedOwner]:
-    """The owner of the whole output, and that of each shard. Raises OutputFailed, OutputExists."""
+    """The owners of the output and of each shard. Raises OutputFailed and OutputExists."""
     recorded = []
     for file, version in read_all(store, [OWNER, *shard_files(store)]):
         if version is not None and (values := parse(version)):
@@ -263,19 +259,19 @@ def shard_files(store: Store) -> list[str]:
 
 
 def may_run(values: Values) -> bool:
-    """Whether the owner has not said that it ended, and nobody has found it dead."""
+    """Whether the owner has neither ended nor been marked as dead."""
     return bool(values) and values.get("exit_code") is None and not values.get("is_dead")
 
 
 def holds_lock(store: Store, file: str, values: Values) -> bool | None:
-    """Whether an owner holds its lock; None where only its heartbeats say whether it runs."""
+    """Whether an owner holds its lock; None if only its heartbeats show whether it runs."""
     if not isinstance(store, LocalStore) or values.get("boot") != boot_id():
         return None
     return store.is_locked(f"{file.removesuffix(OWNER)}{LOCK}")
 
 
 def silent_seconds(store: Store, version: Version) -> float:
-    """How long ago a version was written, by the clock of the store: that of a file written now."""
+    """The age of a version by the clock of the store, measured with a new file."""
     file = temporary_name("clock")
     store.replace(file, b"")
     try:
@@ -286,19 +282,19 @@ def silent_seconds(store: Store, version: Version) -> float:
 
 
 def parse(version: Version) -> dict[str, Any]:
-    """The values in an `owner.json`; empty where it is not one."""
+    """The values in an `owner.json`; empty if it is invalid."""
     values = parse_object(version.data)
     return {} if values is None or is_deep(values) else values
 
 
 def describe(values: Values) -> str:
-    """`process 7 on host`, of a file that may hold anything."""
+    """`process 7 on host`, from untrusted values."""
     pid, host = (printable_value(values.get(name)) for name in ("pid", "host"))
     return f"process {pid} on {host}"
 
 
 def printable_value(value: object) -> str:
-    """A number or a text of a file that may hold anything."""
+    """A number or text from untrusted values."""
     return shown_setting(str(value)) if isinstance(value, int | str) else "?"
 
 
@@ -313,7 +309,7 @@ def in_use(output: str, values: Values | None = None) -> OutputInUse:
 
 @cache
 def boot_id() -> str:
-    """The id of this start of this machine; its name where the system has no such id."""
+    """The boot id of this machine; its name if the system has no boot id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""`run.json`: what the rows of an output depend on, and what is known of their run."""
+"""`run.json`: the fingerprint of a run, and the facts about it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pgcli.wording import listed
 
 RUN = "run.json"
 VERSION = 4
-SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
-FILES = ("checkpoint", "adapter_files")  # of a folder, digests by their names
+SOURCES = "sources"  # the setting that may grow, and that changes if a data set is moved
+FILES = ("checkpoint", "adapter_files")  # digests by file name for a folder
 MAX_CHARACTERS = 60  # of a value in a message
 
 Settings = Mapping[str, Any]
@@ -30,10 +30,10 @@ Settings = Mapping[str, Any]
 class RunRecord:
     """The record of a run.
 
-    `settings` are what its rows depend on, `model` what is known of the model's files and dtype
-    (empty before one is loaded), `input` what reads the sources again. A folder has `file_rows` in
-    each file. `begun` is the time of the first row. `is_moved` says that rows were made while the
-    sources were in other folders, so that the names of their images are not compared.
+    Rows depend on the `settings` and the `model` (its files and dtype; empty before it is loaded).
+    The values in `input` read the sources again. A folder has `file_rows` in each file. `begun` is
+    the time of the first row. With `is_moved`, the sources were moved during the run, so that the
+    names of images in rows are not compared.
     """
 
     run_id: str
@@ -51,7 +51,7 @@ class RunRecord:
         return json.dumps(values, indent=1, default=str).encode() + b"\n"
 
     def check_settings(self, settings: Settings, output: str) -> None:
-        """Raise OutputExists if the run was begun with other settings, the sources apart."""
+        """Raise OutputExists if the run has other settings; sources are not compared."""
         if changes := differences(self.settings, settings):
             raise OutputExists(
                 f"{output} belongs to a run with other settings: {'; '.join(changes)}",
@@ -60,14 +60,14 @@ class RunRecord:
             )
 
     def moved_sources(self, settings: Settings) -> str:
-        """`old -> new` of the first source that is in another place now; else empty."""
+        """`old -> new` for the first moved source; else empty."""
         return changed_source(self.settings.get(SOURCES), plain_settings(settings).get(SOURCES))
 
     def check_model(self, model: Settings, output: str) -> None:
         """Raise OutputExists if another model, or the model in another dtype, made the rows."""
         known = {name: value for name, value in model.items() if name in self.model}
         if known.get("adapter_files") and self.model["adapter_files"]:
-            known.pop("adapter", None)  # its files say more than the place that they are in
+            known.pop("adapter", None)  # its files identify it better than its name
         if changes := differences(self.model, known):
             raise OutputExists(
                 f"{output} belongs to a run with another model: {'; '.join(changes)}",
@@ -76,7 +76,7 @@ class RunRecord:
             )
 
     def resumed_by(self, later: RunRecord) -> RunRecord:
-        """The record of this run with the sources, the input and the model of a later command."""
+        """The record with the sources, the input and the model of a later command."""
         return replace(
             self,
             settings={**self.settings, SOURCES: later.settings.get(SOURCES)},
@@ -88,7 +88,7 @@ class RunRecord:
 
 
 def read_record(store: Store) -> RunRecord | None:
-    """The record in a state folder; None if there is none or the file is not such a record."""
+    """The record in a state folder; None if it is missing or invalid."""
     values = parse_object(store.read(RUN))
     if values is None or values.pop("version", None) != VERSION:
         return None
@@ -104,7 +104,7 @@ def read_record(store: Store) -> RunRecord | None:
 
 
 def other_images(output: str, change: str) -> OutputExists:
-    """The error for sources in another place that do not have the images of saved rows."""
+    """The error for moved sources without all images of saved rows."""
     return OutputExists(
         f"{output} belongs to a run of other images: {change}",
         hint="the command that made it, in the same folder, resumes it; another <-o> leaves it "
@@ -122,7 +122,7 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
 
 
 def why_no_record(store: Store) -> str:
-    """Why `read_record` finds none, as a clause of a message."""
+    """Why `read_record` returns None, as a clause of a message."""
     data, file = store.read(RUN), f"{store.url.rstrip('/')}/{RUN}"
     if data is None:
         return f"there is no {file}"
@@ -133,15 +133,15 @@ def why_no_record(store: Store) -> str:
 
 
 def plain_settings(settings: Settings) -> dict[str, Any]:
-    """The settings as they read back from JSON: tuples as lists, other objects as text."""
+    """The settings as JSON returns them: tuples as lists, other objects as text."""
     values: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))
     return values
 
 
 def differences(old: Settings, new: Settings) -> list[str]:
-    """`name: old -> new` for each setting that differs, the sources apart.
+    """`name: old -> new` for each different setting except the sources.
 
-    Of files of a folder the names of those that differ.
+    For the files of a folder, the names of different files.
     """
     old, new = plain_settings(old), plain_settings(new)
     return [
@@ -165,7 +165,7 @@ def setting_difference(name: str, old: Any, new: Any) -> str:
 
 
 def changed_source(old: Any, new: Sequence[str] | None) -> str:
-    """`old -> new` of the first source that is not as before; empty where new ones only follow."""
+    """`old -> new` for the first changed source; empty if sources were only added at the end."""
     for number, before in enumerate(old if isinstance(old, list | tuple) else ()):
         now = new[number] if new is not None and number < len(new) else "nothing"
         if before != now and not is_same_place(before, now):
@@ -174,7 +174,7 @@ def changed_source(old: Any, new: Sequence[str] | None) -> str:
 
 
 def is_same_place(before: str, now: str) -> bool:
-    """Whether two absolute names of sources are of one local place, one by a link."""
+    """Whether two absolute names of sources are the same local path, by a link."""
     if url_scheme(before) or url_scheme(now) or "-" in (before, now):
         return False
     return os.path.realpath(parse_path(before)) == os.path.realpath(parse_path(now))
