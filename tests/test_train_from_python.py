@@ -52,7 +52,7 @@ def test_rows_in_memory_train_an_adapter_that_loads(rows):
     again = engine.train(rows[1:], output="runs", **settings)  # is complete
     assert (again.steps, Path("runs/adapter_model.safetensors").read_bytes()) == (3, weights)
     further = trained.train(rows[1:], output="more", steps=2, workers=0, batch_size=2)
-    assert further.metrics()[0]["loss"] < lines[0]["loss"]  # it goes on from the engine's adapter
+    assert further.metrics()[0]["loss"] < lines[0]["loss"]  # it continues the engine's adapter
     record = json.loads(Path("more/run.json").read_text())["settings"]
     assert (record["dtype"], bool(record["adapter"])) == ("float32", True)
 

@@ -70,7 +70,7 @@ Patterns = tuple[tuple[re.Pattern[str], float], ...]
 class AdapterConfig:
     """A LoRA adapter's settings, as PEFT names them.
 
-    `ranks` and `alphas` are those of modules whose names match an expression, the first that does.
+    `ranks` and `alphas` apply to module names that match an expression; the first match counts.
     `base` is the model it was trained on, or empty; `has_every_layer` says whether each adapted
     projection is adapted in all layers.
     """
@@ -96,7 +96,7 @@ class AdapterConfig:
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def saves(self, tensor: str) -> bool:
-        """Whether a tensor belongs to a module of `modules_to_save`, which is stored whole."""
+        """Whether a tensor belongs to `modules_to_save`, which are stored as full weights."""
         names = tensor.split(".")
         modules = [".".join(names[:end]) for end in range(1, len(names))]
         return any(module.endswith(name) for module in modules for name in self.modules_to_save)
@@ -112,7 +112,7 @@ class LoraMatrices:
 
 @dataclass(slots=True)
 class AdapterTensors:
-    """An adapter's tensors by the model's names: LoRA matrices, and weights stored whole."""
+    """An adapter's tensors by the model's names: LoRA matrices and full weights."""
 
     loras: dict[str, LoraMatrices] = field(default_factory=dict)
     full_weights: dict[str, TensorInfo] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class AdapterTensors:
 class Adapter:
     """An adapter that fits a model, as `WeightChanges`: it merges itself into the weights.
 
-    `unties` says whether the LM head, tied until now, gets a weight of its own.
+    `unties` says whether a tied LM head gets a separate weight.
     """
 
     folder: Path
@@ -131,12 +131,12 @@ class Adapter:
     unties: bool
 
     def changes(self, name: str) -> bool:
-        """Whether a weight is adapted, or stored whole."""
+        """Whether a weight is adapted, or stored in full."""
         return name in self.tensors.loras or self._full_weight(name) is not None
 
     @torch.no_grad()
     def apply(self, name: str, weight: Tensor) -> None:
-        """Merge what the adapter has for this weight into it, in place.
+        """Merge the adapter's changes to this weight in place.
 
         Raises InvalidCheckpoint for values that are not finite.
         """
@@ -149,7 +149,7 @@ class Adapter:
     def _full_weight(self, name: str) -> TensorInfo | None:
         full = self.tensors.full_weights
         if name == HEAD and self.unties and HEAD not in full and TOKEN_EMBEDDING in full:
-            # the base's embedding is that of the head too, if the adapter does not train it
+            # an untrained embedding is also the head's
             return None if self.config.saves(full[TOKEN_EMBEDDING].name) else full[TOKEN_EMBEDDING]
         return full.get(name)
 
@@ -305,7 +305,7 @@ def read_adapter(file: Path, slices: Slices) -> AdapterTensors:
 
 
 def _full_weight_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
-    """The model's name of a weight that is stored whole, not as LoRA matrices."""
+    """The model's name of a full weight."""
     module, saved, parameter = plain.replace(".base_layer.", ".").partition(".modules_to_save.")
     if not saved:
         return _model_name(module, tensor, slices)

@@ -28,8 +28,8 @@ FINGERPRINT_LENGTH = 16
 def fingerprint_of(folder: Path) -> str:
     """A digest of the first values of each tensor of a checkpoint, in bfloat16.
 
-    It is the same for other shards, names of tensors and floating-point types, and in any folder. A
-    head is left out, which checkpoints store or not where it is tied. Raises InvalidCheckpoint.
+    It does not depend on the folder, shards, tensor names or floating-point type. It ignores the
+    LM head, which checkpoints with tied weights may or may not store. Raises InvalidCheckpoint.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(find_tensors(folder, NAMES).items()):

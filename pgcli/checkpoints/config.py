@@ -12,7 +12,7 @@ from typing import Any
 
 from pgcli.checkpoints.config_reader import ConfigReader
 from pgcli.checkpoints.families.paligemma import parse_config
-from pgcli.checkpoints.files import read_object
+from pgcli.checkpoints.files import read_object, read_optional
 from pgcli.checkpoints.weight_files import CONFIG, GENERATION
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
@@ -20,39 +20,28 @@ from pgcli.model.config import PaliGemmaConfig
 #: Settings that change transformers' greedy answers, unless they are null or have this value.
 NEUTRAL: Mapping[str, Any] = {
     "begin_suppress_tokens": [],
-    "bad_words_ids": [],
-    "constraints": None,
-    "diversity_penalty": 0,
-    "dola_layers": None,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1,
-    "exponential_decay_length_penalty": None,
-    "force_words_ids": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "guidance_scale": 1,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "no_repeat_ngram_size": 0,
-    "num_beam_groups": 1,
-    "num_beams": 1,
-    "penalty_alpha": None,
-    "repetition_penalty": 1,
-    "sequence_bias": None,
-    "stop_strings": None,
     "suppress_tokens": [],
+    "bad_words_ids": [],
+    **dict.fromkeys(("diversity_penalty", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("encoder_repetition_penalty", "repetition_penalty", "guidance_scale"), 1),
+    **dict.fromkeys(("num_beam_groups", "num_beams"), 1),
     "token_healing": False,
-    "watermarking_config": None,
+    **dict.fromkeys(("constraints", "dola_layers", "exponential_decay_length_penalty"), None),
+    **dict.fromkeys(("force_words_ids", "forced_bos_token_id", "forced_eos_token_id"), None),
+    **dict.fromkeys(
+        ("penalty_alpha", "sequence_bias", "stop_strings", "watermarking_config"), None
+    ),
 }
-#: Of these the tokens that no answer contains have no effect.
+#: Suppressing tokens that no answer contains has no effect.
 SUPPRESSED = ("begin_suppress_tokens", "suppress_tokens")
 
 
 def read_config(folder: Path) -> PaliGemmaConfig:
     """The model's sizes from `config.json`, and the stop tokens of `generation_config.json`.
 
-    If the latter names none, they are those of `config.json`. Raises InvalidCheckpoint if a setting
-    is not supported. Warns of settings of `generation_config.json` that are not followed.
+    Without stop tokens there, `config.json` has them. Raises InvalidCheckpoint for an unsupported
+    setting. Warns of settings of `generation_config.json` that pgcli ignores.
     """
     try:
         config = parse_config(read_object(folder / CONFIG))
@@ -62,7 +51,9 @@ def read_config(folder: Path) -> PaliGemmaConfig:
             hint="supported are PaliGemma and PaliGemma 2, for example google/paligemma-3b-mix-224",
         ) from error
     try:
-        stop_tokens = ConfigReader(GENERATION, _generation(folder)).token_ids("eos_token_id")
+        stop_tokens = ConfigReader(GENERATION, read_optional(folder / GENERATION)).token_ids(
+            "eos_token_id"
+        )
     except ValueError as error:
         raise InvalidCheckpoint(f"{folder / GENERATION}: {error}") from error
     if settings := settings_not_followed(folder, never_generated={config.image_token_id}):
@@ -72,7 +63,7 @@ def read_config(folder: Path) -> PaliGemmaConfig:
 
 @cache  # one run reads the file several times
 def warn_not_followed(settings: tuple[str, ...]) -> None:
-    """Warn of settings of a checkpoint that are not followed."""
+    """Warn of generation settings that pgcli ignores."""
     warnings.warn(
         f"{GENERATION}: transformers' greedy answers follow {', '.join(settings)}, "
         "and pgcli's do not",
@@ -86,14 +77,9 @@ def settings_not_followed(folder: Path, *, never_generated: Collection[int]) -> 
     The tokens that are `never_generated` may be suppressed.
     """
     settings = []
-    for name, value in _generation(folder).items():
+    for name, value in read_optional(folder / GENERATION).items():
         if name in SUPPRESSED and isinstance(value, list):
             value = [token for token in value if token not in never_generated]
         if value is not None and value != NEUTRAL.get(name, value):
             settings.append(f"{name} = {brief(value)}")
     return tuple(settings)
-
-
-def _generation(folder: Path) -> dict[str, Any]:
-    file = folder / GENERATION
-    return read_object(file) if file.exists() else {}

@@ -1,4 +1,4 @@
-"""Opens, reads and digests the files of a checkpoint; an error says why one cannot be read."""
+"""Opens, reads and digests the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing take
 ADAPTER_CONFIG = "adapter_config.json"
 #: The start of the names of files in open_clip's layout.
 OPEN_CLIP = "open_clip_"
-#: The files that answers depend on.
+#: Endings of the files that determine answers.
 SUFFIXES = (".safetensors", ".json", ".model", ".npz")
 MAX_CACHED = 1000
 
@@ -68,7 +68,7 @@ def descriptor_path(stream: BufferedReader) -> str:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
+    """The object in a JSON file of a checkpoint. Raises InvalidCheckpoint."""
     if not os.path.lexists(file):
         names = {path.name for path in file.parent.glob("*")}
         raise missing_file(str(file.parent), file.name, names)
@@ -85,6 +85,11 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{file} is not a JSON object")
     return values
+
+
+def read_optional(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint; empty if the file does not exist."""
+    return read_object(file) if os.path.lexists(file) else {}
 
 
 def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidCheckpoint:
@@ -107,7 +112,7 @@ def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidC
 
 
 def damage_hint(file: Path) -> str:
-    """What to do about a damaged file; in the Hub's cache, its contents are in another file."""
+    """The hint for a damaged file; in the Hub's cache it is a link to its contents."""
     if not file.is_symlink():
         return "download it again"
     return (
@@ -118,9 +123,9 @@ def damage_hint(file: Path) -> str:
 
 
 def folder_digests(folder: Path) -> dict[str, str]:
-    """The names of a checkpoint's files that answers depend on, with the start of their digests.
+    """The starts of the digests of the files that determine answers, by file name.
 
-    The path of the folder does not matter. Raises InvalidCheckpoint for a file that cannot be read.
+    Independent of the folder's path. Raises InvalidCheckpoint for an unreadable file.
     """
     files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     pairs = zip(files, digests(files), strict=True)
@@ -128,9 +133,9 @@ def folder_digests(folder: Path) -> dict[str, str]:
 
 
 def digests(files: Iterable[Path]) -> list[str]:
-    """The SHA-256 of each file, from the cache if the file is the same and has not changed.
+    """The SHA-256 of each file, from the cache if the file has not changed.
 
-    The time of the last change (ctime) is compared, which no program can set back.
+    Compares the time of the last status change (ctime), which programs cannot reset.
     """
     files, cached = list(files), regular_files.read_json(cache_file()) or {}
     keys = [cache_key(file) for file in files]

@@ -11,8 +11,8 @@ Pairs = tuple[tuple[str, str], ...]
 #: Parts of the names of fused parameters, and of the stored tensors that fill their rows.
 QKV = ".qkv_proj."
 FUSED = {QKV: (".q_proj.", ".k_proj.", ".v_proj."), ".gate_up_proj.": (".gate_proj.", ".up_proj.")}
-#: What wrappers of a model put into the names of its tensors: DataParallel and PEFT before them,
-#: torch.compile, FSDP and activation checkpointing before the names of any module.
+#: Name parts that wrappers add: DataParallel and PEFT in front, torch.compile, FSDP and activation
+#: checkpointing before the name of any module.
 _WRAPPERS = re.compile(
     r"^((module|base_model\.model)\.)+|(?<![^.])_(orig_mod|fsdp_wrapped_module|"
     r"checkpoint_wrapped_module)\."
@@ -20,7 +20,7 @@ _WRAPPERS = re.compile(
 
 
 def without_wrappers(name: str) -> str:
-    """A tensor's name without what DataParallel, PEFT, torch.compile and FSDP put into it."""
+    """A tensor's name without the parts that DataParallel, PEFT, torch.compile and FSDP add."""
     while (plain := _WRAPPERS.sub("", name)) != name:
         name = plain
     return name

@@ -45,7 +45,7 @@ class Preprocessing:
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessor:
-    """What one of transformers' image processors does where the file says nothing."""
+    """The defaults of one of transformers' image processors."""
 
     preprocessing: Preprocessing
     size: Mapping[str, int]
@@ -72,24 +72,16 @@ PROCESSORS: Mapping[str, ImageProcessor] = MappingProxyType(
         ),
     }
 )
-#: The processor of a kind of checkpoint whose file names none.
+#: The default processor of a family.
 DEFAULT_PROCESSOR = MappingProxyType({"siglip": "Siglip", "clip": "CLIP", "vit": "ViT"})
 
 
-IMAGE_PROCESSORS: dict[FamilyName, str] = {
-    "siglip": "SiglipImageProcessor",
-    "clip": "CLIPImageProcessor",
-    "vit": "ViTImageProcessor",
-}
-
-
 def read_preprocessing(folder: Path, resolution: int, family: str | None = None) -> Preprocessing:
-    """The checkpoint's preprocessing; the defaults of its image processor for missing settings.
+    """The checkpoint's preprocessing, with its image processor's defaults for missing settings.
 
-    Without a file they are the defaults of its kind, at the model's resolution.
-    `processor_config.json`, which transformers 5 writes, takes precedence over
-    `preprocessor_config.json`. The `family` is that of the vision tower; None for PaliGemma, whose
-    images are always resized to squares.
+    Without a file, the defaults of its family at the model's resolution. `processor_config.json`,
+    which transformers 5 writes, takes precedence over `preprocessor_config.json`. `family` None is
+    PaliGemma, which always resizes images to squares.
     """
     newer, older = folder / "processor_config.json", folder / "preprocessor_config.json"
     values = read_object(newer) if newer.is_file() else {}
@@ -105,7 +97,7 @@ def read_preprocessing(folder: Path, resolution: int, family: str | None = None)
 
 
 class _Settings:
-    """The settings of an image processor's file; those that are not supported are errors."""
+    """The settings of an image processor's file; unsupported ones are errors."""
 
     def __init__(self, name: str, values: Any):
         if not isinstance(values, dict):
@@ -193,7 +185,7 @@ def _size_before_crop(
 
 
 def _processor(settings: _Settings, family: str | None) -> ImageProcessor:
-    """transformers' image processor of a file; InvalidCheckpoint names one that is not known."""
+    """The image processor that a file names. Raises InvalidCheckpoint for an unknown one."""
     if family is None:
         return PROCESSORS["Siglip"]
     values = settings.values
@@ -203,7 +195,7 @@ def _processor(settings: _Settings, family: str | None) -> ImageProcessor:
     if processor is None:
         raise InvalidCheckpoint(
             f"{settings.name} names {brief(type_name)}, an image processor that is not supported",
-            hint=f"supported are those of {', '.join(PROCESSORS)}",
+            hint=f"supported image processors: {', '.join(PROCESSORS)}",
         )
     return processor
 
@@ -241,7 +233,7 @@ def write_image_processor(
     """Write `preprocessor_config.json`, which `read_preprocessing` reads as the same values."""
     square = {"height": resolution, "width": resolution}
     values: dict[str, Any] = {
-        "image_processor_type": IMAGE_PROCESSORS[family],
+        "image_processor_type": f"{DEFAULT_PROCESSOR[family]}ImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
         "do_rescale": True,

@@ -32,7 +32,7 @@ WEIGHT_DTYPES = ("F32", "F16", "BF16")
 #: The largest PaliGemma needs a fiftieth of this; a parsed header takes 15 times its size.
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_NAME_LENGTH, MAX_DIMENSIONS = 1000, 16
-CHUNK_BYTES = 16 * 2**20  # the buffer for tensors that change their dtype or device
+CHUNK_BYTES = 16 * 2**20  # the buffer for tensors that change dtype or device
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _read_header(file: Path) -> tuple[int, dict[str, Any]]:
 
 
 def check_dtype(tensor: TensorInfo, allowed: Collection[str] = WEIGHT_DTYPES) -> None:
-    """Raise InvalidCheckpoint unless the tensor's dtype is one of those allowed."""
+    """Raise InvalidCheckpoint unless the tensor's dtype is allowed."""
     if tensor.dtype not in allowed:
         raise InvalidCheckpoint(
             f"{tensor.name} is stored as {tensor.dtype}",

@@ -76,7 +76,7 @@ def merge_adapter(base: Path, adapter: Path, folder: Path) -> None:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """The dtype of a checkpoint's weights; of several the widest."""
+    """The dtype of a checkpoint's weights; the widest of several."""
     dtype: torch.dtype | None = None
     for file in weight_files(folder):
         for tensor in read_headers(file):
@@ -87,7 +87,7 @@ def stored_dtype(folder: Path) -> torch.dtype:
 
 
 def copy_files(source: Path, folder: Path, names: tuple[str, ...]) -> bool:
-    """Copy those files of a checkpoint that it has; return whether it has any."""
+    """Copy the existing files among `names`; return whether there are any."""
     folder.mkdir(parents=True, exist_ok=True)
     present = [name for name in names if (source / name).is_file()]
     for name in present:

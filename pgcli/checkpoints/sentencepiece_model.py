@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from importlib import import_module
@@ -12,7 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from pgcli.checkpoints.files import read_object
+from pgcli.checkpoints.files import read_optional
 from pgcli.errors import InvalidCheckpoint
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
@@ -128,12 +127,12 @@ def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
 
 def _added_tokens(folder: Path) -> dict[int, AddedToken]:
     """The added tokens by id; `tokenizer_config.json` overrides `added_tokens.json`."""
-    settings = _optional_json(folder / "tokenizer_config.json")
-    older = _optional_json(folder / "special_tokens_map.json")
+    settings = read_optional(folder / "tokenizer_config.json")
+    older = read_optional(folder / "special_tokens_map.json")
     specials = [*_special_tokens(settings), *_special_tokens(older)]
     added = {
         token_id: AddedToken(content, normalized=False, special=content in specials)
-        for content, token_id in _optional_json(folder / "added_tokens.json").items()
+        for content, token_id in read_optional(folder / "added_tokens.json").items()
         if type(token_id) is int
     }
     decoder = settings.get("added_tokens_decoder")
@@ -147,10 +146,6 @@ def _added_tokens(folder: Path) -> dict[int, AddedToken]:
         flags = {name: token.get(name) is True for name in names}
         added[int(token_id)] = AddedToken(content, **flags)
     return added
-
-
-def _optional_json(file: Path) -> dict[str, Any]:
-    return read_object(file) if os.path.lexists(file) else {}
 
 
 def _special_tokens(settings: dict[str, Any]) -> list[Any]:

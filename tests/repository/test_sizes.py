@@ -15,7 +15,7 @@ BOUNDS = {
     "results": 7_195,
     "engine device": 3_545,
     "model": 4_230,
-    "checkpoints": 3_925,
+    "checkpoints": 3_897,
     "towers": 760,
     "training": 5_271,
     "evaluation": 2_650,
