@@ -7,7 +7,7 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_767,
+    "pipeline": 7_770,
     "inputs": 4_530,
     "stores": 2_335,
     "images": 2_280,

@@ -1,4 +1,4 @@
-"""Rows in the order of their numbers, from workers that answer them in any order."""
+"""Delivery of rows in input order, from workers that answer in any order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, without_over
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.stores import LocalStore
 
-#: Takes lines, with the number of the first of them.
+#: Takes lines, with the number of the first line.
 Deliver = Callable[[int, Sequence[bytes]], object]
-BLOCK_LINES = 1000  # that are delivered at once
+BLOCK_LINES = 1000  # delivered at once
 
 
 class InOrder:
-    """Delivers each row when all rows before it were delivered; until then it waits in `early`.
+    """Delivers each row after all rows before it; until then the row waits in `early`.
 
-    `deliver` gets the number of the first of some lines. `next` is the row that is delivered next;
-    rows that are `saved` are neither waited for nor delivered.
+    `next` is the next row to deliver. Rows in `saved` are skipped.
     """
 
     def __init__(
@@ -35,12 +34,12 @@ class InOrder:
         self._early, self._deliver = early, deliver
         self._saved = saved or Coverage([])
         self._left: dict[int, tuple[Segment, int]] = {}
-        #: Files whose rows were all delivered, so that they can be removed.
+        #: Files to remove, as all their rows were delivered.
         self.delivered: list[str] = []
         self.next = self._saved.end_of(first)
 
     def begin(self, segments: Iterable[Segment]) -> None:
-        """Take up the files of rows that earlier commands left."""
+        """Use the open files of earlier commands."""
         segments = list(segments)
         for segment, begin, end in without_overlap(segments, self.next):
             self._left[begin] = segment, end
@@ -49,7 +48,7 @@ class InOrder:
         self._release()
 
     def save(self, number: int, line: bytes) -> None:
-        """Deliver a row, and those that waited for it, or let it wait."""
+        """Deliver a row and the rows that waited for it, or let the row wait."""
         if number != self.next:
             self._early.append(number, line)
             return
@@ -63,7 +62,7 @@ class InOrder:
         self._early.remove(names)
 
     def _release(self) -> None:
-        """Deliver the rows that wait for no other one."""
+        """Deliver all waiting rows whose turn it is."""
         while True:
             first = self.next = self._saved.end_of(self.next)
             segment, end = self._left.pop(first, (None, 0))

@@ -1,4 +1,4 @@
-"""An output that is a JSON lines file."""
+"""The final form of a JSON lines output."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.stores import LocalStore
 from pgcli.stores.writing import wrap_write_errors
 
-#: More whole lines than a power loss can cost are not cut off: something else damaged the file.
+#: More complete lines after a damaged one are not truncated: that was no power failure.
 MAX_CUT_LINES = 1000
 
 
 class LinesForm(LineReader):
-    """A JSON lines file: rows are appended to it in their order; early ones wait in open files."""
+    """A JSON lines file: rows are appended in input order; early rows wait in open files."""
 
     def __init__(self, folder: LocalStore, output: Path, early: OpenRows):
         super().__init__(folder, output.name)
@@ -33,7 +33,7 @@ class LinesForm(LineReader):
         self._removes_at = 0.0
 
     def segments(self) -> list[Segment]:
-        """The rows that are there. Raises OutputExists for a file of another program."""
+        """The saved rows. Raises OutputExists for a file of another program."""
         lines = self.scan(self._name)
         if lines.is_foreign:
             raise OutputExists(
@@ -51,11 +51,11 @@ class LinesForm(LineReader):
         return [Segment(0, lines.rows, lines.errors)] if lines.rows else []
 
     def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-        """Some of the rows that `segments` found, with their numbers; None for what is no row."""
+        """A sample of the rows that `segments` found, with their numbers; None for invalid rows."""
         return ((number, parse_row(line)) for number, line in self._probes.items())
 
     def begin(self, waiting: Sequence[Segment]) -> None:
-        """Take up the rows that earlier commands left in open files."""
+        """Use the rows of earlier commands in open files."""
         self._order = InOrder(self._early, self._append, first=self._rows)
         self._order.begin(waiting)
 
@@ -66,13 +66,13 @@ class LinesForm(LineReader):
             self._remove_delivered()
 
     def finish(self, total: int) -> None:
-        """Complete the output of so many rows, all of which are saved."""
+        """Complete the output, whose rows are all saved."""
         assert self._rows >= total, f"row {self._rows} is missing"
         self._opened()  # an output of no rows is an empty file
         self.close()
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
-        """Put lines in place of rows of a complete output."""
+        """Replace rows of a complete output."""
         self.close()
         present = self.lines(Segment(0, self._rows), 0, self._rows)
         merged = (lines.get(number, line) for number, line in enumerate(present))
@@ -99,13 +99,13 @@ class LinesForm(LineReader):
         self._rows, self._size = first + len(lines), self._size + len(data)
 
     def _remove_delivered(self) -> None:
-        """Remove open files whose rows are in the output now, and on disk."""
+        """Remove open files, once their rows in the output are flushed to disk."""
         self._opened().sync()
         self._order.remove_delivered()
         self._removes_at = monotonic() + SYNC_SECONDS
 
     def _opened(self) -> RowFile:
-        """The file, cut after its last whole row and opened for more."""
+        """The file, truncated after its last complete row and opened for appending."""
         if self._file is None:
             descriptor = self._folder.open_append(self._name)
             with wrap_write_errors(self._output):

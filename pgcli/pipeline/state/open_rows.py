@@ -1,4 +1,4 @@
-"""Rows that are ahead of their turn: files of lines in a state folder, `open/FIRST.jsonl`."""
+"""The spool of early rows: files of lines in a state folder, `open/FIRST.jsonl`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pgcli.output.reader import OPEN, OPEN_FILE
 from pgcli.pipeline.state.lines import ALL_ROWS, LineReader, RowFile, Segment, error_of
 from pgcli.stores import LocalStore, Store
 
-#: Files that are open for appending at one time.
+#: The most files open for appending at the same time.
 MAX_OPEN_FILES = 64
 
 
 class OpenRows(LineReader):
     """Files of consecutive rows in a folder of the state, each named by its first row.
 
-    A file ends before each multiple of `file_rows`. An object store has no files to append to: its
-    rows are buffered in memory, and `put_buffered` puts those that did not go into the output.
+    A file ends before each multiple of `file_rows`. Object stores cannot append: their rows are
+    buffered in memory, and `put_buffered` uploads the rows that the output does not have.
     """
 
     def __init__(self, store: Store, folder: str = OPEN, *, file_rows: int = ALL_ROWS):
@@ -30,14 +30,14 @@ class OpenRows(LineReader):
         self._expecting: dict[int, NewFile] = {}  # by the row that comes next, those that are open
 
     def names(self) -> list[str]:
-        """The files of rows that there are."""
+        """The names of all files."""
         names = (entry.name for entry in self._store.list(self._folder))
         return [name for name in names if OPEN_FILE.fullmatch(name.removeprefix(self._folder))]
 
     def segments(self) -> list[Segment]:
-        """The rows in the files that there are. Raises OutputFailed and OutputExists.
+        """The rows in all files. Raises OutputFailed and OutputExists.
 
-        A file without a whole row is none of them: a new file may take its name.
+        Files without a complete row are skipped: a new file may take their names.
         """
         scans = ((name, self.scan(name)) for name in self.names())
         return [Segment(self._first_row(n), s.rows, s.errors, n) for n, s in scans if s.rows]
@@ -53,12 +53,12 @@ class OpenRows(LineReader):
         self._expecting[number + 1] = file
 
     def starting_at(self, first: int) -> Segment | None:
-        """The rows of the file that was begun here with this row."""
+        """The rows of the file that this command began with this row."""
         file = self._files.get(first)
         return None if file is None else file.segment
 
     def within(self, start: int, stop: int) -> list[Segment]:
-        """The rows of files that were begun here with a row from `start` to before `stop`."""
+        """The rows of files that this command began between `start` and `stop`."""
         return [file.segment for first, file in self._files.items() if start <= first < stop]
 
     def remove(self, names: Iterable[str]) -> None:
@@ -78,18 +78,18 @@ class OpenRows(LineReader):
             self._store.delete(put)
 
     def close(self) -> None:
-        """Complete all files that are open. Raises OutputFailed."""
+        """Close all open files. Raises OutputFailed."""
         while self._expecting:
             self._expecting.popitem()[1].close()
 
     def put_buffered(self) -> None:
-        """Put the rows that are buffered for an object store. Raises OutputFailed."""
+        """Upload the buffered rows to the object store. Raises OutputFailed."""
         for file in self._buffered():
             self._store.replace(file.name, b"".join(file.buffered or ()))
             del self._files[file.first]
 
     def buffered_lines(self) -> list[bytes]:
-        """The rows that are in memory only, as the store did not take them."""
+        """The rows that are only in memory, because the store refused them."""
         return [line for file in self._buffered() for line in file.buffered or ()]
 
     def _buffered(self) -> list[NewFile]:
@@ -103,7 +103,7 @@ class OpenRows(LineReader):
             return file
         if len(self._expecting) >= MAX_OPEN_FILES:
             self._expecting.pop(next(iter(self._expecting))).close()
-        self._store.delete([file.name])  # it has no whole row
+        self._store.delete([file.name])  # it has no complete row
         descriptor = self._store.open_append(file.name)
         file.rows_file = RowFile(descriptor, self._store.path / file.name)
         return file
@@ -120,7 +120,7 @@ class OpenRows(LineReader):
 
 @dataclass
 class NewFile:
-    """A file of rows that was begun here: its lines are in `rows_file`, or `buffered` in memory."""
+    """A file that this command began: its lines are in `rows_file`, or `buffered` in memory."""
 
     first: int
     name: str

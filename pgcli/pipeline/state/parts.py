@@ -1,4 +1,4 @@
-"""The files of tables of an output: a folder of Parquet files, or a single one."""
+"""The Parquet files of an output: a folder of parts, or a single file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pgcli.pipeline.state.record import RunRecord
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore, Store
 
-#: The end of a Parquet file in which its metadata mostly is.
+#: The bytes at the end of a Parquet file that usually contain its metadata.
 END_BYTES = 2**16
 THREADS = 32  # that read the ends of files at one time
 MAX_PROBED_FILES = 16
@@ -37,11 +37,11 @@ ReadLines = Callable[[int, int], Iterable[bytes]]
 
 
 class Parts:
-    """Files of tables, each complete or not there, on this machine or in a store.
+    """Parquet files, each complete or missing, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
-    and all rows. Files that are only read need no schema and no kept columns. All methods raise
-    OutputFailed and OutputExists.
+    and all rows. Reading needs no schema and no kept columns. All methods raise OutputFailed and
+    OutputExists.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Parts:
         self._types: pyarrow.Schema | None = None
 
     def segments(self) -> list[Segment]:
-        """The rows that are there. Raises OutputExists for a file that is not of the run."""
+        """The saved rows. Raises OutputExists for a file of another run."""
         sizes = self._sizes()
         parts: dict[int, Segment | None] = {n: self._parts[n] for n in sizes if self._is_full(n)}
         new = [number for number in sizes if number not in parts]
@@ -76,7 +76,7 @@ class Parts:
         return list(self._parts.values())
 
     def part(self, number: int, size: int | None = None) -> Segment | None:
-        """The rows in a file that a command of this run wrote; None if none did."""
+        """The rows in a file of this run; None for a missing or foreign file."""
         stream = self._open_end(self._name_of(number), size)
         info = None if stream is None else self._format.part_info(stream)
         if info is None or info.run != self._record().run_id:
@@ -84,7 +84,7 @@ class Parts:
         return Segment(number * self.file_rows, info.rows, Counter(info.errors))
 
     def _is_full(self, number: int) -> bool:
-        """Whether a file had all rows when it was read: nothing changes it any more."""
+        """Whether a file had all rows when it was read: it is final."""
         segment = self._parts.get(number)
         return segment is not None and segment.rows == self.file_rows
 
@@ -101,7 +101,7 @@ class Parts:
                     yield number
 
     def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-        """Some of the rows that `segments` found, with their numbers."""
+        """A sample of the rows that `segments` found, with their numbers."""
         parts = [segment for segment in self._parts.values() if segment.rows]
         for segment in parts[:: max(1, len(parts) // MAX_PROBED_FILES)]:
             first, table = next(self._tables(segment, PROBED))
@@ -110,14 +110,14 @@ class Parts:
     # new rows
 
     def end_of(self, number: int) -> int:
-        """The row after those that a file has."""
+        """The row after the last row of a file."""
         saved = self._parts.get(number)
         return number * self.file_rows if saved is None else saved.end
 
     def write(self, number: int, stop: int, lines: ReadLines, errors: Counter[str]) -> None:
-        """Write a file up to before row `stop`; the rows of an earlier one with fewer are kept.
+        """Write the rows of a file before `stop`; the rows of a shorter earlier file are kept.
 
-        Of the new rows, so many have errors.
+        `errors` counts the failed rows among the new ones.
         """
         saved, start = self._parts.get(number), self.end_of(number)
         if start >= stop and not (self._name and saved is None):
@@ -136,7 +136,7 @@ class Parts:
         self._parts[number] = rows
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
-        """Put lines in place of rows of a complete output."""
+        """Replace rows of a complete output."""
         for number in sorted({row // self.file_rows for row in lines}):
             segment = self.part(number)
             assert segment is not None
@@ -150,7 +150,7 @@ class Parts:
             self._parts[number] = rows
 
     def remove(self) -> None:
-        """Remove the output, but nothing of a folder with a file that is not of the run."""
+        """Remove the output, or nothing if the folder has a file of another run."""
         if not self._name:
             self.segments()
         self._store.delete([self._name] if self._name else map(part_name, self._parts))

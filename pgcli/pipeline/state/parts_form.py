@@ -1,4 +1,4 @@
-"""An output of files of tables: rows wait in open files until those of a file are complete."""
+"""The final form of Parquet outputs: rows wait in open files until a part is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgcli.pipeline.state.parts import Parts
 
 
 class PartsForm(Parts):
-    """Files of tables: each is written when all of its rows are in open files."""
+    """Parquet files: each is written when all of its rows are in open files."""
 
     def __init__(self, *arguments: Any, early: OpenRows):
         super().__init__(*arguments)
@@ -22,7 +22,7 @@ class PartsForm(Parts):
         self._complete: list[int] = []  # the files whose rows are all in open files
 
     def begin(self, waiting: Sequence[Segment]) -> None:
-        """Take up the rows that earlier commands left in open files."""
+        """Use the rows of earlier commands in open files."""
         self._ready = Coverage([*self._parts.values(), *waiting])
         for segment in waiting:
             self._left.setdefault(segment.first // self.file_rows, []).append(segment)
@@ -31,9 +31,9 @@ class PartsForm(Parts):
         self._write_complete()
 
     def save(self, number: int, line: bytes) -> None:
-        """Save a row, after writing the files that were complete before it.
+        """Save a row, after writing the files that were already complete.
 
-        So a file that cannot be written does not lose its last row.
+        If such a file cannot be written, its last row is not lost.
         """
         self._write_complete()
         self._early.append(number, line)
@@ -41,7 +41,7 @@ class PartsForm(Parts):
         self._note_if_complete(number // self.file_rows)
 
     def add_part(self, rows: range, errors: Counter[str]) -> None:
-        """Note that a worker has written the file with these rows, of which so many failed."""
+        """Note that a worker has written the file with these rows, and count their errors."""
         number = rows.start // self.file_rows
         if (saved := self._parts.get(number)) is not None:
             errors = saved.errors + errors
@@ -50,14 +50,14 @@ class PartsForm(Parts):
         self._ready.add(rows.start, rows.stop)
 
     def finish(self, total: int) -> None:
-        """Complete the output of so many rows, all of which are saved."""
+        """Complete the output, whose rows are all saved."""
         for number in range(-(-total // self.file_rows)):
             self._write_part(number, min((number + 1) * self.file_rows, total))
         if self._name and self.part(0) is None:
             self._write_part(0, total)  # of no rows
 
     def close(self) -> None:
-        """Write the files that are complete, and flush the others. Raises OutputFailed."""
+        """Write complete files, and flush the open ones. Raises OutputFailed."""
         try:
             self._write_complete()
         finally:
@@ -75,7 +75,7 @@ class PartsForm(Parts):
             self._complete.pop()
 
     def _write_part(self, number: int, stop: int) -> None:
-        """Write a file from open files, which are removed then."""
+        """Write a file from open files, then remove these."""
         first = number * self.file_rows
         segments = [*self._left.pop(number, ()), *self._early.within(first, stop)]
         if segments or (self._name and not self._parts):
@@ -90,7 +90,7 @@ class PartsForm(Parts):
         self._early.remove(segment.name for segment in segments if segment.end <= end)
 
     def _errors(self, segments: Sequence[Segment], start: int, stop: int) -> Counter[str]:
-        """The errors of rows in open files."""
+        """The error counts of rows in open files."""
         errors = Counter[str]()
         for segment, begin, end in without_overlap(segments, start, stop):
             if (begin, end) == (segment.first, segment.end) or not segment.errors:

@@ -8,18 +8,18 @@ from contextlib import closing
 
 from pgcli.records import Answer, DecodedImage, Item
 
-#: Answers images, each given with the number of its first row, in any order of rows.
+#: Answers images, which come with the numbers of their first rows; rows come back in any order.
 Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]]]
-#: Decodes items in their order; None while none arrives. Closing it ends its processes.
+#: Decodes items in order; yields None while no item arrives. Closing it ends its processes.
 Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
-#: The error row of an image that cannot be asked, for one of its prompts.
+#: The failed row of an unreadable image, for one of its prompts.
 Refuse = Callable[[DecodedImage, str], Answer]
 
 #: The rows of decoded images with their numbers and items: see `answer`.
 AnswerFn = Callable[[Iterator[tuple[int, DecodedImage] | None]], Iterator[tuple[int, Item, Answer]]]
 
-#: After as many consecutive error rows the stream to `ask` ends, and `ask` answers what it holds
-#: back. Otherwise a folder of a million broken files would be held in memory before a row is saved.
+#: After so many consecutive failed rows the stream to `ask` ends, and `ask` answers its pending
+#: images. Otherwise the rows of a million broken files would stay in memory before one is saved.
 MAX_REFUSED = 100
 
 
@@ -49,14 +49,13 @@ def rows_in_order(
     refuse: Refuse,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Item, Answer]]:
-    """The row of each image and prompt with its number and its item, in the order of the images.
+    """The row of each image and prompt with its number and item, in the order of the images.
 
-    Images come with the numbers of their first rows; None says that no further one has arrived, so
-    that those before are answered now. An image with a fault costs its own rows only: it is not
-    passed to `ask`. After `should_stop` no more images are taken, and `ask` may leave some
-    unanswered.
+    Images come with the numbers of their first rows; None means that no image has arrived, so that
+    the pending ones are answered now. An unreadable image is not passed to `ask`: only its own rows
+    fail. After `should_stop` no more images are taken, and `ask` may skip some.
     """
-    waiting: deque[tuple[int, Item]] = deque()  # the rows that are not returned yet
+    waiting: deque[tuple[int, Item]] = deque()  # rows that are not returned yet
     done: dict[int, Answer] = {}
     is_over = False
 
@@ -100,5 +99,5 @@ def rows_in_order(
             raise AssertionError("an image was never answered")
 
 
-#: The end of a stream of images, which None is not.
+#: The end of a stream of images (None means that no image has arrived).
 END: tuple[int, DecodedImage] = (-1, None)  # type: ignore[assignment]

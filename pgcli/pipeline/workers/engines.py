@@ -1,4 +1,4 @@
-"""The workers of a run: started, fed ahead, followed, and replaced when they die."""
+"""The workers of a run: start, feed, receive, and replace dead ones."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ if TYPE_CHECKING:
     from pgcli.pipeline.progress.run_progress import RunProgress
 
 POLL_SECONDS = 0.2
-#: After all messages are read, the next ones wait so long: woken for each row, this process would
-#: take twice the time for it.
+#: A pause after all messages are read: waking up for each row would double this process's work.
 PAUSE_SECONDS = 0.005
-#: Engines that may end, one after the other, while no row is answered.
+#: The most engines that may die in a row without an answered row between them.
 MAX_DEATHS_IN_A_ROW = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RowsLost:
-    """Too many workers have died of an image with these rows."""
+    """The rows of an image that crashed too many workers."""
 
     rows: range
 
@@ -54,45 +53,45 @@ class EngineHandle(Protocol):
     """An engine in another process."""
 
     def send(self, work: Work | None) -> None:
-        """Give the engine more rows; None: there are no more."""
+        """Give the engine more rows; None means that there are no more."""
 
     def receive(self) -> Any:
         """The next message; None once it has ended. Raises EngineDied."""
 
     def stop(self) -> None:
-        """Have the engine finish the rows in progress only."""
+        """Let the engine finish only the rows in progress."""
 
     def close(self) -> None:
         """End the engine."""
 
 
 class Workers:
-    """The workers of a run, which answer the rows of a queue until none is left."""
+    """The workers of a run, which answer the rows of a queue."""
 
     hint = "fewer <--engines=> need less memory; <--engines 1> <--debug> shows more"
 
     def __init__(self, queue: WorkQueue, should_stop: Callable[[], bool]):
         self._queue, self._should_stop = queue, should_stop
-        #: The workers that have not ended, with the rows that each is fed ahead.
+        #: The running workers, with the number of rows to feed ahead to each.
         self.ahead: dict[EngineHandle, int] = {}
         self._loaded: set[EngineHandle] = set()
-        self._ending: set[EngineHandle] = set()  # those that get no more rows
+        self._ending: set[EngineHandle] = set()  # they get no more rows
         self._deaths = 0  # since a row was answered
         self._first: EngineInfo | None = None
         self.is_stopping = False
 
     def start(self) -> None:
-        """Start workers as far as there are rows and room for more."""
+        """Start workers while there are free rows and resources."""
         raise NotImplementedError
 
     def ready(self) -> Iterator[EngineHandle]:
-        """The workers that have sent something, after at most POLL_SECONDS."""
+        """The workers with a message, after at most POLL_SECONDS."""
         raise NotImplementedError
 
     def messages(self) -> Generator[EngineMessage | RowsLost]:
-        """What workers send, until all rows are answered or the run is to stop.
+        """The messages of workers, until all rows are answered or the run stops.
 
-        Raises what an engine raises, and NoUsableDevice where engines only die.
+        Raises the error of an engine, or NoUsableDevice if engines keep dying.
         """
         try:
             while self.ahead or (self._queue and not self.is_stopping):
@@ -113,18 +112,18 @@ class Workers:
         return False
 
     def add(self, worker: EngineHandle) -> None:
-        """Give a worker that was started its first rows."""
+        """Give a new worker its first rows."""
         self.ahead[worker] = rows_ahead(self._queue, "cpu")
         self._feed(worker)
 
     def remove(self, worker: EngineHandle) -> None:
-        """End a worker; its rows are taken back apart from that."""
+        """End a worker; the caller takes back its rows."""
         worker.close()
         del self.ahead[worker]
         self._ending.discard(worker)
 
     def _receive(self, worker: EngineHandle) -> Iterator[EngineMessage | RowsLost]:
-        """The next message of a worker, which is passed on before the worker gets more rows."""
+        """Yield the next message of a worker, then give the worker more rows."""
         try:
             message = worker.receive()
         except EngineDied as problem:
@@ -155,7 +154,7 @@ class Workers:
                 self._feed(worker)
 
     def _of_the_first(self, info: EngineInfo) -> EngineInfo | EngineFailed:
-        """What is known of a loaded engine, or that its rows would not be as those of the first."""
+        """The loaded engine, or a failure if it differs from the first engine."""
         first = self._first = self._first or info
         names = ("model", "dtype", "checkpoint")
         known = [name for name in names if first.model.get(name) and info.model.get(name)]
@@ -180,7 +179,7 @@ class Workers:
             worker.send(None)
 
     def _replace(self, worker: EngineHandle, how: str) -> Iterator[RowsLost]:
-        """Give the rows of a worker that died to others."""
+        """Give the rows of a dead worker to others."""
         self.remove(worker)
         yield from map(RowsLost, self._queue.died(worker))
         if self.is_stopping:
@@ -248,7 +247,7 @@ class EngineProcesses(Workers):
 
 
 def with_own_decoding(request: RunRequest, slot: EngineSlot, engines: int) -> RunRequest:
-    """The request for one of these engines, which decodes images on its share of the cores."""
+    """The request for one engine, which decodes images on its share of the cores."""
     if request.input.workers is not None:
         return request
     workers = decoding_processes(slot.device, engines)

@@ -1,4 +1,4 @@
-"""The images of rows, decoded ahead of the model in processes of their own."""
+"""The images of rows, decoded ahead of the model in worker processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class RowImages:
-    """The images of numbered items, decoded ahead of the model of a folder, also while it loads.
+    """The images of numbered items, decoded ahead of the model, also while it loads.
 
-    Leaving the `with` block ends the processes. With `keeps_items` an image has its item as it was
-    read, with the bytes that are dropped otherwise. With `pauses` items may be long in coming.
+    Leaving the `with` block ends the processes. With `keeps_items`, images keep their items with
+    the bytes, which are dropped otherwise. With `pauses`, items may arrive slowly.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RowImages:
         keeps_items: bool = False,
     ):
         self._should_stop, self._pauses, self._keeps_items = should_stop, pauses, keeps_items
-        # the first row of each image that is being decoded, and its item if that is kept
+        # the first row of each image in decoding, and its item with `keeps_items`
         self._decoding: deque[tuple[int, Item | None]] = deque()
         self._images = self._decode(request, self._items(items), model_folder, device, total)
 
@@ -53,10 +53,9 @@ class RowImages:
     def take(
         self, tally: Tally, on_image: Callable[[int, DecodedImage], object]
     ) -> Iterator[tuple[int, DecodedImage] | None]:
-        """The images with their first rows; None while none arrives.
+        """The images with their first rows; None while no image arrives.
 
-        They are counted in the tally, with the time for which they are waited for, and passed to
-        `on_image`.
+        The tally counts them and the time spent waiting for them; `on_image` gets each image.
         """
         while True:
             began = perf_counter()
@@ -85,10 +84,10 @@ class RowImages:
         device: str,
         total: int | None,
     ) -> Generator[DecodedImage | None, None, None]:
-        """The decoded images of the items, in worker processes unless they are few.
+        """The decoded images of the items, from worker processes unless there are few.
 
-        A run that resumes always uses worker processes (`total` is None): the run before may have
-        died of an image, which then becomes an error row. So does a run that reads addresses.
+        A resumed run always uses worker processes (`total` is None): an image may have crashed the
+        earlier run, and becomes a failed row. A run that reads addresses uses them, too.
         """
         if request.question.embeds_texts:
             return (DecodedImage(item, None, None, None, 0.0) for item in items)
@@ -101,7 +100,7 @@ class RowImages:
 
         if device == "auto":  # the model is not loaded yet
             device = "cuda" if visible_gpus() else "cpu"
-        Image.MAX_IMAGE_PIXELS = None  # --max-pixels is the limit that counts in this process
+        Image.MAX_IMAGE_PIXELS = None  # --max-pixels limits the size instead
         options, spec = request.input, read_image_spec(model_folder)
         reader = options.url_reader
         return decode_ahead(
@@ -116,5 +115,5 @@ class RowImages:
         )
 
 
-#: The end of the images, which None is not.
+#: The end of the images (None means that no image has arrived).
 END: Any = object()
