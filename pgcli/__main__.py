@@ -15,7 +15,7 @@ OBJECTS_BEFORE_COLLECTING = 400_000
 #: sleep instead.
 ROUNDS_BEFORE_SLEEPING = 1_000
 
-#: What the first process of a container forwards; the others it gets are of no use to the program.
+#: The signals that the first process of a container forwards.
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT}
 
 
@@ -45,8 +45,8 @@ def main() -> int:
 def run_in_child() -> None:
     """Return in a child process; this one forwards signals to it and ends with its exit code.
 
-    Of a container's first process the kernel drops signals that have no handler, so that none
-    would end it, and nobody else waits for orphans.
+    For the first process of a container, the kernel drops signals without a handler, so that none
+    would end it, and nobody else reaps orphans.
     """
     signals = FORWARDED | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)

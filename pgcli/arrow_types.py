@@ -1,4 +1,4 @@
-"""One type for the values of a column that have several, and conversion; text if there is none."""
+"""A common type for the values of a column, and conversion to it; text if none fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MISMATCHES = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
 TYPES_HINT = "convert the column; another -o starts anew, --overwrite writes all rows again"
 MAX_SHOWN = 60  # characters of a value in a message
 GUESSED_VALUES = 1000  # of a column whose type is guessed, at a time
-#: Types whose values may have each other's types, where these hold them.
+#: Types that convert to each other if the values fit.
 KINDS: Sequence[Sequence[Any]] = (
     (types.is_integer, types.is_floating, types.is_decimal),
     (types.is_string, types.is_large_string, types.is_string_view),
@@ -36,7 +36,7 @@ LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
 
 
 def common_type(kinds: Iterable[pyarrow.DataType], *, exact: bool = False) -> pyarrow.DataType:
-    """The type that values of all these types are promoted to; text if there is none.
+    """The type that all these types can be promoted to; text if none fits.
 
     Columns without a value are text too, and so is what holds integers and something else, if the
     type has to be `exact` whatever the values are.
@@ -55,7 +55,7 @@ def common_type(kinds: Iterable[pyarrow.DataType], *, exact: bool = False) -> py
 
 
 def add_kinds(kinds: Kinds, schema: pyarrow.Schema) -> None:
-    """Add the types of the columns of a schema to those that others have."""
+    """Add the column types of a schema to the known ones."""
     for field in schema:
         known = kinds.setdefault(field.name, [])
         if field.type not in known:
@@ -68,7 +68,7 @@ def leaf_type(kind: pyarrow.DataType) -> pyarrow.DataType:
 
 
 def json_column(values: Sequence[Any]) -> pyarrow.Array:
-    """Values of JSON under their common type; as text if there is none.
+    """JSON values under their common type; as text if none fits.
 
     Objects are text, as their keys may differ.
     """
@@ -119,7 +119,7 @@ class UnfitValue(ValueError):
 
 
 def fit_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
-    """The table with the columns of the schema; those that it lacks are null. Raises UnfitValue."""
+    """The table with the columns of the schema; missing columns are null. Raises UnfitValue."""
     for field in schema:
         if field.name in table.column_names and not fits(column := table[field.name], field.type):
             raise UnfitValue(field.name, column, field.type)
@@ -127,9 +127,9 @@ def fit_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 def fits(column: Column, kind: pyarrow.DataType) -> bool:
-    """Whether each value is of the same kind as those of the type, and has it unchanged.
+    """Whether each value has the kind of the type and converts to it unchanged.
 
-    A boolean is no number, and text is none; every value is a text.
+    Booleans and texts are not numbers; every value can be text.
     """
     if column.type in (kind, NULL) or kind == STRING:
         return True
@@ -170,7 +170,7 @@ def values_of(column: Column) -> list[Any]:
 
 
 def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
-    """The table with the columns of the schema; those that it lacks are null. Raises MISMATCHES."""
+    """The table with the columns of the schema; missing columns are null. Raises MISMATCHES."""
     if table.schema.equals(schema):
         return table
     names = {*table.column_names}
@@ -184,7 +184,7 @@ def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 class GuessedType:
-    """The type that holds all values of a column of JSON exactly; text if there is none.
+    """The type that holds all values of a column of JSON exactly; text if none does.
 
     Integers and fractions are fractions if each integer is one exactly.
     """

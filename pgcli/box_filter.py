@@ -1,4 +1,4 @@
-"""Leaves out boxes: those below a threshold, and overlapping ones of the same label."""
+"""Drops boxes below a confidence threshold, and duplicates of the same label."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def without_duplicates(boxes: Sequence[Box], indices: Sequence[int], threshold: 
 
 
 def sort_confidence(box: Box) -> float:
-    """The confidence of a box, its score where it has none, infinity without both."""
+    """The confidence of a box, else its score, else infinity."""
     number = box.score if box.confidence is None else box.confidence
     return math.inf if number is None else number

@@ -38,8 +38,8 @@ class Option:
     text may hold several. `choices` are offered by the completion of shells, and checked unless
     `parse` reads the value. With `auto`, this word stands for None. An `own` option means something
     else in other commands, so that neither the environment nor the top of the configuration file
-    sets it. Rows of another value differ where it `affects_rows`. `--help` omits what is `seldom`
-    needed, `--help --all` does not. `needs` names what else has to be given:
+    sets it. An option that `affects_rows` changes rows. `--help` omits `seldom` needed options,
+    `--help --all` shows them. `needs` names what else must be given:
     `pipeline.request.applies.NEEDS`.
     """
 
@@ -81,7 +81,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """Its default in the help: empty for none, and for a flag that is off."""
+        """Its default in the help; empty without a default and for flags."""
         if self.default is REQUIRED:
             return "required"
         if self.default_text or self.default in (None, False, ()):
@@ -206,7 +206,7 @@ def option_named(record: type, name: str) -> Option:
 def parse_value(option: Option, value: object, source: str) -> Any:
     """The value of an option, from text or from Python.
 
-    Raises UsageError, whose message names the source: the keyword, variable or key of a file.
+    Raises UsageError that names the source: the keyword, variable or key of a file.
     """
     try:
         return option.read(value)
@@ -247,7 +247,7 @@ def parse_keywords(
 
 
 def build(record: type[Record], values: Mapping[str, Any]) -> Record:
-    """The record with those of the values that its fields have the names of.
+    """The record, made of the values that it has fields for.
 
     Raises UsageError where a required one is missing.
     """

@@ -59,7 +59,7 @@ def in_keywords(text: str) -> str:
 
 
 class PgcliError(Exception):
-    """An error whose message says what happened and whose `hint` says what to do.
+    """A known error: the message says what happened, `hint` says what to do.
 
     Both name options as `OPTION` describes. They are spelled as on the command line, and as
     keywords in errors that leave a function that is `called_from_python`.

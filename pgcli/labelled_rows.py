@@ -1,4 +1,4 @@
-"""Labelled rows: what is true of an image, read from the columns of any manifest or result file.
+"""Labelled rows: the ground truth of an image, read from any manifest or result file.
 
 Training, the truth of `eval` and imports read the same columns, in the same order of preference.
 """
@@ -23,7 +23,7 @@ from pgcli.rows import finite_number, read_boxes
 from pgcli.wording import count
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
-#: Those of data sets come before those of result files: a kept `suffix` is the truth about an
+#: Columns of data sets come before columns of result files: a kept `suffix` is the truth about an
 #: `answer`.
 ANSWER_COLUMNS = (
     *("suffix", "answers", "answer", "label", "caption", "captions", "text", "texts", "txt"),
@@ -49,9 +49,9 @@ class Example:
 
 @dataclass(frozen=True)
 class ExampleColumns:
-    """The columns that are read: known ones, or those that a command names, "" for none.
+    """The columns to read: known ones, or named by a command; "" for none.
 
-    `class_names` are those of columns whose integers stand for classes.
+    `class_names` belong to columns with integer classes.
     """
 
     prompt: str | None = None
@@ -78,7 +78,7 @@ class ExampleColumns:
         return tuple(name for name in known if name not in self.named)
 
     def read(self, row: Mapping[str, Any], where: str) -> Example:
-        """What a row says. Raises UsageError, which says `where`, for what is not a box or mask."""
+        """The example in a row. Raises UsageError that says `where` for an invalid box or mask."""
         boxes = boxes_of(row, where)
         prompts = self._candidates(self.prompt, PROMPT_COLUMNS)
         answers = self._candidates(self.answer, ANSWER_COLUMNS)
@@ -151,7 +151,7 @@ def label_of_folder(source: str, id_: str, hint: str = "") -> str:
     parts = PurePosixPath(id_).parts
     if len(parts) < 2:
         raise UsageError(
-            f"{id_} is in {source} itself, and labels are the names of folders in it",
+            f"{id_} has no label: it is directly in {source}",
             hint=f"move it into a folder of its label{hint}",
         )
     return parts[0]
@@ -226,7 +226,7 @@ def read_answers(value: Any) -> tuple[str, ...]:
 def boxes_of(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
     """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError.
 
-    Columns of corners that are all empty are of an image without boxes.
+    If all columns of corners are empty, the image has no boxes.
     """
     value = parsed(row.get("boxes"))
     if value is None or value == "":
@@ -269,6 +269,6 @@ def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
         return tuple(map(read_mask, value))
     except (TypeError, ValueError) as problem:
         raise UsageError(
-            f"{where}: 'masks' are not masks",
+            f"{where}: 'masks' must be a list of masks",
             hint="a mask is {size, counts} in COCO's compressed run-length encoding",
         ) from problem

@@ -50,7 +50,7 @@ def boxes(spans: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:
 
     A group cut short by the token limit, or with its corners out of order, is dropped; the boxes
     around it are kept. `score` is the product of the four location tokens' probabilities,
-    `confidence` the geometric mean of those of the locations near each.
+    `confidence` the geometric mean of the confidences of the locations near each.
     """
     return tuple(segment.box for segment in segments(spans, width=width, height=height))
 

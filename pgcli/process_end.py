@@ -9,7 +9,7 @@ _end = inf
 
 
 def end_requests(seconds: float) -> None:
-    """Make the requests of this process fail after so many seconds; `inf` lets them go on."""
+    """Make the requests of this process fail after so many seconds; `inf` lifts the limit."""
     global _end
     _end = monotonic() + seconds
 

@@ -37,15 +37,14 @@ class Answers:
 
     A batch has a column `image`: bytes of files, paths, structs of `bytes` and `path`, or uint8
     arrays; `id` is optional, and `prompt` where `ask` has one. The result is a table of the
-    same number of rows in the same order, with the columns of a result file and those of `keep`.
-    `index` is the position in the batch. `options` are those of `pgcli.load` and of the engine's
+    same number of rows in the same order, with the columns of a result file and the `keep` columns.
+    `index` is the position in the batch. `options` are options of `pgcli.load` and of the engine's
     method.
 
     Images that cannot be read are rows with `error`, as everywhere, and a row that fails for
-    another reason has an error too. A call raises UsageError for a batch without a column that is
-    needed, as `image` and those of `keep`, and nothing else. Making the object checks all options,
-    loads the model, and raises the errors of `pgcli.errors`: what is wrong with an option is never
-    an error of a row.
+    another reason has an error too. A call raises UsageError only for a batch without a needed
+    column, such as `image` or a `keep` column. Making the object checks all options, loads the
+    model and raises the errors of `pgcli.errors`: a wrong option never becomes an error row.
     """
 
     @called_from_python
@@ -54,7 +53,7 @@ class Answers:
             raise UsageError(f"{task!r} is not a task", hint=f"one of {', '.join(TASKS)}")
         if isinstance(keep, str) or not all(isinstance(name, str) for name in keep):
             raise UsageError(
-                f"keep is {keep!r}, not a list of names", hint='for example keep=["label"]'
+                f"keep must be a list of names, not {keep!r}", hint='for example keep=["label"]'
             )
         loading = {name: options.pop(name) for name in LOADING if name in options}
         parse_loading(loading)
@@ -62,8 +61,8 @@ class Answers:
         question = call.question
         if question.templates is not None and len(question.templates) > 1:
             raise UsageError(
-                "a batch has one row for each image, and several prompts make several",
-                hint="give one prompt, or none and a column of prompts",
+                "several prompts would make several rows for each image",
+                hint="pass one prompt, or add a column of prompts to the data set",
             )
         self._task, self._keep, self._call = task, tuple(keep), call
         self._question, self._columns = question, columns_of(question)
@@ -71,7 +70,7 @@ class Answers:
         for name in self._keep:
             if name in self._schema.columns:
                 raise UsageError(
-                    f"keep has {name!r}, which is a column of the answers",
+                    f"keep: {name!r} is already a column of the answers",
                     hint="rename the column of the data set",
                 )
         self._engine: Engine = load(**loading)
@@ -103,12 +102,12 @@ class Answers:
                 columns = ", ".join(map(repr, batch)) or "none"
                 raise UsageError(
                     f"the batch has no column {name!r}, only {columns}",
-                    hint="rename_columns of the data set renames columns",
+                    hint="rename the column with Dataset.rename_columns",
                 )
         if self._question.region is not None and any(map(has_region, batch.get(REGION, ()))):
             raise UsageError(
-                "the batch has regions, and one is given for all images",
-                hint="leave out region, or drop the column",
+                "the batch has a column of regions, and region= is set too",
+                hint="omit region=, or drop the column",
             )
 
     def _answers(self, rows: Sequence[Mapping[str, Any]]) -> list[Answer]:
@@ -120,7 +119,7 @@ class Answers:
             answers = list(self._engine.answer(self._call, asked)) if asked else []
             if len(answers) != len(rows):
                 raise UsageError(
-                    f"{len(rows):,} images have {len(answers):,} answers",
+                    f"the engine gave {len(answers):,} answers to {len(rows):,} images",
                     hint="ask a question that has one answer for each image",
                 )
         except Exception as problem:  # noqa: BLE001 - it is an error of the row
@@ -155,7 +154,7 @@ def columns_of(question: AnyQuestion) -> tuple[str, ...]:
     names = template_columns(question)
     if PROMPT in names:
         raise UsageError(
-            "a prompt is given, and it names a column 'prompt', which has prompts of its own",
+            "the prompt uses the column 'prompt', which holds prompts itself",
             hint="rename the column of the data set",
         )
     is_own = question.templates is None and question.text_column is None

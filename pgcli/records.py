@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Task = Literal["caption", "ask", "detect", "segment", "ocr", "embed", "score", "classify"]
 Finish = Literal["stop", "length"]
-#: The tasks whose answers are boxes.
+#: The tasks that answer with boxes.
 BOX_TASKS: tuple[Task, ...] = ("detect", "segment")
 #: A part of an image: xmin, ymin, xmax, ymax in pixels of the upright image.
 Region = tuple[float, float, float, float]
@@ -218,11 +218,11 @@ class Answer(Record):
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns that only some answers have: those of `segment`, and those picked among choices.
+#: The columns that only some answers have: of `segment`, or picked among choices.
 EXTRA_COLUMNS = ("masks", "choices")
 #: The columns that only rows of `embed`, `score` and `classify` have.
 EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels", "truncated")
-#: The columns of every answer in order; the extra ones follow, then those of `--keep`.
+#: The columns of every answer in order; then the extra ones, then the `--keep` columns.
 COLUMNS = tuple(
     f.name
     for f in fields(Answer)
@@ -238,7 +238,7 @@ CLASSIFY_COLUMNS = (*_IMAGE, "answer", "labels", "truncated", *_RUN)
 
 
 def error_answer(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
-    """The row of an image that could not be decoded: what is known of it, and its fault."""
+    """The row of an undecodable image: its known columns and its fault."""
     assert image.fault is not None
     row = unanswered(image, prompt, task=task, model=model)
     return replace(row, error=image.fault.code, error_message=image.fault.message)

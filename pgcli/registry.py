@@ -76,17 +76,17 @@ PLUGIN_CLASSES: Mapping[str, str] = {
     "manifests": "pgcli.inputs.tables.Table",
     "outputs": "pgcli.output.tables.TableFormat",
 }
-#: The groups whose names are the endings of files.
+#: The groups named by file endings.
 ENDINGS = ("manifests", "outputs")
 
 
 def names(group: str) -> list[str]:
-    """The names of a group: those built in, then those of plug-ins."""
+    """The names of a group: built-in ones, then plug-ins."""
     return [*BUILT_IN[group], *_plugins(group)]
 
 
 def load(group: str, name: str) -> Any:
-    """The format, metric, class or family of this name. Raises KeyError if there is none."""
+    """The format, metric, class or family of this name. Raises KeyError for an unknown name."""
     path = BUILT_IN[group].get(name)
     return _plugins(group)[name] if path is None else _imported(path)
 

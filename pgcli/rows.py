@@ -70,7 +70,7 @@ _ENCODER, _ASCII_ENCODER = (
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """The columns of a run's rows: those of its command, `extras`, and the columns to `keep`.
+    """The columns of a run's rows: its command's, `extras`, and the columns to `keep`.
 
     `base` are the columns of the command, `extras` those that only some of its runs have, as masks
     and choices. Without `timing` the timing columns are null. Embeddings have the precision of
@@ -101,7 +101,7 @@ class RowSchema:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> RowSchema:
-        """The schema of rows with columns of these names; those it does not know are kept ones."""
+        """The schema of rows with columns of these names; unknown names are kept columns."""
         columns = dict.fromkeys(names)
         base = base_of(columns)
         extras = tuple(name for name in EXTRA_COLUMNS if name in columns) if base == COLUMNS else ()
@@ -147,7 +147,7 @@ class RowSchema:
         return [float(digits % value) for value in values]
 
     def answer(self, row: Mapping[str, Any]) -> Answer:
-        """The answer of a row, whose row is the same again.
+        """The answer of a row; its own row is the same again.
 
         Raises ValueError if the row does not have these columns.
         """
@@ -180,7 +180,7 @@ def task_of(row: Mapping[str, Any]) -> Any:
 
 
 def prompt_of(row: Mapping[str, Any]) -> Any:
-    """The prompt of a row, or the text that is embedded; empty where its task has none."""
+    """The prompt of a row, or the text that is embedded; empty if its task has none."""
     return row.get("prompt") if "boxes" in row else row.get("text", "")
 
 
@@ -210,7 +210,7 @@ def with_embedding_list(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
     """The columns that at least one of the answers has; `masks` if any is of `segment`.
 
-    Raises UsageError for answers of commands whose rows have other columns.
+    Raises UsageError if the answers have different columns.
     """
     extras, keep = dict[str, None](), dict[str, None]()
     bases: dict[tuple[str, ...], Task] = {}
@@ -222,8 +222,8 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
         keep |= dict.fromkeys(answer.kept)
     if len(bases) > 1:
         raise UsageError(
-            f"rows of {' and '.join(sorted(set(bases.values())))} have other columns",
-            hint="make a file or a table of each",
+            f"rows of {' and '.join(sorted(set(bases.values())))} have different columns",
+            hint="write a file or a table for each",
         )
     return RowSchema(
         base=next(iter(bases), COLUMNS),
@@ -235,7 +235,7 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
 def as_saved(answer: Answer) -> Answer:
     """The answer as it is read from a result file: with six digits, as `RowSchema.row` writes it.
 
-    Embeddings, whose digits a file has all, are not written and read for that.
+    Embeddings are exempt: a file has all their digits.
     """
     schema = schema_of_answers([answer])
     saved = schema.answer(schema.row(replace(answer, embedding=None)))
@@ -263,7 +263,7 @@ def _number(value: Any) -> Any:
 
 
 def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with null in the columns that another tool has left out."""
+    """The row with null in missing columns."""
     return {**dict.fromkeys(base_of(row)), **row}
 
 
@@ -275,7 +275,7 @@ def box_to_dict(box: Box) -> dict[str, Any]:
 def read_boxes(value: Any, what: str = "boxes") -> tuple[Box, ...]:
     """The boxes of a row that any program may have written.
 
-    Raises ValueError, which names what is missing, for a value that is not a list of boxes.
+    Raises ValueError that names the fault unless the value is a list of boxes.
     """
     if not isinstance(value, list | tuple):
         raise ValueError(f"{what} is not a list of objects with label, {', '.join(CORNERS)}")

@@ -39,9 +39,9 @@ PathName = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """A finished run: its output, the number of its rows, and of those with errors by their code.
+    """A finished run: its output, its row count, and its failed rows by error code.
 
-    The rows are those of all runs that made the output.
+    Rows of earlier runs into the same output count too.
     """
 
     output: str
@@ -74,7 +74,7 @@ class TrainingReport:
         return read_metrics(Path(self.folder, METRICS))
 
     def load(self, **options: Unpack[CallOptions]) -> Engine:
-        """The best weights as an engine; the options are those of `pgcli.load`."""
+        """The best weights as an engine; takes the options of `pgcli.load`."""
         if (Path(self.folder) / ADAPTER_CONFIG).exists():
             options = {"revision": self.revision, "adapter": self.folder, **options}
             return load(self.model or DEMO, **options)
@@ -91,7 +91,7 @@ def run(
 ) -> RunReport:
     """Answer as `pgcli COMMAND SOURCES -o OUTPUT` does; the same call again resumes the run.
 
-    Options are those of the command line with `_` in place of `-`: `model="demo"`,
+    Options are named as on the command line with `_` instead of `-`: `model="demo"`,
     `prompt=["how many?", "what colour?"]`, `keep=["sku"]`, `retry_errors=True`. PGCLI_* and the
     configuration file apply too. `progress` shows progress, notices and the summary on stderr.
     Ctrl-C finishes the rows in progress and raises KeyboardInterrupt.
@@ -103,7 +103,7 @@ def run(
     progress, target = options.pop("progress", False), os.fspath(output)
     if target == "-" or output_format(target, options.get("format") or "auto") == PLAIN_TEXT:
         raise UsageError(
-            f"{target} cannot be resumed",
+            f"{target} is not resumable",
             hint=f"name a {output_endings()} file, or a folder/",
         )
     names, typed = source_names(sources), without_none(options) | {"output": target}
@@ -134,7 +134,7 @@ def train(
     rows = source_list(sources)
     with as_sources(rows) as names, as_sources(options.pop("eval", None) or []) as held_out:
         if len(held_out) > 1:
-            raise UsageError("eval is one source", hint="give one manifest, or dicts")
+            raise UsageError("eval= takes one source", hint="give one manifest, or dicts")
         typed = without_none(options) | {"output": os.fspath(output)}
         if held_out:
             typed["eval"] = held_out[0]
@@ -155,7 +155,7 @@ def train(
 
 
 def without_none(options: Mapping[str, object]) -> dict[str, Any]:
-    """The keywords without those that are None: they leave an option to what is set elsewhere."""
+    """The keywords that are not None; None leaves an option unset."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -169,7 +169,7 @@ def source_names(sources: PathName | Iterable[PathName]) -> list[str]:
 def read_values(
     command: str, records: tuple[type, ...], keywords: Mapping[str, Any], *, progress: bool
 ) -> Iterator[dict[str, Any]]:
-    """The values of all options, for a run within the block: those of keywords come first.
+    """The values of all options for a run within the block; keywords take precedence.
 
     Messages are written as `log_format` and `no_progress` say. An interrupted run raises
     KeyboardInterrupt.
@@ -183,7 +183,7 @@ def read_values(
     try:
         yield values
     except Interrupted as interrupted:
-        end_requests(inf)  # the caller may go on
+        end_requests(inf)  # the caller may continue
         if interrupted.signum == SIGINT:
             raise KeyboardInterrupt from None
         raise_signal(interrupted.signum)  # whose handler is the caller's again

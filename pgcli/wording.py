@@ -30,7 +30,7 @@ def listed(
 
 
 def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
-    """`12 rows; 3 rejected; 1 box left out`: the text, and what there is at least one of.
+    """`12 rows; 3 rejected; 1 box left out`: the text and every note with a count above 0.
 
     A note that begins with a plural is given with the singular for one.
     """

@@ -25,9 +25,9 @@ TEXTS = {
         "--dtype bfloat16, or --quantize int8",
         'dtype="bfloat16", or quantize="int8"',
     ),
-    "<--batch-size=> with a smaller number": (
-        "--batch-size with a smaller number",
-        "batch_size with a smaller number",
+    "use a smaller <--batch-size=>": (
+        "use a smaller --batch-size",
+        "use a smaller batch_size",
     ),
     "name it: <-o rows/>": ("name it: -o rows/", 'name it: output="rows/"'),
     "<--limit 16> measures it": ("--limit 16 measures it", "limit=16 measures it"),

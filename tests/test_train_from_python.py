@@ -70,7 +70,7 @@ def test_rows_that_are_not_rows_are_refused(rows):
             engine.train(bad, output="runs")
     with pytest.raises(UsageError, match="'suffix' are not of one type"):
         engine.train([rows[0], rows[1] | {"suffix": 3}], output="runs")
-    with pytest.raises(UsageError, match="eval is one source"):
+    with pytest.raises(UsageError, match="eval= takes one source"):
         engine.train(rows, output="runs", eval=["a", "b"])
     with pytest.raises(UsageError, match="no option learning_rte"):
         engine.train(rows, output="runs", learning_rte=1)

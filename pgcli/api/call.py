@@ -1,4 +1,4 @@
-"""One call from Python: its options are those that the commands declare, read by the same code."""
+"""One call from Python; it shares options and their parsing with the commands."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ READING = ("fast_decode", "allow_urls", "allow_private_hosts")
 def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOptions]) -> Engine:
     """Load a checkpoint folder, a model of the Hub, or `demo` or `demo-towers`, the built-in ones.
 
-    The options are those of the command line for models and images: `revision`, `adapter`,
+    Takes the options of the command line for models and images: `revision`, `adapter`,
     `device`, `dtype`, `quantize`, `batch_size`, `mask_decoder`, `fast_decode`, `allow_urls` and
     `allow_private_hosts`.
 
@@ -61,8 +61,8 @@ def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOption
 
         if adapter is not None or mask_decoder is not None or quantize != "none":
             raise UsageError(
-                "adapter, mask_decoder and quantize are for models that answer with text",
-                hint=f"{checkpoint.name} is none; leave them out",
+                f"{checkpoint.name} does not take adapter, mask_decoder or quantize",
+                hint="omit them: only models that generate text take them",
             )
         towers = open_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
         return Engine(towers, origin=origin, **reading)
@@ -91,7 +91,7 @@ class Engine(EmbeddingMethods):
     A source is what the command line takes, or images in memory: bytes, Pillow's images, arrays
     and tensors; lists may mix them. An image that cannot be read is an Answer with `error` set;
     the others are answered. The keyword arguments of a method are the options of the command of its
-    name, with `batch_size`, `workers` and `progress`; those of other commands raise UsageError.
+    name, with `batch_size`, `workers` and `progress`; options of other commands raise UsageError.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Engine(EmbeddingMethods):
         /,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
-        """One answer per image and prompt; without a prompt, those of the manifest's column.
+        """One answer per image and prompt; without a prompt, the manifest's prompts.
 
         With `choice`, or a manifest's column of choices, the answer is the most likely choice, and
         `Answer.choices` holds the probability of each.

@@ -19,7 +19,7 @@ BATCH = 256  # rows whose images are encoded at once
 
 @contextmanager
 def as_sources(rows: Any) -> Iterator[list[str]]:
-    """The sources as paths: those that are given, or a temporary manifest of rows that are dicts.
+    """The sources as paths; rows that are dicts become a temporary manifest.
 
     Raises UsageError for anything else.
     """

@@ -39,7 +39,7 @@ def make_items(
     Paths alone are opened together, as on the command line; in a list with images of other kinds
     each is an image file. An empty list yields no items. Raises UsageError before any image is
     read. An iterator, such as a generator, has no length: its images are taken one by one as they
-    are asked for, each path of it is an image file, and one that is not there has a fault.
+    are asked for, each path of it is an image file, and a missing one has a fault.
     """
     options = ReadOptions(
         prompt_column=question.text_column or ReadOptions.prompt_column,
@@ -119,14 +119,14 @@ def checked(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator
                 hint = f"its columns are: {', '.join(map(str, row))}"
                 raise UsageError(f"row {number} has no {name!r}", hint=hint)
         if options.refuses_prompts and row.get("prompt") is not None:
-            message = f"row {number} has a prompt, and one is given for all"
-            raise UsageError(message, hint="leave one of them out")
+            message = f"row {number} has a prompt, and a prompt is given for all rows"
+            raise UsageError(message, hint="omit one of them")
         if not isinstance(row["image"], str | os.PathLike | Mapping):
             check_source(row["image"])
         row_id = check_row(ManifestRow(f"row {number}", {**row, "image": b""}), options)
         if row_id is not None and known.setdefault(row_id, number) != number:
             message = f"row {number} has the id {row_id!r} of row {known[row_id]}"
-            raise UsageError(message, hint="ids name rows: give each its own, or none")
+            raise UsageError(message, hint="ids must be unique: give each row its own, or none")
         yield row
 
 

@@ -24,56 +24,54 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "caption": "Write one caption for each image.",
         "ask": "Ask one or several questions about each image. Without --prompt, each row of a "
         "manifest has its own prompt.",
-        "detect": "Find objects in each image, as boxes in its pixels.",
-        "segment": "Find objects in each image, as boxes and masks.",
+        "detect": "Detect objects in each image as boxes in pixels.",
+        "segment": "Segment objects in each image as boxes and masks.",
         "ocr": "Read the text in each image.",
     },
     "Embed, label and search": {
-        "embed": "Write the embedding of each image: a vector with a length of 1. With --text or "
-        "--texts-file, the embeddings of texts.",
+        "embed": "Compute a unit-length embedding of each image; with --text or --texts-file, of "
+        "each text.",
         "score": "Score how well each text describes each image; with --text-column, how well the "
         "text in each row of a manifest describes its image.",
-        "classify": "Find the most probable labels of each image: those of --label by two towers, "
-        "which need no training, or those of a classifier.",
+        "classify": "Find the most probable labels of each image: the labels in --label (two-tower "
+        "models) or a classifier's own.",
         "search": "Find the images most similar to a text or an image, or near-duplicates.",
     },
     "Look at answers": {
         "view": "Make one page of results: images, answers, boxes and errors.",
-        "explain": "Make a page that explains one answer: what each of its tokens attended to, "
-        "what else the model considered, and the shape of every tensor from the pixels to the "
-        "tokens.",
+        "explain": "Make a page that explains one answer: what each token attended to, the "
+        "alternatives that the model considered, and the shapes of all tensors.",
         "export": "Write answers in the formats of other tools.",
         "status": "Show the progress of a run, during and after it.",
-        "check": "Read all rows of an output again and compare them with the input.",
+        "check": "Verify that an output is complete and matches its input.",
     },
     "Work with answers": {
-        "apply": "Correct answers by the edits that a page of results saved.",
-        "import": "Read annotations of other tools as rows of truth.",
-        "merge": "Merge result files of one input: other prompts, other parts, or another try.",
+        "apply": "Correct answers with the edits that a results page saved.",
+        "import": "Import annotations from other tools as ground-truth rows.",
+        "merge": "Merge result files of the same input: different prompts, shards, or a retry.",
         "diff": "Compare the answers of two result files, row by row.",
-        "eval": "Compare answers with the truth.",
+        "eval": "Compare answers with the ground truth.",
     },
     "Learning": {
-        "train": "Train PaliGemma to answer, two towers on images and texts, or a classifier on "
-        "labels.",
+        "train": "Train PaliGemma, a two-tower model or an image classifier.",
     },
     "Models and this machine": {
         "info": "Show a model's sizes, the memory it needs and its files, without loading it.",
-        "verify": "Prove on a checkpoint that the answers are those of transformers.",
+        "verify": "Check that a checkpoint gives the same answers as transformers.",
         "bench": "Measure images per second side by side with transformers.",
         "doctor": "Check this machine, and show the command that fixes each problem.",
     },
 }
 HELP = ("-h", "--help")
-#: The modules of commands that have not the name of their command.
+#: The modules that are not named after their command.
 MODULES = {"import": "import_", "eval": "eval_"} | dict.fromkeys(
     [*PANELS["Ask about images"], "embed", "score", "classify"], "answering"
 )
 
 
 class Declared(NamedTuple):
-    """How Typer makes a command, the records of its options, its first example, and the names of
-    the options that are `seldom` needed.
+    """A command for Typer, the records of its options, its first example and the names of the
+    `seldom` needed options.
     """
 
     info: CommandInfo
@@ -82,19 +80,19 @@ class Declared(NamedTuple):
     seldom: frozenset[str]
 
 
-#: The commands whose modules were imported.
+#: The imported commands.
 DECLARED: dict[str, Declared] = {}
 
 
 def declaration(name: str) -> Declared:
-    """A command, whose module is imported."""
+    """The declaration of a command; imports its module."""
     import_module(f"pgcli.cli.commands.{MODULES.get(name, name)}")
     return DECLARED[name]
 
 
 @cache
 def typer_command(name: str) -> Any:
-    """A command, as Typer makes it of its declaration."""
+    """Typer's command for a declaration."""
     return typer.main.get_command_from_info(
         declaration(name).info, pretty_exceptions_short=False, rich_markup_mode=app.rich_markup_mode
     )
@@ -135,7 +133,7 @@ class FlagHelp:
 class PgcliCommand(FlagHelp, TyperCommand):
     """A command with `--help` in the panel of running, and `--no-NAME` for every flag.
 
-    The help has the options that are seldom needed only after `--help --all`.
+    Only `--help --all` shows the seldom needed options.
     """
 
     def get_params(self, context: Any) -> Any:

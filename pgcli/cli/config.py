@@ -26,12 +26,12 @@ class ProgramOptions:
     """What acts on the program and not on a run: options of every command."""
 
     config: str | None = _running(
-        "The configuration file, instead of ~/.config/pgcli/config.toml.", metavar="FILE"
+        "Configuration file instead of ~/.config/pgcli/config.toml.", metavar="FILE"
     )
     log_format: Literal["text", "json"] = _running(
-        "json: messages, progress and errors as one JSON object on each line.", default="text"
+        "json: messages, progress and errors as JSON lines.", default="text"
     )
-    no_progress: bool = _running("Show no progress.", default=False)
+    no_progress: bool = _running("Hide the progress.", default=False)
     debug: bool = _running("Show tracebacks of errors.", default=False, seldom=False)
 
 
@@ -67,7 +67,7 @@ def read_program(words: Sequence[str]) -> Program:
 
 
 def unknown_variables() -> list[str]:
-    """The names of variables that look like those of options, and set none."""
+    """The environment variables that start with the prefix and set no option."""
     names = {ENV_PREFIX + name.upper() for name in VARIABLES}
     return sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in names)
 
@@ -76,8 +76,8 @@ def outside_values(command: str, records: Iterable[type], config: str | None) ->
     """The values of options that are set outside of a call of the command, by their names.
 
     The environment comes before the file, which `config` names, or else PGCLI_CONFIG. Keys at its
-    top are those of all commands that have the option, those of a command's table its own. Raises
-    UsageError for a wrong value or key, which names the variable, or the key and the file.
+    top set the option of every command, keys in a command's table only its own. Raises UsageError
+    for a wrong value or key, and names the variable, or the key and the file.
     """
     file = find_config(config or os.environ.get("PGCLI_CONFIG"))
     table = read_config_file(file)
@@ -124,7 +124,7 @@ def find_config(named: str | None) -> Path:
 
 
 def read_config_file(file: Path) -> dict[str, Any]:
-    """What a configuration file says; empty if there is none.
+    """The content of a configuration file; empty if it does not exist.
 
     Raises UsageError for a file that cannot be read, and for a key that is no option.
     """
@@ -164,7 +164,7 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
             meant = f"did you mean {close[0]!r}? " if close else ""
             raise UsageError(
                 f"{file}: no option is called {f'{name}.{key}' if is_command else key!r}",
-                hint=f'{meant}keys are options without their dashes: model = "demo"',
+                hint=f'{meant}keys are option names without the leading dashes: model = "demo"',
             )
 
 

@@ -13,7 +13,7 @@ from pgcli.pipeline.request.applies import is_on_hub
 
 
 def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
-    """The files of the model, downloaded where they are missing.
+    """The files of the model, downloaded if necessary.
 
     Raises UsageError, ModelUnavailable and InvalidCheckpoint.
     """
@@ -31,17 +31,17 @@ def default_model(command: str | None = None) -> str:
 
 
 def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[str]) -> str | None:
-    """The revision of a model: that of an option, which a model on this machine does not have.
+    """The revision of a model on the Hub; None for a model on this machine.
 
-    Raises UsageError where it was typed for such a model; from elsewhere it is of another one.
+    Raises UsageError if it was typed for a local model; set elsewhere, it is for other models.
     """
     revision: str | None = values.get("revision")
     if revision is None or is_on_hub(name):
         return revision
     if "revision" in typed:
-        what = "no model is named that has" if name is None else f"{name} has no"
         raise UsageError(
-            f"{what} revisions to choose from", hint="--revision goes with a name on the Hub"
+            f"--revision does not apply to {name or 'the built-in model'}",
+            hint="name a model on the Hub, or omit --revision",
         )
     return None
 

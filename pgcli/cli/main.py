@@ -44,10 +44,10 @@ def show_version(is_given: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="~/.config/pgcli/config.toml, or the file that --config names, sets any option "
-    '(batch-size = 8, object = \\["cat", "dog"]; those of view alone below \\[view]). Variables '
-    f"set what belongs to a machine or a session: PGCLI_ {variable_names()}. --no-NAME turns off "
-    "a flag. The command line overrides variables, and these override the file.\n\n"
+    epilog="~/.config/pgcli/config.toml (or --config FILE) sets options: batch-size = 8, "
+    'object = \\["cat", "dog"]. Options of a single command go below its name: \\[view]. '
+    f"Environment variables: PGCLI_ {variable_names()}. --no-NAME turns a flag off. The command "
+    "line overrides variables, and variables override the file.\n\n"
     "Exit codes: "
     + ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     + ". After 12, 14 and 15, and after Ctrl-C, the same command resumes the run.",
@@ -122,7 +122,7 @@ def output_failed(problem: OSError) -> OutputFailed | None:
     if problem.filename is None and problem.errno in (*FULL, errno.EIO):
         return OutputFailed(
             f"cannot write standard output: {problem.strerror}",
-            hint="free some space where it is redirected to, or redirect it elsewhere",
+            hint="free some space on the disk that it is redirected to",
         )
     if problem.errno in FULL:
         return OutputFailed(

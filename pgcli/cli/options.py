@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 Function = TypeVar("Function", bound=Callable[..., None])
 
-#: The panels of options that several commands have, in the order of every help page; before them
-#: come those of the command alone.
+#: The panels of options that several commands have, in the order of every help page; the
+#: panels of a single command come before them.
 SHARED_PANELS = (
     *("What to ask", "Which model", "Which images", "Where to"),
     *("Rows", "Boxes", "Images", "Text files", "How to run"),
 )
 MORE = "--help --all shows all options."
 
-# hidden, as its panel would show Python's type; the text of the help explains it
+# hidden: the panel would show Python's type; the text of the help explains it
 Sources = Annotated[list[str] | None, typer.Argument(metavar="SOURCE", hidden=True)]
 FileArgs = Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class CliCall:
-    """One call of a command: the `values` of the options that are set, and the names of those that
-    were `typed`. `arguments` are the words of the command line.
+    """One call of a command: the `values` of its options, the names of the `typed` ones, and the
+    words of the command line as `arguments`.
     """
 
     values: Mapping[str, Any]
@@ -49,7 +49,7 @@ class CliCall:
     arguments: tuple[str, ...]
 
     def build(self, record: type[Record], **more: Any) -> Record:
-        """The record, with those of the values that its fields have the names of, and `more`."""
+        """The record, made of the values that it has fields for, and of `more`."""
         names = {field.name for field in fields(record)}  # type: ignore[arg-type]
         return record(**{k: v for k, v in self.values.items() if k in names} | more)
 
@@ -70,7 +70,7 @@ class FileOptions:
     """The result file that a command writes."""
 
     output: str = opt(
-        "The file of rows to write: .jsonl or .parquet.",
+        "Output file: .jsonl or .parquet.",
         panel="Where to",
         default=REQUIRED,
         metavar="FILE",
@@ -138,8 +138,8 @@ def command(
     """Declares a command of `PANELS`; in its help, the details follow the sentence there.
 
     Its function has the arguments as parameters, and `call`, the options of the records. The help
-    leaves out those that are `unused`: they do not apply to this command. `defaults` are those that
-    the command alone has.
+    omits `unused` options, which do not apply to this command. `defaults` replace the defaults of
+    the records in the help.
     """
     records = (*records, ProgramOptions)
     options = [option for record in records for option in options_of(record)]
@@ -193,8 +193,8 @@ def panel_order(option: Option) -> int:
 
 
 def parameter(option: Option, default: str = "", *, is_used: bool = True) -> inspect.Parameter:
-    """The parameter of a function that Typer makes the option of: of its words, which are read
-    later. The help shows `default` where the command has another one.
+    """The parameter from which Typer makes the option; its words are parsed later. The help shows
+    `default` if the command has its own.
     """
     help, choices = option.help, option.choices
     if default := default or option.shown_default:
@@ -220,7 +220,7 @@ def parameter(option: Option, default: str = "", *, is_used: bool = True) -> ins
 
 
 def completion(choices: Sequence[str] | Callable[[], Sequence[str]]) -> Any:
-    """What gives a shell the values to offer; None where there are none."""
+    """The function that a shell calls for values to offer; None without choices."""
     return choices if callable(choices) else (lambda: list(choices)) if choices else None
 
 
@@ -234,11 +234,11 @@ def value_name(option: Option) -> str:
 
 
 def report_unknown_variables(call: CliCall) -> None:
-    """Name the variables that look like those of options, and set none, in one line."""
+    """Name the unknown variables that start with the prefix, in one line."""
     if names := unknown_variables():
         from pgcli.cli.ui.console import Screen  # imports Rich
 
-        Screen(quiet=call.quiet).info(f"ignored: no option is set by {', '.join(names)}")
+        Screen(quiet=call.quiet).info(f"ignored unknown variables: {', '.join(names)}")
 
 
 def read_call(

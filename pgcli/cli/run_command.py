@@ -105,7 +105,7 @@ class RunOnScreen:
 def show_summary(summary: Summary, screen: Screen) -> None:
     """Show in two lines what a run did, and the command to run next; `--verbose` shows all of it.
 
-    Of one image whose answer is on the same terminal, it shows the second line.
+    For one image answered on the same terminal, it shows only the second line.
     """
     request = summary.request
     if summary.engine is None or request.running.dry_run:

@@ -110,7 +110,7 @@ def read_tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
         )
     if min(config.stop_tokens) >= tokenizer.size:
         raise InvalidCheckpoint(
-            f"{folder}: answers end with token {config.stop_tokens[0]}, and the tokenizer has "
+            f"{folder}: the stop token is {config.stop_tokens[0]}, but the tokenizer has only "
             f"{tokenizer.size}"
         )
     return tokenizer

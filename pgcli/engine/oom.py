@@ -84,7 +84,7 @@ class BatchLimits:
         if self.is_fixed:
             raise NoUsableDevice(
                 f"the device has no memory left for {rows} rows at once",
-                hint="<--batch-size=> with a smaller number",
+                hint="use a smaller <--batch-size=>",
             )
         if rows > 1:
             self.failed = max(self.failed, rows)
@@ -102,7 +102,8 @@ class BatchLimits:
         if self._lost >= MAX_LOST_AT_START and not self._has_answered:
             raise NoUsableDevice(
                 "the device has no memory left for even one row",
-                hint="free some, take <--dtype bfloat16>, a smaller model or another <--device=>",
+                hint="free some memory, or use <--dtype bfloat16>, a smaller model or another "
+                "<--device=>",
             )
 
     def summary(self) -> str:

@@ -93,7 +93,7 @@ def embed(
 ) -> EmbeddingQuestion:
     """The embedding of each image, or of each of these texts and of the lines of a file."""
     if raw_text and not (texts or texts_file):
-        raise UsageError("<--raw-text> is for texts", hint="leave it out")
+        raise UsageError("<--raw-text> applies to texts only", hint="omit it")
     return EmbeddingQuestion(
         "embed", texts=tuple(texts), texts_file=texts_file, float16=float16, raw_text=raw_text
     )
@@ -108,9 +108,7 @@ def score(
     UsageError unless exactly one of the two is given, and for a repeated text.
     """
     if texts and text_column is not None:
-        raise UsageError(
-            "texts are given, and a column of them is named", hint="leave out one of the two"
-        )
+        raise UsageError("both texts and a column of texts are given", hint="omit one of them")
     if not texts and text_column is None:
         raise UsageError(
             "no text to score",
@@ -130,7 +128,7 @@ def classify(
 ) -> EmbeddingQuestion:
     """The most probable of these labels for each image; without any, of the checkpoint's own.
 
-    Raises UsageError for a template without `{label}`, and for what is given twice.
+    Raises UsageError for a template without `{label}`, and for a repeated text.
     """
     chosen = distinct("template", templates)
     for template in chosen:
@@ -140,7 +138,7 @@ def classify(
                 hint='for example <--template "a photo of a {label}">',
             )
     if top < 1:
-        raise UsageError(f"the {top} most probable labels", hint="<--top=> takes 1 or more")
+        raise UsageError(f"<--top=> must be at least 1, not {top}", hint=f"the default is {TOP}")
     return EmbeddingQuestion(
         "classify",
         labels=distinct("label", labels),

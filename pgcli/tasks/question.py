@@ -1,4 +1,4 @@
-"""A task with its options: what is asked about every image of a run."""
+"""A task with its options: the question about every image of a run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Question:
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """The columns that rows have on top of those that every row has."""
+        """The columns that rows have in addition to `columns`."""
         present = {
             "masks": self.task == "segment",
             "choices": self.has_choices,
@@ -104,9 +104,7 @@ def ask(
     manifest's column of them, the answer is the most probable choice.
     """
     if choices and choices_column is not None:
-        raise UsageError(
-            "choices are given, and a column of them is named", hint="leave out one of the two"
-        )
+        raise UsageError("both choices and a column of choices are given", hint="omit one of them")
     return replace(
         make_question("ask", _check_templates(prompts), max_new_tokens),
         choices=validate_choices(choices) if choices else (),
@@ -148,10 +146,13 @@ def ocr(*, max_new_tokens: int | None = None) -> Question:
 def make_question(
     task: Task, templates: Sequence[str] | None, max_new_tokens: int | None
 ) -> Question:
-    """The question, with the task's default limit if none is given."""
+    """The question; the limit defaults to the task's."""
     limit = MAX_NEW_TOKENS[task] if max_new_tokens is None else max_new_tokens
     if limit < 1:
-        raise UsageError(f"an answer of {limit} tokens", hint="<--max-new-tokens=> takes 1 or more")
+        raise UsageError(
+            f"<--max-new-tokens=> must be at least 1, not {limit}",
+            hint=f"the default is {MAX_NEW_TOKENS[task]}",
+        )
     return Question(task, None if templates is None else tuple(templates), limit)
 
 
@@ -173,7 +174,7 @@ def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
     distinct_choices = distinct("choice", choices)
     if len(distinct_choices) < 2:
         raise UsageError(
-            "one choice, and at least two are needed", hint="<--choice yes> <--choice no>"
+            "only one choice, but at least two are needed", hint="<--choice yes> <--choice no>"
         )
     return distinct_choices
 
@@ -184,7 +185,7 @@ def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(f"{texts!r} is not a list of {noun}s", hint=f'{noun}s=["a cat", "a dog"]')
     stripped = tuple(map(normalize, texts))
     if "" in stripped:
-        raise UsageError(f"a {noun} is empty", hint="leave it out, or write it")
+        raise UsageError(f"a {noun} is empty", hint="write it, or omit it")
     for text in stripped:
         if stripped.count(text) > 1:
             raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")
@@ -196,7 +197,7 @@ def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
     if question.max_new_tokens > max_answer_tokens and not question.has_choices:
         raise UsageError(
             f"answers of {question.max_new_tokens} tokens leave this model no room for a prompt",
-            hint=f"<--max-new-tokens {max_answer_tokens}> at most",
+            hint=f"use <--max-new-tokens {max_answer_tokens}> or less",
         )
 
 
@@ -216,7 +217,7 @@ def box_prompt(task: Task, objects: Sequence[str]) -> str:
 
 
 def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
-    """The prompts without outer blanks. Raises UsageError for none, and for a repeated one."""
+    """The prompts, stripped. Raises UsageError for a repeated prompt, or without any."""
     if prompts is None:
         return None
     templates = [prompt.strip() for prompt in prompts]
@@ -245,7 +246,7 @@ def _box_question(
                 f"<--object {shlex.quote(part)}>" for part in parts or ("cat", "dog")
             )
             raise UsageError(
-                f"not the name of one object: {name!r}",
+                f"{name!r} is not the name of one object",
                 hint=f"repeat the option for several: {options}",
             )
         if each and names.count(name) > 1:

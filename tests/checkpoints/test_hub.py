@@ -530,7 +530,7 @@ class TestProgressDisplay:
         )
         assert re.search(r"downloading: 3\.0 GB of 6\.0 GB \(50%\), .*B/s, .* left", second)
         assert "6.0 GB of 6.0 GB" in third
-        assert re.search(r"downloaded 5\.0 GB in \d+ s; the checksums are right", last)
+        assert re.search(r"downloaded 5\.0 GB in \d+ s; checksums match", last)
 
     def test_failed_download_is_not_reported_as_done(self):
         screen, shown = self.screen()

@@ -85,7 +85,7 @@ def test_edits_of_changed_or_missing_rows_are_named(cli):
     saved(Path("rows.jsonl"), given)
     code, err = apply(cli)
     assert code == 3
-    assert "not applied, another answer now: edit 2 ('1.png', 'what?')" in err
+    assert "not applied, the answer has changed: edit 2 ('1.png', 'what?')" in err
     assert "not applied, no such row: edit 3 (" in err
     assert "\x1b" not in err
     assert len(read_rows("new.jsonl")) == 5

@@ -39,11 +39,11 @@ def test_check_of_a_running_run_compares_its_rows_until_now(cli, output, tmp_pat
     shutil.copytree(EXAMPLES, images)
     run = started("caption", images, "-o", named(output), seconds=1)
     wait_until((state / "owner.json").exists)
-    assert cli("check", output) == (0, "the run goes on, and has saved no row yet\n", "")
+    assert cli("check", output) == (0, "the run is in progress and has saved no rows yet\n", "")
     wait_until(lambda: status(cli, output)["rows"] >= 3)
     code, out, err = cli("check", output)
-    assert (code, out.startswith("the run goes on; all ")) == (0, True), out + err
-    assert " rows until now " in out
+    assert (code, out.startswith("the run is in progress; all ")) == (0, True), out + err
+    assert " rows so far " in out
     first = sorted(images.iterdir())[0]
     first.write_bytes(first.read_bytes() + b"\0")
     code, out, err = cli("check", output)

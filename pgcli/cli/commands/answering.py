@@ -91,7 +91,7 @@ def is_piped() -> bool:
     """Whether standard input is a pipe or a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # closed, or none of the system
+    except (AttributeError, OSError, ValueError):  # closed, or not a real file
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 

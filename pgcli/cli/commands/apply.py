@@ -1,4 +1,4 @@
-"""apply: the edits of a page of results become rows."""
+"""apply: write result files with the edits of a results page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ApplyOptions(FileOptions):
     """The options of `apply`."""
 
     rows: Literal["not-rejected", "accepted", "all"] = opt(
-        "Which rows to write: not-rejected, accepted (none that nobody reviewed), or all.",
+        "Rows to write: not-rejected, accepted (unreviewed rows are dropped), or all.",
         panel="Where to",
         metavar="WHICH",
         default="not-rejected",
@@ -34,9 +34,9 @@ class ApplyOptions(FileOptions):
 
 @command(
     "apply",
-    "EDITS is the file that the page of pgcli view saves, RESULTS the result file that the page "
-    "shows. Edits of rows that are not there, or whose answers have changed, are named and not "
-    "applied; the exit code is 3 then.",
+    "EDITS is the file saved by a page of pgcli view, RESULTS the result file that the page shows. "
+    "If the row of an edit is missing or its answer has changed, pgcli lists the edit and does not "
+    "apply it; the exit code is then 3.",
     ApplyOptions,
     examples="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
 )
@@ -63,39 +63,40 @@ def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) 
         matched = match_edits(edits, results, progress.track(read_results(results)))
     if edits and not matched.applied:
         raise UsageError(
-            f"no edit of {file} is of a row of {results} as it is now",
-            hint="name the result file that the page shows; pgcli view makes a page of this one",
+            f"none of the edits in {file} match {results}",
+            hint="name the result file that the page shows; if it was written again, make a new "
+            "page with pgcli view",
         )
     reviewed = EditedRows(results, matched, wanted)
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
         write_result_file(target, lambda: reviewed, schema)
     screen.info(f"{target.name}: {apply_summary(reviewed.counts, matched, wanted)}")
-    return report_left_out(matched, screen)
+    return report_unapplied(matched, screen)
 
 
 def apply_summary(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
     """How many rows were written, and how many have which review."""
-    is_left_out = " and left out"
+    fate = " and dropped"
     notes = [
         (counts["accepted"] - counts["corrected"], "accepted"),
         (counts["corrected"], "corrected"),
-        (counts["rejected"], f"rejected{is_left_out if wanted != 'all' else ''}"),
-        (counts["open"], f"not reviewed{is_left_out if wanted == 'accepted' else ''}"),
+        (counts["rejected"], f"rejected{fate if wanted != 'all' else ''}"),
+        (counts["open"], f"not reviewed{fate if wanted == 'accepted' else ''}"),
         (matched.elsewhere, "edits of other files"),
     ]
     return with_notes(count(counts["rows"], "row"), notes)
 
 
-def report_left_out(matched: MatchedEdits, screen: Screen) -> int:
+def report_unapplied(matched: MatchedEdits, screen: Screen) -> int:
     """Name the edits that were not applied; return 3 if there are any."""
-    for left_out, reason in (
-        (matched.changed, "another answer now"),
-        (matched.missing, "no such row"),
+    for edits, reason in (
+        (matched.changed, "the answer has changed"),
+        (matched.missing, "the row is missing"),
     ):
-        if left_out:
+        if edits:
             screen.info(
-                f"not applied, {reason}: {listed(left_out)}",
+                f"not applied, {reason}: {listed(edits)}",
                 hint="make the page again with pgcli view, and review these rows there",
             )
     return INCOMPLETE if matched.changed or matched.missing else 0

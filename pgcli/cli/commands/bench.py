@@ -1,4 +1,4 @@
-"""bench: the speed of this code, of transformers, and the limit of the machine."""
+"""bench: compare the speed of this code with transformers and with the machine's limit."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class BenchOptions(JsonOptions):
     """The options of `bench`."""
 
     images: str | None = images_option(
-        "Measure on the images of a folder.", default_text="drawn images"
+        "Folder of images to measure on.", default_text="drawn images"
     )
     natural: bool = opt(
-        "Let answers end by themselves, in place of 16 tokens each.",
+        "Let answers end by themselves instead of after 16 tokens.",
         panel="What to ask",
         own=True,
         default=False,
     )
     seconds: float = opt(
-        "Time for all runs, which sets their number of images; a GPU gets eight batches at least.",
+        "Time for all runs, in seconds; a GPU gets at least eight batches.",
         panel="How to run",
         own=True,
         default=60.0,
@@ -42,9 +42,9 @@ class BenchOptions(JsonOptions):
 @command(
     "bench",
     "Both run in turns on the same checkpoint, prompts and pixels. Shows images per second from "
-    "files to rows and of the model alone, by the clock and by the sum of its stages, the share of "
-    "the limit of this machine, and how many tokens are the same. Start is the time until the "
-    "first image is decoded; busy is the share of the rest in which the model computes.\n\n"
+    "files to rows and of the model alone (by the clock and as the sum of its stages), the share "
+    "of this machine's limit, and the share of equal tokens. Start is the time until the first "
+    "image is decoded; busy is the share of the remaining time in which the model computes.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
     BenchOptions,
     LoadOptions,

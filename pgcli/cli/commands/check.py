@@ -1,4 +1,4 @@
-"""check: every row of an output read again and compared with its input."""
+"""check: compare every row of an output with its input."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 @command(
     "check",
-    "Every row of the input must be there once and in order, and the files of the input must be "
-    "those that the run read, by name, size and time. Exits with 5 if not. While the run goes on, "
-    "its rows until now are compared. "
-    "OUTPUT is the file or folder as it was given to -o.",
+    "Each input must have exactly one row per prompt, in order, and the input files must have the "
+    "names, sizes and times that the run recorded; otherwise the exit code is 5. During a run, "
+    "check compares the rows saved so far. OUTPUT is the file or folder given to -o.",
     examples="$ pgcli check captions.jsonl",
 )
 def check(
@@ -34,13 +33,12 @@ def check(
     if is_in_object_store(output):
         raise UsageError(
             f"{without_credentials(output)} is in an object store",
-            hint="check compares outputs of this machine; pgcli status counts the rows that are "
-            "stored",
+            hint="check reads local outputs only; pgcli status counts the stored rows",
         )
     status = read_status(output)
     comparison = RowComparison(is_running=status.state == "running")
     if comparison.is_running and not status.rows:
-        stdout.print_line("the run goes on, and has saved no row yet")
+        stdout.print_line("the run is in progress and has saved no rows yet")
         return
     rows = checked_rows(output, comparison)
     try:
@@ -53,7 +51,7 @@ def check(
 
 
 def show_check(output: str, comparison: RowComparison) -> None:
-    """Print the result. Raises Difference if the rows are not those of the input."""
+    """Print the result. Raises Difference if the rows do not match the input."""
     from pgcli.results.check import compared_text, not_compared
 
     for line in comparison.first_differences:
@@ -70,7 +68,7 @@ def show_check(output: str, comparison: RowComparison) -> None:
     matched = "are in order" if comparison.is_stdin else "match the input, in order"
     rows = f"all {comparison.rows:,} rows"
     if comparison.is_running:
-        rows = f"the run goes on; {rows} until now"
+        rows = f"the run is in progress; {rows} so far"
     elif comparison.gone:
         rows = f"{comparison.rows - comparison.gone:,} of {comparison.rows:,} rows"
     stdout.print_line(f"{rows} {matched}{errors}")

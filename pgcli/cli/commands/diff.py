@@ -1,4 +1,4 @@
-"""diff: the rows in which two result files differ."""
+"""diff: print the rows that differ between two result files."""
 
 from __future__ import annotations
 

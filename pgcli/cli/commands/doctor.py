@@ -1,4 +1,4 @@
-"""doctor: what is wrong on this machine, and the command that fixes it."""
+"""doctor: check this machine and print the command that fixes each problem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DoctorOptions(JsonOptions):
     """The options of `doctor`."""
 
     strict: bool = opt(
-        "Exit with 5 if a check is bad.", panel="How to run", default=False, own=True
+        "Exit with 5 if any check is bad.", panel="How to run", default=False, own=True
     )
 
 

@@ -1,4 +1,4 @@
-"""eval: answers compared with the truth."""
+"""eval: compare answers with the ground truth."""
 
 from __future__ import annotations
 
@@ -31,48 +31,48 @@ class EvalOptions:
     """The options of `eval`."""
 
     truth: str = _input(
-        "A manifest or a result file with answers or boxes: .jsonl, .csv, .tsv, .parquet, a .json "
-        "file of COCO or VQA, or a folder with a folder of images for each label; a path, or an "
-        "address with --allow-urls.",
+        "Ground truth: a manifest or result file with answers or boxes (.jsonl, .csv, .tsv, "
+        ".parquet), a COCO or VQA .json file, or a folder with one folder of images per label; "
+        "with --allow-urls also an address.",
         default=REQUIRED,
         metavar="FILE",
     )
     metric: str = _metrics(
         ", ".join(registry.BUILT_IN["metrics"])
-        + "; auto chooses by the task of the rows and what the truth says.",
+        + "; auto chooses by the task and the columns of the truth.",
         default="auto",
         metavar="NAME",
         choices=lambda: ["auto", *registry.names("metrics")],
         parse=lambda value: registry.parse_name("metrics", value, "auto"),
     )
     by: str | None = _metrics(
-        "Also measure the rows of each value of this column, of the rows or of the truth.",
+        "Also measure each value of this column of the rows or the truth separately.",
         metavar="COLUMN",
     )
     only_common: bool = _metrics(
-        "Leave out missing rows and those without a truth; they are counted only.", default=False
+        "Ignore missing rows and rows without ground truth.", default=False
     )
-    id_column: str = _input("The truth's column of ids.", default="id", metavar="NAME")
+    id_column: str = _input("Ground-truth column with the ids.", default="id", metavar="NAME")
     prompt_column: str | None = _input(
-        "The truth's column of prompts; '' joins rows by id alone.",
+        "Ground-truth column with the prompts; '' joins rows by id alone.",
         metavar="NAME",
         default_text=one_of(PROMPT_COLUMNS),
     )
     answer_column: str | None = _input(
-        "The truth's column of answers.",
+        "Ground-truth column with the answers.",
         metavar="NAME",
         default_text=one_of(ANSWER_COLUMNS),
     )
     texts: str | None = _input(
-        "retrieval: the embeddings of the texts, from pgcli embed --texts-file.", metavar="FILE"
+        "For retrieval: text embeddings from pgcli embed --texts-file.", metavar="FILE"
     )
     view: str | None = _page(
-        "A page with the metrics, the worst rows beside the truth, the calibration of boxes, and "
-        "the confusion matrix of labels.",
+        "Write a page with the metrics, the worst rows beside the truth, the calibration of boxes "
+        "and the confusion matrix of labels.",
         metavar="FILE",
     )
-    limit: int = _page("How many of the worst rows the page has.", default=300, min=1)
-    overwrite: bool = _page("Replace a file that is not a page.", default=False)
+    limit: int = _page("Number of worst rows on the page.", default=300, min=1)
+    overwrite: bool = _page("Replace the file even if it is not a pgcli page.", default=False)
     images: str | None = images_option(
         "Look for the images in this folder only.", short=("--root",)
     )
@@ -81,9 +81,9 @@ class EvalOptions:
 
 @command(
     "eval",
-    "Rows are joined with those of --truth by id and prompt. Each metric has a 95 % interval from "
-    "resampling images. Rows that are missing, and rows without a truth, count as wrong. Two "
-    "result files also have their differences, with intervals of paired resampling.",
+    "pgcli joins rows with --truth by id and prompt. Each metric has a 95 % bootstrap interval "
+    "over images. Missing rows and rows without ground truth count as wrong. Of two result "
+    "files, eval also prints the differences, with paired bootstrap intervals.",
     EvalOptions,
     AddressOptions,
     JsonOptions,
@@ -162,5 +162,5 @@ def check_texts_option(texts: str | None, evaluations: Sequence[Evaluation]) -> 
         return
     raise UsageError(
         f"--texts has no effect on {measured}",
-        hint="leave it out, or measure rows of embed with --metric retrieval",
+        hint="omit it, or measure rows of embed with --metric retrieval",
     )

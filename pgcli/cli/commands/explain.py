@@ -1,4 +1,4 @@
-"""explain: a page of what the tokens of one answer attended to, and of the shapes on the way."""
+"""explain: make a page of attention, alternatives and tensor shapes for one answer."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def parse_layers(text: Any) -> Layers:
 class ExplainOptions:
     """The options of `explain`."""
 
-    prompt: str = _asking("What is asked about the image.", default="caption en", metavar="TEXT")
+    prompt: str = _asking("Prompt about the image.", default="caption en", metavar="TEXT")
     layers: tuple[int, ...] | None = _asking(
-        "The layers of the decoder whose attention is shown, counted from 1.",
+        "Decoder layers whose attention to show, counted from 1.",
         metavar="[all|N,N...]",
         parse=parse_layers,
         default_text="up to 8, evenly spread",
     )
     max_new_tokens: int | None = _asking("Longest answer, in tokens.", min=1, default_text="64")
-    output: str = _output("The page.", default=PAGE, metavar="FILE", short=("-o",))
-    overwrite: bool = _output("Replace a file that is not a page of pgcli.", default=False)
+    output: str = _output("Page to write.", default=PAGE, metavar="FILE", short=("-o",))
+    overwrite: bool = _output("Replace the file even if it is not a pgcli page.", default=False)
     quiet: bool = same(RunningOptions, "quiet")
 
 
@@ -101,7 +101,7 @@ def one_item(image: str, question: Question) -> Item:
     if not items:
         raise NoInputError(f"{image} has no image", hint="name an image")
     if len(items) > 1:
-        raise UsageError(f"{image} has several images", hint="name one: explain is about one image")
+        raise UsageError(f"{image} has several images", hint="name one of them")
     return items[0]
 
 
@@ -113,8 +113,8 @@ def check_generates(checkpoint: Checkpoint) -> None:
     kind = read_description(checkpoint.folder).kind
     if kind != "paligemma":
         raise UsageError(
-            f"{checkpoint.name} is {names.get(kind, 'an image classifier')}, and explain is for "
-            "models that generate answers",
+            f"{checkpoint.name} is {names.get(kind, 'an image classifier')}; explain needs a model "
+            "that generates answers",
             hint="name a PaliGemma checkpoint, for example demo or google/paligemma-3b-mix-224",
         )
 

@@ -1,4 +1,4 @@
-"""export: the rows of a result file in the format of another tool."""
+"""export: write result files in the format of another tool."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pgcli.results.exports.options import ExportOptions
 
 @command(
     "export",
-    "RESULTS are JSON lines or Parquet files, or folders of Parquet files, that answering commands "
-    "wrote; images that several have are combined. Rows with errors are left out.",
+    "RESULTS are result files (.jsonl or .parquet) or folders of Parquet files; rows of the same "
+    "image are combined, and failed rows are skipped.",
     ExportOptions,
     BoxOptions,
     AddressOptions,
@@ -33,8 +33,8 @@ def export(results: FileArgs, call: CliCall) -> None:
     call.report_unused(format.unused, f"on {options.to}", screen)
     if format.is_merged and thresholds:
         raise UsageError(
-            f"{options.to} has answers as they are, with all boxes",
-            hint=f"leave out --{min(thresholds).replace('_', '-')}",
+            f"{options.to} exports answers unchanged, with all boxes",
+            hint=f"omit --{min(thresholds).replace('_', '-')}",
         )
     box_filter = call.build(BoxOptions).box_filter
     url_reader = call.build(AddressOptions).url_reader

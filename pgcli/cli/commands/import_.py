@@ -1,4 +1,4 @@
-"""import: what people annotated in other tools, as a manifest with the truth."""
+"""import: write annotations from other tools as ground-truth rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _images = partial(opt, panel="Images", own=True)
 
 #: The option that only one format has.
 OPTION_OF_FORMAT = {"labelstudio": "image_prefix", "yolo": "labels"}
-ROOT_HINT = "--root names the folder of the images, to which names are relative"
-NO_IMAGE_HINT = "name a file that has images, or a folder in which they are"
+ROOT_HINT = "--root names the folder that image names are relative to"
+NO_IMAGE_HINT = "name a file that lists images, or a folder that contains them"
 NOTHING_HINT = "docs/reference/formats.md says which regions and texts are read"
 YOLO_HINT = (
-    "an image of images/ has a file of the same name in labels/; "
-    "where images are links, --root names the folder that they lead to"
+    "each image in images/ needs a file of the same name in labels/; "
+    "if images are links, --root names the folder that they lead to"
 )
 
 
@@ -48,21 +48,21 @@ class ImportOptions(FileOptions):
         parse=partial(registry.parse_name, "imports"),
     )
     prompt: str | None = _rows(
-        "The prompt of the rows.",
+        "Prompt of every row.",
         metavar="TEXT",
         default_text="detect and all labels, or caption en",
     )
-    each: bool = _rows("A row for each label, with its boxes.", default=False)
+    each: bool = _rows("Write a row for each label, with its boxes.", default=False)
     root: str | None = _images(
-        "The folder of the images, to which their names are relative.",
+        "Folder that image names are relative to.",
         metavar="DIR",
         default_text="this folder",
     )
     image_prefix: str | None = _images(
-        "labelstudio: what precedes the names of images.", metavar="URL"
+        "labelstudio: prefix to strip from image names.", metavar="URL"
     )
     labels: str | None = opt(
-        "yolo: the labels of the classes in order, or a file with one on each line.",
+        "yolo: class labels in order, or a file with one label per line.",
         panel="Boxes",
         own=True,
         metavar="A,B|FILE",
@@ -72,9 +72,8 @@ class ImportOptions(FileOptions):
 
 @command(
     "import",
-    "FILE is a JSON file of COCO or of Label Studio, a folder of YOLO, a table or an archive. The "
-    "rows are those of a result file, and a manifest: image, id, prompt, answer, boxes in pixels, "
-    "and masks.",
+    "FILE is a COCO or Label Studio JSON file, a YOLO folder, a table or an archive. The output is "
+    "a result file and a manifest in one: image, id, prompt, answer, boxes in pixels, and masks.",
     ImportOptions,
     examples="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
 )
@@ -99,14 +98,14 @@ def import_(
     hint = YOLO_HINT if options.from_ == "yolo" else ROOT_HINT
     if not any(True for _ in rows):
         first = settings.counts.missing.first
-        note = f"; the first image left out: {first}" if first else ""
+        note = f"; first skipped image: {first}" if first else ""
         text = with_notes(f"{file} has no annotated image", rows.notes(settings.counts))
         if not first:
             hint = NOTHING_HINT if annotations.images or settings.counts.left_out else NO_IMAGE_HINT
         raise UsageError(text + note, hint=hint)
     absent = annotations.absent
     if absent.count == annotations.image_count:
-        raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
+        raise UsageError(f"none of the images in {file} exist (first: {absent.first})", hint=hint)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema)
     report_import(options.output, count, rows, settings, screen, hint)
@@ -119,7 +118,7 @@ def check_import(options: ImportOptions) -> None:
     prompt, each, root = options.prompt, options.each, options.root
     if prompt is not None and (each or not prompt.strip()):
         message = "--prompt and --each exclude each other" if each else "--prompt is empty"
-        raise UsageError(message, hint="leave one of them out" if each else "name a prompt")
+        raise UsageError(message, hint="omit one of them" if each else "name a prompt")
     if root is not None and not Path(root).is_dir():
         raise UsageError(f"{root} is not a folder", hint="--root names the folder of the images")
 
@@ -144,7 +143,7 @@ def report_import(
     screen: Screen,
     hint: str,
 ) -> None:
-    """Report what was written and what was left out, with the hint for images that were."""
+    """Report written rows and skipped images, with the hint for the latter."""
     counts, annotations = settings.counts, rows.annotations
     boxes = [box for image in annotations.images for box in image.boxes]
     notes = [
@@ -157,7 +156,7 @@ def report_import(
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:
-        screen.info(f"the first image left out: {counts.missing.first}", hint=hint)
+        screen.info(f"first skipped image: {counts.missing.first}", hint=hint)
     if (absent := annotations.absent).count:
         screen.info(
             f"{count(absent.count, 'image')} not found or not readable (first: {absent.first})",

@@ -1,4 +1,4 @@
-"""info: the sizes of a model and the memory it needs, without loading it."""
+"""info: print a model's sizes and the memory it needs, without loading it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
         )
     elif shown.quantize != "none":
         raise UsageError(
-            "--quantize is for models that answer with text", hint=f"{checkpoint.name} is none"
+            f"--quantize does not apply to {checkpoint.name}",
+            hint="only models that generate text can be quantized",
         )
     else:
         values = tower_info(checkpoint, description, device=options.device, dtype=options.dtype)

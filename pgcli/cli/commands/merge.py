@@ -1,4 +1,4 @@
-"""merge: several result files as one, with one row for each image and prompt."""
+"""merge: combine result files into one, with one row for each image and prompt."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @command(
     "merge",
-    "The result has one row for each image and prompt, in the order of the input. Where several "
-    "files have it, the first answer is kept, and an answer replaces an error.",
+    "The result has one row for each image and prompt, in the order of the input. If several "
+    "files have it, pgcli keeps the first answer; an answer replaces an error.",
     FileOptions,
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
@@ -48,11 +48,11 @@ def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
 
 
 def merge_summary(stats: MergeStats) -> str:
-    """How many rows there are, and which were left out or replaced."""
+    """How many rows there are, and how many were skipped or replaced."""
     notes = [
         (stats.errors, "with errors"),
-        (stats.repeated, "rows left out as repeated"),
+        (stats.repeated, "repeated rows skipped"),
         (stats.replaced, "errors replaced by answers"),
-        (stats.conflicts, "with another answer in a later file, which is left out"),
+        (stats.conflicts, "with a different answer in a later file, which is ignored"),
     ]
     return with_notes(count(stats.rows, "row"), notes)

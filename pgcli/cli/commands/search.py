@@ -1,4 +1,4 @@
-"""search: the images most similar to a text or an image, and near-duplicates, among vectors."""
+"""search: find images similar to a text or an image, and near-duplicates."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ class SearchOptions(LoadOptions):
     """What is searched in the files `vectors`, and where the hits are written."""
 
     vectors: Sequence[str] = ()
-    text: tuple[str, ...] = _search("A text; repeatable.", metavar="TEXT", repeat=True)
-    image: tuple[str, ...] = _search("An image; repeatable.", metavar="FILE", repeat=True)
-    duplicates: bool = _search("Groups of near-duplicates.", default=False)
-    k: int | None = _search(
-        "The number of hits for each query.", short=("-k",), min=1, default_text="10"
+    text: tuple[str, ...] = _search("Text to search for; repeatable.", metavar="TEXT", repeat=True)
+    image: tuple[str, ...] = _search(
+        "Image to search for; repeatable.", metavar="FILE", repeat=True
     )
+    duplicates: bool = _search("Find groups of near-duplicates instead.", default=False)
+    k: int | None = _search("Hits per query.", short=("-k",), min=1, default_text="10")
     min_similarity: float | None = _search(
-        "Leave out what is less similar.",
+        "Lowest cosine similarity of a hit.",
         min=-1.0,
         max=1.0,
         default_text="none; --duplicates: 0.94",
     )
-    raw_text: bool = _search("Leave upper case and punctuation as they are.", default=False)
+    raw_text: bool = _search("Keep upper case and punctuation.", default=False)
     model: str | None = opt(
-        "The model that embeds the queries.",
+        "Model that embeds the queries.",
         panel="Which model",
         own=True,
         metavar="NAME",
@@ -76,12 +76,10 @@ class SearchOptions(LoadOptions):
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "auto follows the file's ending, and is text on a terminal.", default="auto"
+        "auto follows the file's ending; on a terminal, text.", default="auto"
     )
     view: str | None = _output("Write a page of the images found.", metavar="PAGE")
-    images: str | None = images_option(
-        "With --view, look for the images that rows name in this folder only."
-    )
+    images: str | None = images_option("With --view, look for images in this folder only.")
     overwrite: bool = _output("Replace existing files.", default=False)
 
 
@@ -183,8 +181,7 @@ def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> Sea
     }
     truncated = engine.truncated(texts, raw=options.raw_text)
     if truncated:
-        longer = "text is longer" if len(truncated) == 1 else "texts are longer"
-        screen.info(f"{len(truncated):,} {longer} than the model's input, and truncated")
+        screen.info(f"truncated {count(len(truncated), 'text')} to the length of the model's input")
     return SearchRows(hit_rows(names, hits, files, truncated), settings, names)
 
 
@@ -211,7 +208,7 @@ def find_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) 
 
 
 def watched(files: VectorFiles, screen: Screen, task: str) -> Iterator[Block]:
-    """The blocks of the files, whose reading is shown."""
+    """The blocks of the files; shows the progress of reading."""
     with screen.progress(task, unit="vectors") as progress:
         for rows, vectors in files:
             yield rows, vectors
@@ -239,12 +236,11 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
     checkpoint = find_model(name, revision, screen)
     if known is not None and are_different(checkpoint.label, known):
         raise UsageError(
-            f"the vectors are of {known}, and {checkpoint.label} would embed the queries: they "
-            "cannot be compared",
-            hint=f"{'leave out --model, or ' if options.model else ''}embed the images again",
+            f"vectors of {known} cannot be compared with queries of {checkpoint.label}",
+            hint=f"{'omit --model, or ' if options.model else ''}embed the images again",
         )
     if known not in (None, checkpoint.label):
-        screen.info(f"the vectors are of {known}; {checkpoint.label} has to be the same model")
+        screen.info(f"the vectors were made by {known}; {checkpoint.label} must be the same model")
     with screen.status(f"loading {checkpoint.name}"):
         from pgcli.towers.loader import open_towers  # imports torch, which takes a second
 
@@ -255,15 +251,11 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
 
 
 def report_search(files: VectorFiles, results: SearchRows, screen: Screen) -> None:
-    """Report the rows that were left out or changed, and how many were found."""
+    """Report skipped and changed rows, and the number of hits."""
     if files.nulls:
-        has = "rows have" if files.nulls > 1 else "row has"
-        screen.info(
-            f"{files.nulls:,} {has} no vector, and {'are' if files.nulls > 1 else 'is'} left out"
-        )
+        screen.info(f"skipped {count(files.nulls, 'row')} without a vector")
     if files.scaled:
-        vectors = "vectors were" if files.scaled > 1 else "vector was"
-        screen.info(f"{files.scaled:,} {vectors} not normalised, and are searched as normalised")
+        screen.info(f"normalised {count(files.scaled, 'vector')} of another length than 1")
     vectors = f"{files.rows - files.nulls:,} vectors"
     if results.queries:
         queries = f"{len(results.queries):,} quer{'ies' if len(results.queries) != 1 else 'y'}"

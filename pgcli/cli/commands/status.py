@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from pgcli.pipeline.status import OwnerStatus, RunStatus, ShardStatus
 
 MAX_SHARDS = 32  # that are shown
-#: The states of shards, those to look at first.
+#: The states of shards, the most urgent first.
 STATES = ("lost", "stopped", "running", "waiting", "complete")
 
 
 @command(
     "status",
-    "OUTPUT is the file or folder of its rows, or the folder of a training run, as it was given to "
-    "-o.",
+    "OUTPUT is the file or folder given to -o, of an answering or a training run.",
     JsonOptions,
     examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )
@@ -67,7 +66,7 @@ def lines(status: RunStatus) -> Iterator[str]:
     share = f" ({status.rows / status.total:.1%})" if status.total and not is_complete else ""
     yield f"{status.output}: {status.state}, {rows}{share}, {with_errors}"
     if status.surplus:
-        yield f"{count(status.surplus, 'row')} of images that are not in the input any more"
+        yield f"{count(status.surplus, 'row')} of images that are no longer in the input"
     if is_complete:
         return
     if status.owner is not None and (text := writer_text(status.owner)):
@@ -113,7 +112,7 @@ def how_to_resume(status: RunStatus) -> str:
 
 
 def shard_table(shards: Sequence[ShardStatus]) -> Iterator[str]:
-    """How many shards are in each state, then a line for each, of many for those to look at."""
+    """How many shards are in each state, then a line for each of the most urgent ones."""
     states = Counter(shard.state for shard in shards)
     yield "shards: " + ", ".join(f"{states[state]:,} {state}" for state in STATES if states[state])
     by_urgency = sorted(shards, key=lambda shard: STATES.index(shard.state))

@@ -92,7 +92,7 @@ def bench_facts(report: BenchReport) -> Facts:
         (
             "limit",
             f"{peak.flops_per_second / 1e9:,.0f} GFLOP/s, {peak.bytes_per_second / 1e9:.1f} GB/s, "
-            "the highest that were measured",
+            "the highest measured",
         ),
         ("transformers", f"{report.transformers}; attention: {attention}"),
         ("rounds", f"{files} of files, {model} of the model, in turns: medians, and ranges of all"),

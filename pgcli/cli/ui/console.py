@@ -29,10 +29,10 @@ MAX_MESSAGE_LENGTH = 4000
 
 
 class Stderr(Console):
-    """A Rich console on stderr whose messages are dropped once they cannot be written.
+    """A Rich console on stderr that drops messages once it cannot write them.
 
     The terminal may be closed, the reader of a pipe gone or the disk of a log full: the run
-    continues, as its rows are what counts. Rich would exit where a pipe is broken.
+    continues, because its rows count. Rich would exit where a pipe is broken.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Screen:
             self._print("hint: ", "bold", with_program_name(hint), is_command=True)
 
     def traceback(self, entries: Iterable[str]) -> None:
-        """Show a traceback, whose message may hold foreign text."""
+        """Show a traceback; its message may hold foreign text."""
         lines = [*traceback_lines(entries)]
         self.event("traceback", lines=lines)
         for line in lines:
@@ -188,7 +188,7 @@ class OutputAboveBar(RawIOBase):
 
 
 def event_line(event: str, **values: object) -> str:
-    """The event with its time (UTC) as one line of ASCII; empty values are left out."""
+    """The event with its time (UTC) as one line of ASCII; empty values are omitted."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     fields = {name: value for name, value in values.items() if value not in (None, "")}
     return json.dumps({"time": time, "event": event, **fields})
@@ -215,7 +215,7 @@ def presentable(message: str) -> str:
 
 
 def traceback_lines(entries: Iterable[str]) -> Iterator[str]:
-    """The lines of a traceback; the further lines of a message are indented and can forge none."""
+    """The lines of a traceback; further lines of a message are indented and cannot forge one."""
     for entry in entries:
         first, *more = entry.splitlines() or [""]
         yield printable(first)

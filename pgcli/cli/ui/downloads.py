@@ -53,10 +53,10 @@ class Downloads:
         if isinstance(problem[1], Interrupted):
             self._screen.info(
                 f"stopped after {byte_count(done)} of {byte_count(self._plan.total)}: "
-                "complete files are kept, and the same command downloads the others"
+                "the same command resumes with the remaining files"
             )
         elif not any(problem):
             self._screen.info(
                 f"downloaded {byte_count(done - self._plan.cached)} in {seconds:.0f} s; "
-                "the checksums are right"
+                "checksums match"
             )

@@ -15,7 +15,7 @@ from pgcli.wording import count
 
 
 def print_as_json(evaluations: Sequence[Evaluation], differences: Mapping[str, Estimate]) -> None:
-    """Print one object: the evaluation, or those of two files and their differences."""
+    """Print one object: the evaluation, or two evaluations and their differences."""
     if len(evaluations) == 1:
         stdout.print_json(evaluations[0].as_json())
         return
@@ -65,20 +65,20 @@ def print_bins(bins: Sequence[Bin]) -> None:
 
 
 def report_rows(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None:
-    """Report missing and surplus rows, and those with errors."""
+    """Report missing, surplus, failed and repeated rows."""
     joined = evaluation.joined
     errors = sum((row.row or {}).get("error") is not None for row in joined.rows)
     counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
     is_complete = not joined.missing and not joined.surplus
-    hint = "" if is_complete or only_common else "--only-common leaves them out"
-    fate = "left out" if only_common else "counted as wrong"
+    hint = "" if is_complete or only_common else "--only-common ignores them"
+    fate = "ignored" if only_common else "counted as wrong"
     note = "" if is_complete else f"; missing and surplus rows are {fate}"
     screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
     if joined.repeated:
         repeated = f"{joined.repeated:,} row{'s' * (joined.repeated != 1)}"
         screen.info(
-            f"{shlex.quote(joined.name)}: {repeated} left out, as later ones have the same id "
+            f"{shlex.quote(joined.name)}: {repeated} ignored: later rows have the same id "
             "and prompt"
         )
     if "cider" in evaluation.metrics and len({row.image for row in joined.rows}) == 1:
-        screen.info("CIDEr of one image is 0, as its words are in every image")
+        screen.info("CIDEr needs more than one image; of a single one it is 0")

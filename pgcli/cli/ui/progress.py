@@ -51,11 +51,11 @@ class StageProgress:
         self._log, self._logs_ends = log, logs_ends
 
     def advance(self, steps: int = 1) -> None:
-        """Add to what is done; a negative number where a part starts over."""
+        """Advance the count; a negative number if a part starts over."""
         self.update(self.done + steps, errors=self.errors)
 
     def update(self, done: int, *, errors: int = 0) -> None:
-        """Set what is done."""
+        """Set the count."""
         self.done, self.errors = done, errors
         if self._log is not None and perf_counter() - self._logged >= LOG_SECONDS:
             self._logged = perf_counter()
@@ -74,13 +74,13 @@ class StageProgress:
 
     @property
     def rate(self) -> float | None:
-        """What was done per second; None where nothing was."""
+        """Steps per second; None before the first."""
         added = self.done - self.initial
         return added / self.seconds if added > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes; None where it is not known."""
+        """Estimated seconds left; None if unknown."""
         if self.total is None or self.rate is None:
             return None
         return max(0.0, (self.total - self.done) / self.rate)
@@ -101,11 +101,11 @@ class StageProgress:
         return f"{self.rate:,.{1 if self.rate < 100 else 0}f}/s"
 
     def error_count(self) -> str:
-        """`1 error` or `2 errors`; empty where there are none."""
+        """`1 error` or `2 errors`; empty without errors."""
         return count(self.errors, "error") if self.errors else ""
 
     def time_left(self) -> str:
-        """`6.00 s left`; empty where it is not known."""
+        """`6.00 s left`; empty if unknown."""
         return "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
 
     def line(self) -> str:

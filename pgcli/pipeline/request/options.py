@@ -59,33 +59,35 @@ class ModelOptions:
         needs="text-model",
     )
     device: str = _model(
-        "auto is a GPU where there is one.",
+        "auto picks a GPU if there is one.",
         default="auto",
         metavar="[auto|cpu|cuda|cuda:N|mps]",
         parse=values.device,
         choices=DEVICES,
     )
-    dtype: values.Dtype = _model("auto is bfloat16 where that is fast.", default="auto")
+    dtype: values.Dtype = _model(
+        "auto picks bfloat16 where it is fast, else float32.", default="auto"
+    )
     quantize: Literal["none", "int8", "fp8"] = _model(
-        "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.",
+        "8-bit decoder: int8 on CPUs, fp8 on new GPUs; less exact.",
         default="none",
         affects_rows=True,
         needs="text-model",
     )
     batch_size: int | None = _model(
-        "Rows in one batch, or auto: as many as fit into memory.",
+        "Rows per batch; auto: as many as fit into memory.",
         min=1,
         max=999_999,
         auto=True,
     )
     engines: int | None = _model(
-        "Processes that each run the model, or auto: one on each GPU, or what is fastest.",
+        "Processes that each run the model; auto: one per GPU, on CPUs the fastest number.",
         min=1,
         max=999,
         auto=True,
     )
     ray: str | None = _model(
-        "Run on a Ray cluster: auto, local or ray://host:10001; into a folder: -o DIR/.",
+        "Run on a Ray cluster: auto, local or ray://host:10001; needs -o DIR/.",
         metavar="ADDRESS",
         needs="folder",
     )
@@ -96,16 +98,16 @@ class InputOptions:
     """The images to read, and the columns of a manifest."""
 
     image_column: str = _input(
-        "Column of a manifest with the images; in archives, their ending, such as seg.png.",
+        "Manifest column with the images; in archives, their ending, such as seg.png.",
         default="image",
         metavar="NAME",
     )
-    id_column: str = _input("Column of a manifest with their ids.", default="id", metavar="NAME")
+    id_column: str = _input("Manifest column with the ids.", default="id", metavar="NAME")
     prompt_column: str = _input(
-        "Column of a manifest with the prompts.", default="prompt", metavar="NAME"
+        "Manifest column with the prompts.", default="prompt", metavar="NAME"
     )
     keep: tuple[str, ...] = _input(
-        "Columns of a manifest to copy to the output; repeatable.",
+        "Manifest columns to copy to the output; repeatable.",
         metavar="A,B",
         repeat=True,
         commas=True,
@@ -113,17 +115,17 @@ class InputOptions:
     )
     limit: int | None = _input("Stop after N rows.", min=1, affects_rows=False)
     shard: str | None = _input(
-        "Only part I of N of the rows, counted from 0, into a folder: -o DIR/.",
+        "Answer only shard I of N, counted from 0; needs -o DIR/.",
         metavar="I/N|auto",
         affects_rows=False,
         needs="folder",
     )
     include: tuple[str, ...] = _glob(
-        "Only images and files whose relative path or id matches; * also matches slashes; "
+        "Read only images and files whose relative path or id matches; * also matches slashes; "
         "repeatable."
     )
     exclude: tuple[str, ...] = _glob(
-        "Leave out images and files whose relative path or id matches; repeatable."
+        "Skip images and files whose relative path or id matches; repeatable."
     )
     null: bool = _input(
         "Names on standard input are separated by NUL, as from find -print0.",
@@ -140,7 +142,9 @@ class InputOptions:
         affects_rows=False,
     )
     max_pixels: int | None = _input(
-        "Larger images become error rows.", min=1, default_text="89,478,485"
+        "Most pixels of an image; larger images become error rows.",
+        min=1,
+        default_text="89,478,485",
     )
     fast_decode: bool = _input(
         "Decode large JPEGs at a reduced size: several times faster; pixels differ slightly.",
@@ -150,7 +154,7 @@ class InputOptions:
         "Follow links and paths that lead out of the folder of the images or manifest."
     )
     allow_urls: bool = _allow(
-        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also those in manifests."
+        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also in manifests."
     )
     allow_private_hosts: bool = _allow(
         "Allow http(s):// addresses on this machine and its private network.", seldom=True
@@ -225,7 +229,7 @@ class OutputOptions:
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "auto follows the file's ending, and is text on a terminal.", default="auto", needs="format"
+        "auto follows the file's ending; on a terminal, text.", default="auto", needs="format"
     )
     draw: str | None = _output(
         "Draw boxes and masks on copies of the images, in this folder.",
@@ -238,7 +242,7 @@ class OutputOptions:
         needs="local answers one-prompt",
     )
     no_timing: bool = _output(
-        "Leave times and batch sizes null, so that equal runs write equal rows.",
+        "Write null for times and batch sizes, so that equal runs write equal rows.",
         default=False,
         affects_rows=True,
         seldom=True,
@@ -268,9 +272,9 @@ class RunningOptions:
         parse=values.max_errors,
         default_text="50 in a row",
     )
-    retry_errors: bool = _retry("Ask the rows with errors again and keep the others.")
+    retry_errors: bool = _retry("Answer failed rows again and keep the others.")
     retry_changed: bool = _retry(
-        "Ask the rows whose images have changed again and keep the others."
+        "Answer rows again if their image has changed, and keep the others."
     )
     dry_run: bool = _flag("Check everything, print the plan, and exit.")
     quiet: bool = _flag("Print errors only.", short=("-q",))

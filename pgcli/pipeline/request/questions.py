@@ -19,7 +19,7 @@ _answering = partial(opt, panel="What to ask")
 _texts = partial(_answering, metavar="TEXT", repeat=True)
 _raw_text = partial(
     _answering,
-    "Leave texts as they are where the model was trained on lower case and no punctuation.",
+    "Keep upper case and punctuation even if the model was trained without them.",
     default=False,
 )
 _share = partial(opt, panel="Boxes", min=0.0, max=1.0)
@@ -50,13 +50,13 @@ class AskOptions:
         "A question; repeatable. {column} is replaced by the value in the manifest's row."
     )
     prompts_file: str | None = _answering(
-        "A text file with a prompt on each line, asked after those of --prompt.", metavar="FILE"
+        "Text file with one prompt per line, asked after --prompt.", metavar="FILE"
     )
     choice: tuple[str, ...] = _texts(
         "A candidate answer; give two or more. The most likely one is the answer."
     )
     choices_column: str | None = _answering(
-        "Column of a manifest with the candidates of each row: a list, or a text such as yes|no.",
+        "Manifest column with the candidates of each row: a list, or a text such as yes|no.",
         metavar="NAME",
         needs="columns",
     )
@@ -76,7 +76,7 @@ class AskOptions:
 class ConfidenceOptions:
     """The filter for boxes in rows."""
 
-    min_confidence: float | None = _share("Leave out boxes with a confidence below this.")
+    min_confidence: float | None = _share("Drop boxes with a confidence below this.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class BoxOptions(ConfidenceOptions):
     """The filter for boxes in pages and exports."""
 
     nms: float | None = _share(
-        "Of boxes with the same label that overlap by more than this, keep the most confident.",
+        "Keep only the most confident of boxes with one label that overlap by more than this.",
         metavar="IOU",
     )
 
@@ -102,7 +102,7 @@ class DetectOptions(ConfidenceOptions):
     strict: bool = _answering("Allow only complete boxes around these objects.", default=False)
     each: bool = _answering(
         "Ask for one object in each prompt: a row for each image and object. Small models find "
-        "more so.",
+        "more this way.",
         default=False,
     )
 
@@ -147,16 +147,16 @@ class EmbedOptions:
     """The options of `embed`."""
 
     text: tuple[str, ...] = _texts(
-        "A text to embed in place of images; repeatable.", needs="no-images"
+        "Text to embed instead of images; repeatable.", needs="no-images"
     )
     texts_file: str | None = _answering(
-        "A text file with a text on each line, embedded after those of --text.",
+        "Text file with one text per line, embedded after --text.",
         metavar="FILE",
         needs="no-images",
     )
     raw_text: bool = _raw_text(needs="texts")
     dtype_out: Literal["float32", "float16"] = opt(
-        "The type of the values of embeddings.", panel="Where to", default="float32"
+        "Type of the embedding values.", panel="Where to", default="float32"
     )
 
     def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
@@ -177,9 +177,9 @@ class EmbedOptions:
 class ScoreOptions:
     """The options of `score`."""
 
-    text: tuple[str, ...] = _texts("A text; repeatable.")
+    text: tuple[str, ...] = _texts("Text to score; repeatable.")
     text_column: str | None = _answering(
-        "Column of a manifest: the text of each row is scored with its image.", metavar="NAME"
+        "Manifest column with the text to score with each image.", metavar="NAME"
     )
     raw_text: bool = _raw_text()
 
@@ -192,16 +192,16 @@ class ClassifyOptions:
     """The options of `classify`."""
 
     label: tuple[str, ...] = _texts(
-        "A label; repeatable. Of a classifier's labels only these are kept."
+        "Label to choose from; repeatable. Classifiers keep only these of their labels."
     )
     label_file: str | None = _answering(
-        "A text file with a label on each line, after those of --label.", metavar="FILE"
+        "Text file with one label per line, added to --label.", metavar="FILE"
     )
     template: tuple[str, ...] = _texts(
-        "A text with {label} in it; repeatable. A label is the mean of its texts.",
+        "Text with {label} in it; repeatable. A label's embedding is the mean of its texts.",
         default_text='"a photo of a {label}"',
     )
-    top: int = _answering("The most labels that a row has.", default=5, min=1)
+    top: int = _answering("Most labels per row.", default=5, min=1)
     raw_text: bool = _raw_text()
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
