@@ -98,11 +98,11 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
     ("task", "options", "message"),
     [
         ("describe", {}, "is not a task"),
-        ("ask", {"prompt": ["a?", "b?"]}, "one row for each image"),
-        ("detect", {"object": ["a", "b"], "each": True}, "one row for each image"),
+        ("ask", {"prompt": ["a?", "b?"]}, "several rows for each image"),
+        ("detect", {"object": ["a", "b"], "each": True}, "several rows for each image"),
         ("ask", {"prompt": " "}, "the prompt is empty"),
         ("ask", {"prompt": 3}, "prompt: 3 is neither a text nor"),
-        ("ask", {"prompt": "{prompt}!"}, "names a column 'prompt'"),
+        ("ask", {"prompt": "{prompt}!"}, "uses the column 'prompt'"),
         ("ask", {"promt": "a?"}, "there is no option promt"),
         ("caption", {"prompt": "a?"}, "there is no option prompt"),
         ("caption", {"max_token": 4}, "there is no option max_token"),
@@ -117,7 +117,7 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
         ("ask", {"prompt": "a?", "region": [1, 2]}, "region: "),
         ("caption", {"batch_size": "all"}, "batch_size: 'all' is neither"),
         ("caption", {"allow_urls": "maybe"}, "allow_urls: "),
-        ("caption", {"keep": "label"}, "keep is 'label', not a list"),
+        ("caption", {"keep": "label"}, "keep must be a list of names, not 'label'"),
         ("caption", {"keep": ["answer"]}, "a column of the answers"),
         ("detect", {}, "object is not given"),
         ("detect", {"object": []}, "no object to look for"),
@@ -129,7 +129,7 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
             "min_confidence: 'high' is not a number",
         ),
         ("detect", {"object": "cat", "strict": "perhaps"}, "strict: "),
-        ("ask", {"prompt": "a?", "choice": ["yes"]}, "one choice, and at least two"),
+        ("ask", {"prompt": "a?", "choice": ["yes"]}, "only one choice, but at least two"),
         ("score", {}, "no text to score"),
         ("classify", {"label": "cat", "template": "a photo"}, "has no {label}"),
         ("classify", {"top": 0}, "top: 0 is not"),
@@ -165,7 +165,7 @@ def test_columns_that_the_options_need_are_raised(tiny):
     with pytest.raises(UsageError, match="no column 'options'"):
         make(tiny, "ask", prompt="which?", choices_column="options")(batch)
     given = make(tiny, region=(0, 0, 9, 9))
-    with pytest.raises(UsageError, match="the batch has regions"):
+    with pytest.raises(UsageError, match="the batch has a column of regions"):
         given({**batch, "region": objects((0, 0, 5, 5))})
     assert given({**batch, "region": objects(None)}).to_pylist()[0]["error"] is None
     row = make(tiny, "ask", prompt="is it {id}?")(batch).to_pylist()[0]

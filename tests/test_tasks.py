@@ -113,12 +113,12 @@ REFUSED = [
         (lambda some=some: ask(["cat?"], choices=some), "not a list of choices")
         for some in ("yes", [1, 2], [None, "a"], "yes|no")
     ),
-    (lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"), "a column of them is named"),
+    (lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"), "a column of choices"),
     (lambda: with_region(caption(), (1, 2, 300)), "four"),
     (lambda: with_region(caption(), "1,2,3"), "four"),
     (lambda: with_region(caption(), (math.nan, 2, 3, 4)), "finite"),
     (lambda: with_region(caption(), [5, 1, 5, 9]), "empty"),
-    (lambda: ocr(max_new_tokens=0), "0 tokens"),
+    (lambda: ocr(max_new_tokens=0), "at least 1, not 0"),
     *(
         (lambda lang=lang: caption(lang), "language tag")
         for lang in ("", "e", "english language", "en\n", "en; detect cat", "{a}")

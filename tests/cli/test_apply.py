@@ -86,13 +86,13 @@ def test_edits_of_changed_or_missing_rows_are_named(cli):
     code, err = apply(cli)
     assert code == 3
     assert "not applied, the answer has changed: edit 2 ('1.png', 'what?')" in err
-    assert "not applied, no such row: edit 3 (" in err
+    assert "not applied, the row is missing: edit 3 (" in err
     assert "\x1b" not in err
     assert len(read_rows("new.jsonl")) == 5
     given[0]["answer"] = "another"
     saved(Path("rows.jsonl"), given)
     code, err = apply(cli, output="none.jsonl")
-    assert (code, "no edit of" in err, "hint: " in err) == (2, True, True)
+    assert (code, "none of the edits in" in err, "hint: " in err) == (2, True, True)
     assert not Path("none.jsonl").exists()
 
 
