@@ -30,11 +30,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TRACEBACK_CALLS = 3  # the last calls, which a traceback shows without --debug
 
 
-def variable_names() -> str:
-    """The names of all variables after their prefix."""
-    return ", ".join(sorted(name.upper() for name in VARIABLES))
-
-
 def show_version(is_given: bool) -> None:
     """Print name and version, then exit."""
     if is_given:
@@ -46,7 +41,7 @@ def show_version(is_given: bool) -> None:
     invoke_without_command=True,
     epilog="~/.config/pgcli/config.toml (or --config FILE) sets options: batch-size = 8, "
     'object = \\["cat", "dog"]. Options of a single command go below its name: \\[view]. '
-    f"Environment variables: PGCLI_ {variable_names()}. --no-NAME turns a flag off. The command "
+    f"Environment variables: PGCLI_ {', '.join(sorted(VARIABLES)).upper()}. --no-NAME turns a flag off. The command "
     "line overrides variables, and variables override the file.\n\n"
     "Exit codes: "
     + ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())

@@ -22,7 +22,7 @@ BOUNDS = {
     "search": 595,
     "api runs.py ray.py __init__.py __main__.py": 1_303,
     "explain doctor info verify bench": 3_345,
-    "cli": 4_161,
+    "cli": 4_156,
     (
         "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "

@@ -65,9 +65,7 @@ class ModelOptions:
         parse=values.device,
         choices=DEVICES,
     )
-    dtype: values.Dtype = _model(
-        "auto picks bfloat16 where it is fast, else float32.", default="auto"
-    )
+    dtype: values.Dtype = _model("auto picks bfloat16 where it is fast.", default="auto")
     quantize: Literal["none", "int8", "fp8"] = _model(
         "8-bit decoder: int8 on CPUs, fp8 on new GPUs; less exact.",
         default="none",
