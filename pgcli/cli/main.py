@@ -41,8 +41,8 @@ def show_version(is_given: bool) -> None:
     invoke_without_command=True,
     epilog="~/.config/pgcli/config.toml (or --config FILE) sets options: batch-size = 8, "
     'object = \\["cat", "dog"]. Options of a single command go below its name: \\[view]. '
-    f"Environment variables: PGCLI_ {', '.join(sorted(VARIABLES)).upper()}. --no-NAME turns a flag off. The command "
-    "line overrides variables, and variables override the file.\n\n"
+    f"Environment variables: PGCLI_ {', '.join(sorted(VARIABLES)).upper()}. --no-NAME turns a "
+    "flag off. The command line overrides variables, and variables override the file.\n\n"
     "Exit codes: "
     + ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     + ". After 12, 14 and 15, and after Ctrl-C, the same command resumes the run.",
