@@ -44,14 +44,14 @@ class Evaluation:
     groups: dict[str, Evaluation] = field(default_factory=dict)
 
     def bins(self) -> list[Bin]:
-        """The calibration of boxes in bins of confidence; none where no boxes were measured."""
+        """The calibration of boxes in bins of confidence; empty without measured boxes."""
         numbers = [
             number for chosen in self.measured if chosen.metric == "ap" for number in chosen.numbers
         ]
         return calibration_bins([self.joined.rows[number] for number in numbers])
 
     def as_json(self) -> dict[str, Any]:
-        """The evaluation as JSON has it; NaN is null."""
+        """The evaluation as a JSON object; NaN is null."""
         values: dict[str, Any] = {
             "metrics": {name: as_json(estimate) for name, estimate in self.metrics.items()},
             "missing": self.missing,
@@ -91,7 +91,7 @@ def measure_rows(
 
 
 def measured_values(rows: Sequence[JoinedRow], metric: str = "auto") -> dict[str, float]:
-    """The value of each measure of a metric, by name; those without a value are left out."""
+    """The finite values of a metric's measures, by name."""
     values = {
         measure.name: value_of(measure, len(chosen.numbers))
         for chosen in measure_rows(rows, metric)
@@ -103,9 +103,9 @@ def measured_values(rows: Sequence[JoinedRow], metric: str = "auto") -> dict[str
 def evaluate(
     joined: JoinedFile, metric: str, texts: str | None = None, column: str | None = None
 ) -> Evaluation:
-    """The estimates of a file, and with a column those of the rows with each of its values.
+    """The estimates of a file and, with a column, of the rows with each of its values.
 
-    Raises UsageError as `measure_rows` does, and for a column without values, or with too many.
+    Raises the errors of `measure_rows`, and UsageError for a column without or with many values.
     """
     measured = measure_rows(joined.rows, metric, texts)
     metrics = estimate_rows(joined.rows, measured, range(len(joined.rows)))
@@ -145,8 +145,8 @@ def rows_by_value(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]
             if any(column_value(row, name) is not None for row in rows[:100])
         )
         raise UsageError(
-            f"--by {column}: neither the rows nor the truth have a text or a number in such a "
-            "column",
+            f"--by {column}: neither the rows nor the truth have a column of texts or numbers "
+            "with this name",
             hint=f"columns with texts and numbers are: {', '.join(known)}",
         )
     groups: dict[str, list[int]] = {}
@@ -171,7 +171,7 @@ def column_value(row: JoinedRow, column: str, *, is_grouped: bool = False) -> An
         raise UsageError(
             f"--by {column}: rows of the truth with the id {row.id!r} and the same prompt have "
             f"different values: {', '.join(map(str, value))}",
-            hint="name a column that is equal in rows of the same image and prompt",
+            hint="name a column with one value for each image and prompt",
         )
     return value if isinstance(value, str | int | float) else None
 
@@ -181,14 +181,14 @@ def compare_files(
 ) -> dict[str, Estimate]:
     """The differences of two files with the same rows: the second minus the first.
 
-    Raises UsageError where their rows have different metrics.
+    Raises UsageError if the files have different metrics.
     """
     pair = [measure_rows(file.rows, metric, texts) for file in (first, second)]
     names = [[measure.name for chosen in parts for measure in chosen.measures] for parts in pair]
     numbers = [[chosen.numbers.tolist() for chosen in parts] for parts in pair]
     if names[0] != names[1] or numbers[0] != numbers[1]:
         raise UsageError(
-            f"the files have other metrics: {', '.join(names[0])}, and {', '.join(names[1])}",
+            f"the files have different metrics: {', '.join(names[0])}, and {', '.join(names[1])}",
             hint="--metric names one for both",
         )
     changes: list[Estimate] = []

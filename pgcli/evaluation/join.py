@@ -27,7 +27,7 @@ from pgcli.rows import prompt_of, read_boxes, task_of
 class JoinedFile:
     """The rows of a result file with their truth, and the truths that have no row.
 
-    `repeated` rows were left out, as a later one has the same id and prompt.
+    `repeated` rows were skipped: a later row has the same id and prompt.
     """
 
     name: str
@@ -39,11 +39,11 @@ class JoinedFile:
 
 
 def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> JoinedFile:
-    """The rows of the result file, in its order, then a row for each truth that has none.
+    """The rows of the result file in order, then a missing row for each unanswered truth.
 
-    Rows are joined by id and prompt, or by id where the truth has no prompts, or the rows do not.
-    `locator` finds images whose truth states another size than their row. Raises UsageError where
-    no row has a truth, and for a truth of another size, and NoInputError without rows.
+    Rows are joined by id and prompt, or by id if rows or truth have no prompts. `locator` finds
+    images if truth and row state different sizes. Raises UsageError if no row has a truth, and for
+    a truth of another size, and NoInputError without rows.
     """
     path = Path(name)
     every = list(read_results(path))
@@ -70,7 +70,7 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
 
 
 def other_labels(joined: Sequence[JoinedRow]) -> str:
-    """What is said where rows of `classify` have other labels than their truth; else empty."""
+    """A remark if classified rows and their truth have no label in common; else empty."""
     rows = [row for row in joined if row.task == "classify" and row.truth is not None]
     known = dict.fromkeys(
         str(label["label"]) for row in rows for label in (row.row or {}).get("labels") or ()
@@ -81,7 +81,7 @@ def other_labels(joined: Sequence[JoinedRow]) -> str:
     first, second = (
         ", ".join([*names][:3]) + ", ..." * (len(names) > 3) for names in (true, known)
     )
-    return f"its labels ({first}) are none of those that the rows were classified by ({second})"
+    return f"its labels ({first}) and the labels of the rows ({second}) have none in common"
 
 
 def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
@@ -92,15 +92,13 @@ def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
     ]
     common = [key for key in complete[0] if all(key in rows for rows in complete)]
     if not common:
-        raise UsageError(
-            "no row is in all of the files and the truth", hint="leave out --only-common"
-        )
+        raise UsageError("no row is in all of the files and the truth", hint="omit --only-common")
     pairs = zip(files, complete, strict=True)
     return [replace(file, rows=[rows[key] for key in common]) for file, rows in pairs]
 
 
 def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
-    """Both files with the same rows in the same order; one that a file lacks is missing there."""
+    """Both files with the same rows in the same order; rows that a file lacks are missing rows."""
     files = (first, second)
     answered = [{row.key: row for row in file.rows if row.row is not None} for file in files]
     ids = {id_ for rows in answered for id_, _ in rows}
@@ -127,7 +125,7 @@ def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
 
 
 def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
-    """A row and its truth, of which boxes are left out that the prompt does not ask for."""
+    """A row and its truth, without true boxes that the prompt does not ask for."""
     prompt = str(prompt_of(row))
     task = measured_task(task_of(row), prompt, truth)
     truth = None if truth is None else with_boxes(truth, task, row, key[0])
@@ -146,9 +144,9 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
 def missing_rows(
     truths: Mapping[Key, RowTruth], joined: Sequence[JoinedRow], *, by_prompt: bool
 ) -> list[JoinedRow]:
-    """The truths without a row; joined by id alone, they have the boxes that any row asks for.
+    """The truths without a row; if joined by id alone, with the boxes that any row asks for.
 
-    Their task is that of all rows, or else what their prompt asks for.
+    Their task is the task of all rows, or else of their prompt.
     """
     tasks = {task_of(row.row or {}) for row in joined}
     task = tasks.pop() if len(tasks) == 1 else None
@@ -166,9 +164,9 @@ def missing_rows(
 
 
 def measured_task(task: str | None, prompt: str | None, truth: RowTruth | None) -> str:
-    """The task by whose metrics a row is measured: for `ask`, what its prompt asks for.
+    """The task that decides a row's metrics: for `ask`, the task of its prompt.
 
-    A prompt of `ask` that begins as one for boxes is a question where its truth has none.
+    If the truth has no boxes, a prompt of `ask` that begins with `detect` is a question.
     """
     if task not in ("ask", None):
         return task
@@ -177,7 +175,7 @@ def measured_task(task: str | None, prompt: str | None, truth: RowTruth | None) 
 
 
 def says_boxes(truth: RowTruth) -> bool:
-    """Whether boxes are known: an empty answer to a prompt for boxes is no box."""
+    """Whether the truth has boxes; an empty true answer means no boxes."""
     is_empty = bool(truth.box_texts) and not any(map(str.strip, truth.box_texts))
     return truth.boxes is not None or is_empty or any(map(has_locations, truth.box_texts))
 
@@ -189,14 +187,11 @@ def last_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, RowTruth]:
-    """The truth by id alone. Raises UsageError for an id that has several prompts.
-
-    Where the rows `have_prompts`, the command line asked for it.
-    """
+    """The truth by id alone. Raises UsageError for an id with several prompts."""
     counts = Counter(id_ for id_, _ in by_key)
     id_, count = counts.most_common(1)[0]
     if count > 1:
-        way = ", or leave out --prompt-column ''" if have_prompts else ""
+        way = ", or omit --prompt-column ''" if have_prompts else ""
         raise UsageError(
             f"the truth has {count:,} prompts for {id_!r}, and rows are joined by id alone",
             hint=f"keep one of them in the truth{way}",
@@ -205,7 +200,7 @@ def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, Ro
 
 
 def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> UsageError:
-    """The error for a truth that is of no row."""
+    """The error for a truth that matches no row."""
     id_, prompt = next(iter(truths.by_key))
     is_id_known = any(str(row["id"]) == known for known, _ in truths.by_key)
     if by_prompt and is_id_known:
@@ -217,12 +212,12 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
             "prompts from another column of the truth",
         )
     hint = (
-        "<--id-column NAME> names the column of the truth that has the ids of the rows; those of "
+        "<--id-column NAME> names the column of the truth that has the ids of the rows; ids of a "
     )
-    hint += "a folder are the paths in it"
+    hint += "folder are relative paths"
     if truths.name.lower().endswith(".json"):
-        hint = "the ids of COCO are its file names, those of VQA its question ids: ask about a "
-        hint += "manifest with them, or name their column with <--id-column=> there"
+        hint = "ids of COCO are file names, ids of VQA are question ids: run on a manifest with "
+        hint += "them, or name their column there with <--id-column=>"
     return UsageError(
         f"no row of {name} has its id in {truths.name}: a row is {row['id']!r}, a truth {id_!r}",
         hint=hint,
@@ -230,7 +225,7 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
 
 
 def prompt_labels(task: str, prompt: str) -> tuple[str, ...] | None:
-    """The labels that a prompt asks for; None for other tasks than those of boxes."""
+    """The labels that a prompt asks for; None for tasks without boxes."""
     if task not in BOX_TASKS or not prompt.startswith(f"{task} "):
         return None
     labels = prompt.removeprefix(f"{task} ").partition(" <loc")[0].split(";")
@@ -256,9 +251,8 @@ def of_labels(truth: RowTruth, labels: Iterable[str]) -> RowTruth:
 def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
     """The truth with the boxes in its answers that have location tokens.
 
-    Where the size of the image is not known, as of
-    a missing row and of one with an error, boxes can only be counted, and their areas are NaN.
-    Raises UsageError for boxes that the row has and that cannot be compared without a size.
+    Missing and failed rows may have no size: then boxes are only counted, and areas are NaN.
+    Raises UsageError if the row has boxes but no size.
     """
     texts = [text for text in truth.box_texts if has_locations(text)]
     if not texts:

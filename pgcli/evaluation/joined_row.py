@@ -15,15 +15,13 @@ IMAGE_COLUMNS = ("image_id", "image")
 
 @dataclass(frozen=True, slots=True)
 class RowTruth:
-    """What is true of an image and a prompt.
+    """The truth about an image and a prompt.
 
-    `boxes` and `masks` are None where the truth does not say anything about boxes or masks; a mask
-    may be None as well. `areas` are those of the objects in the boxes, where the truth says them,
-    and NaN where the size of the image is not known. `crowds` are regions in which boxes are not
-    counted. `columns` are the values of the other columns of the truth; those that rows of the same
-    image and prompt do not agree on are a tuple of them. Location tokens in `box_texts`, answers of
-    rows without other boxes, are boxes once the size of the image is known. `size` is the width and
-    height that is stated with boxes and masks, None where none is.
+    `boxes` and `masks` are None if unknown; a single mask may be None, too. `areas` are the areas
+    of the objects in the boxes if known, NaN without the size of the image. Boxes in `crowds` are
+    not counted. `columns` are the other columns; different values in rows of the same image and
+    prompt are a tuple. `box_texts` are answers with location tokens, which become boxes once the
+    image's size is known. `size` is the stated width and height, None if not stated.
     """
 
     answers: tuple[str, ...] = ()
@@ -42,16 +40,16 @@ class RowTruth:
 
     @property
     def box_areas(self) -> tuple[float, ...]:
-        """The area of each box: of its object, or of the box itself where that is not known."""
+        """The area of each box's object, or of the box if that is unknown."""
         return tuple(map(box_area, self.boxes or ())) if self.areas is None else self.areas
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedRow:
-    """A row of results and its truth, of which one may be None: a missing or a surplus row.
+    """A row of results and its truth; `row` is None for a missing row, `truth` for a surplus one.
 
-    `prompt` is that of the row, or of the truth of a missing one, and `task` what it asks for.
-    `boxes` and `masks` are those of the row; empty if it has none, or is missing.
+    `prompt` is the row's, or the truth's for a missing row, and `task` the task of the prompt.
+    `boxes` and `masks` are the row's; empty for a missing row.
     """
 
     id: str
@@ -69,7 +67,7 @@ class JoinedRow:
 
     @property
     def image(self) -> str:
-        """What names the image, which several rows may be about: the id where nothing else does."""
+        """The name of the image, which rows may share; the id without another name."""
         columns = self.truth.columns if self.truth is not None else {}
         for values in (columns, self.row or {}):
             for name in IMAGE_COLUMNS:
@@ -80,18 +78,18 @@ class JoinedRow:
 
     @property
     def answer(self) -> str | None:
-        """The answer; None for a missing row and for one with an error."""
+        """The answer; None for missing and failed rows."""
         answer = None if self.row is None else self.row.get("answer")
         return answer if isinstance(answer, str) else None
 
     @property
     def true_answers(self) -> tuple[str, ...]:
-        """The true answers; none of a surplus row."""
+        """The true answers; empty for a surplus row."""
         return () if self.truth is None else self.truth.answers
 
     @property
     def true_boxes(self) -> tuple[Box, ...]:
-        """The true boxes; none of a surplus row."""
+        """The true boxes; empty for a surplus row."""
         return () if self.truth is None else self.truth.boxes or ()
 
     def best(self, similarity: Callable[[str, str], float]) -> float:

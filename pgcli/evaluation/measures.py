@@ -88,7 +88,7 @@ def quotient(numerator_NK: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The value of a measure, and the bounds of its 95 % interval; NaN where there is none."""
+    """The value of a measure, and the bounds of its 95 % interval; NaN if undefined."""
 
     value: float
     low: float
@@ -102,7 +102,7 @@ def value_of(measure: Measure, rows: int) -> float:
 
 
 def estimates(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[Estimate]:
-    """The value and the interval of each measure of rows, of which `images` are the images."""
+    """The value and the interval of each measure; `images` are the images of the rows."""
     rows = len(images)
     return [
         estimate(value_of(measure, rows), values_R, rows)
@@ -153,7 +153,7 @@ def unbiased(measure: Measure, values_R: np.ndarray, rows: int) -> np.ndarray:
 
 
 def resamples(images: int, rows: int) -> Iterator[np.ndarray]:
-    """How often each image is drawn in each resample, (R, U), a few resamples at a time."""
+    """The count of each image in each resample (R, U), in blocks of resamples."""
     random = np.random.default_rng(SEED)
     step = max(1, min(RESAMPLES, MAX_WEIGHTS // max(rows, 1)))
     for start in range(0, RESAMPLES, step):
@@ -163,7 +163,7 @@ def resamples(images: int, rows: int) -> Iterator[np.ndarray]:
 
 
 def estimate(value: float, values_R: np.ndarray, rows: int) -> Estimate:
-    """The value, and the bounds between which 95 % of the resampled ones are, without NaN."""
+    """The value, and the bounds of 95 % of the resampled values, without NaN."""
     known_R = values_R[~np.isnan(values_R)]
     low, high = np.percentile(known_R, PERCENTILES) if len(known_R) else (np.nan, np.nan)
     return Estimate(value, float(low), float(high), rows)

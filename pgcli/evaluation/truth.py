@@ -30,12 +30,12 @@ class TruthColumns:
 
 @dataclass
 class Truths:
-    """The truth by id and prompt. `columns` are those of the file.
+    """The truth by id and prompt. `columns` are the columns of the file.
 
-    Rows are joined by their prompts as well where `has_prompts` is true. `repeated` rows have a box
-    of an earlier row. `choices` counts rows by the columns that were read, each before others with
-    values. `remarks` are what else is said of the file. A tool that `swaps_sides` states the size
-    of stored images with boxes of upright ones.
+    With `has_prompts`, rows are joined by prompt, too. `repeated` rows have a box of an earlier
+    row. `choices` counts rows by the columns that were read, each before other columns with values.
+    `remarks` are printed as notes. With `swaps_sides`, the truth states the size of the stored
+    image, and boxes of the upright image.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Truths:
     swaps_sides: bool = False
 
     def add(self, key: Key, truth: RowTruth) -> None:
-        """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""
+        """Add a truth; merges truths of the same id and prompt, like captions of an image."""
         known = self.by_key.get(key)
         if known is None:
             self.by_key[key] = truth
@@ -64,7 +64,7 @@ class Truths:
         self.by_key[key] = merged(known, truth)
 
     def notes(self) -> Iterator[tuple[str, str]]:
-        """What was read in one of several ways, and a hint at the other ones."""
+        """Notes about ambiguous columns and repeated boxes, each with a hint."""
         if note := note_of_choices(self.choices):
             yield note, "--answer-column and --prompt-column name the columns that are read"
         if self.repeated:
@@ -82,9 +82,9 @@ def truth_of(
     columns: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
 ) -> RowTruth:
-    """The truth of a labelled row that states the size of its image, or its masks do.
+    """The truth of a labelled row; masks state its size if the row does not.
 
-    Of several answers, the most frequent one has its boxes.
+    Boxes come from the most frequent of several answers.
     """
     most_frequent = [text for text, _ in Counter(example.answers).most_common(1)]
     texts = () if example.boxes is not None else tuple(most_frequent)
@@ -101,7 +101,7 @@ def truth_of(
 
 
 def merged(first: RowTruth, second: RowTruth) -> RowTruth:
-    """Both truths in one: all answers and all boxes, a box that both have once."""
+    """Both truths in one: all answers and all boxes; shared boxes once."""
     new = new_boxes(first, second)
     boxes, masks, areas = first.boxes, first.masks, first.areas
     if second.boxes is not None:
@@ -123,7 +123,7 @@ def merged(first: RowTruth, second: RowTruth) -> RowTruth:
 
 
 def new_boxes(first: RowTruth, second: RowTruth) -> list[int]:
-    """The numbers of the boxes of the second truth that the first one does not have."""
+    """The numbers of the boxes that only the second truth has."""
     known = {(box.label, box.corners) for box in first.boxes or ()}
     boxes = second.boxes or ()
     return [n for n, box in enumerate(boxes) if (box.label, box.corners) not in known]
@@ -136,7 +136,7 @@ def aligned_masks(truth: RowTruth) -> Sequence[Any]:
 
 
 def merged_columns(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of both; of different values a tuple."""
+    """The columns of both; different values become a tuple."""
     columns = {**second, **first}
     for name in first.keys() & second.keys():
         values = first[name] if isinstance(first[name], tuple) else (first[name],)
@@ -146,7 +146,7 @@ def merged_columns(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
 
 
 def group_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that rows can be grouped by; a long text is cut."""
+    """The values that rows can be grouped by; long texts are truncated."""
     return {
         name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Compares the sizes that a truth states with those of rows, and turns boxes of stored images."""
+"""Compares sizes in the truth and in rows, and rotates boxes of stored images upright."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def upright_truths(
     keys = [key for key in by_key if key in rows and by_key[key].has_regions]
     images = [TrueImage(key[0], by_key[key], rows[key], output, locator) for key in keys]
     frames = settled(images, truths)
-    if Frame.STORED in frames:  # which shows those that EXIF turns without a change of their size
+    if Frame.STORED in frames:  # EXIF may also turn images without changing their size
         for image in images:
             image.read()
         frames = settled(images, truths)
@@ -73,20 +73,20 @@ class TrueImage:
         self._header = ImageHeader("", size)
         if truth.size != size and truth.size == size[::-1] and (problem := self.read()):
             raise UsageError(
-                f"{id_}: {size.height} x {size.width} is stated, its row has {size.width} x "
-                f"{size.height}, and the image cannot be read to compare it: {problem}",
+                f"{id_}: the truth says {size.height} x {size.width}, the row {size.width} x "
+                f"{size.height}, and the image cannot be read: {problem}",
                 hint="--images names the folder of the images",
             )
 
     @property
     def drawing(self) -> Drawing:
-        """What is drawn on the image."""
+        """The boxes on the image."""
         boxes = [box.corners for box in (*(self._truth.boxes or ()), *self._truth.crowds)]
         return Drawing(self.id, self._truth.size, boxes, self._header)
 
     @property
     def is_left(self) -> bool:
-        """Whether boxes of a truth without a size leave the image, whose rows have one."""
+        """Whether boxes of a truth without a size exceed the image of the row."""
         if self._truth.size or self._header.orientation != 1:
             return False
         limits = [side + OUTSIDE_PIXELS for side in self._header.size]
@@ -102,7 +102,7 @@ class TrueImage:
         except ImageError as problem:
             return str(problem)
         if header.size != self._header.size:
-            return f"it has {header.size.width} x {header.size.height} pixels now"
+            return f"it now has {header.size.width} x {header.size.height} pixels"
         self._header = header
         return ""
 

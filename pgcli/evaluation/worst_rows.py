@@ -20,7 +20,7 @@ from pgcli.rows import box_to_dict, mask_to_dict, round6
 
 TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that the page does not show
-#: The measure that scores rows, for metrics where it is not the first one.
+#: The measure that scores rows, if it is not the metric's first one.
 SCORES = {"ap": "f1@0.5"}
 LABEL_METRICS = ("accuracy", "exact")
 MAX_LABELS = 30  # fit on a page
@@ -42,7 +42,7 @@ def write_worst_rows(
     rows = [row for row in last.joined.rows if row.row is not None]
     worst = sorted(rows, key=lambda row: scores.get(row.key, np.inf))[: options.limit]
     if not worst:
-        raise NoInputError(f"no rows of {last.joined.name} to show", hint="leave out --view")
+        raise NoInputError(f"no rows of {last.joined.name} to show", hint="omit --view")
     groups = [scored_rows(evaluation, worst) for evaluation in evaluations]
     true = [truth_row(row) for row in worst if row.truth is not None]
     groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))

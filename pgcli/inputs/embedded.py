@@ -1,4 +1,4 @@
-"""Images in texts: base64, and `data:` addresses, as export tools write them into tables."""
+"""Images in texts: base64 and `data:` addresses, which export tools write into tables."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from urllib.parse import unquote_to_bytes
 
 from pgcli.inputs.paths import MAX_PATH
 
-#: The first bytes of images: no path and no line of JSON begins so, and holds what follows.
+#: The first bytes of images; no path and no line of JSON begins with them.
 IMAGE_BYTES = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|RIFF....WEBP|BM....\0\0\0\0|II\*\0|MM\0\*"
     rb"|....ftyp(?:avif|avis|mif1)|P[1-6]\s(?:#.*\n)*\s*\d+\s+\d+\s",
     re.DOTALL,
 )
-#: The start of a text that may be the base64 of an image, whose first bytes decide.
+#: The start of a text that may be the base64 of an image; the decoded bytes decide.
 _BASE64_HEAD = re.compile(r"\s*[A-Za-z0-9+/_\-][A-Za-z0-9+/_\-\s]{39,}")
 HEAD_CHARACTERS = 160
 MAX_NAME = 255  # of the file systems of Linux and macOS
@@ -25,9 +25,8 @@ _DATA = re.compile(r"data:([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
 def image_in_text(text: str) -> bytes | None:
     """The bytes of an image in base64, or of a `data:` address; None for any other text.
 
-    Text is base64 if it has no other characters, and begins with the bytes of an image or is no
-    path: short texts of such characters are paths. Raises ValueError for an invalid `data:`
-    address.
+    Text of base64 characters is an image if it decodes to the first bytes of one, or is too long
+    for a path. Raises ValueError for an invalid `data:` address.
     """
     if text[:5].lower() == "data:":
         match = _DATA.fullmatch(text)
@@ -49,7 +48,7 @@ def image_in_text(text: str) -> bytes | None:
 
 
 def is_path(value: object) -> bool:
-    """Whether the value is a text that is not an image itself."""
+    """Whether the value is text, but not an image in base64."""
     try:
         return isinstance(value, str) and image_in_text(value) is None
     except ValueError:

@@ -29,15 +29,14 @@ class FileRecord(NamedTuple):
     they are not known. `rows` is the number of items; null before the end of standard input. A file
     with a `problem` (see `walk`) is an error row.
 
-    Of a table: `columns` that its rows name; `types`, the Arrow schema of the kept columns;
+    Tables also have: the `columns` that rows name; `types`, the Arrow schema of the kept columns;
     `offsets` and `numbers`, the marks of each 1,000th row from the first; the numbers of the
-    `chosen` rows, where names choose some; and of local lines the `digest` of the file's first
-    `size` bytes. Of an archive: how many members are `skipped` by ending, and how many rows are of
-    samples that were `split`.
+    `chosen` rows if names select some; and for local files of lines the `digest` of the first
+    `size` bytes. Archives also have the counts of `skipped` members by ending, and the count of
+    rows from samples that were `split`.
 
-    A later record of the same file has its newest size and time. It has the rows that were appended
-    to a table of lines, or none: of an image, or of a table of as many rows, that was replaced
-    before its rows were saved.
+    A later record of the same file has its newest size and time. Its `rows` are the lines appended
+    since the earlier record; 0 for an image or table that was replaced before its rows were saved.
     """
 
     source: int
@@ -106,21 +105,21 @@ def to_arrow(table: pa.Table) -> bytes:
 
 
 def read_arrow(file: bytes | Path, name: str) -> pa.Table:
-    """The table that `to_arrow` wrote. Raises OutputExists, by that name, for anything else."""
+    """The table that `to_arrow` wrote. Raises OutputExists with `name` for any other file."""
     try:
         data = pa.memory_map(str(file)) if isinstance(file, Path) else pa.BufferReader(file)
         table = pa.ipc.open_file(data).read_all()
         table.validate()
         if table.schema != SCHEMA:
-            raise pa.ArrowInvalid("its columns are others")
+            raise pa.ArrowInvalid("its columns differ")
     except (pa.ArrowException, OSError) as problem:
         raise not_files(name) from problem
     return table
 
 
 def not_files(name: str) -> OutputExists:
-    """The error for what is in the place of the files of a run."""
+    """The error for a state folder without a valid list of files."""
     return OutputExists(
         f"{name} in the state folder is not the list of files of a run",
-        hint="<--overwrite> begins the run anew; another <-o> leaves it alone",
+        hint="<--overwrite> starts the run again; another <-o> keeps this output",
     )

@@ -1,4 +1,4 @@
-"""Recognises manifests of other forms, which are not read, and says how they are converted."""
+"""Recognises manifests in foreign formats, and says how to convert them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LLAVA = (
     r'{image: $image, prefix: (.[$turn].value | sub("\\s*<image>\\s*"; "")), '
     "suffix: .[$turn + 1].value}"
 )
-#: How files begin that are not UTF-8, and what they are.
+#: The first bytes of binary formats, and their names.
 NO_TEXT = re.compile(
     rb"\xff\xfe|\xfe\xff|(?P<gzip>\x1f\x8b)|(?P<Parquet>PAR1)|(?P<ZIP>PK\x03\x04)"
     rb"|(?P<tar>.{257}ustar)",
@@ -34,7 +34,7 @@ _TASKS = re.compile(rb'"(?:annotations|predictions|data|annotator|annotation_id)
 
 
 def read_head(file: InputFile) -> bytes:
-    """The first bytes of a file without byte order marks; none of one that cannot be read."""
+    """The first bytes of a file without byte order marks; empty for an unreadable file."""
     try:
         with file.open() as opened:
             head = opened.read(HEAD_BYTES)
@@ -44,9 +44,9 @@ def read_head(file: InputFile) -> bytes:
 
 
 def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | None:
-    """The error for a file that begins with `head` and is in a form of others; None for another.
+    """The error for a file in a foreign format that begins with `head`; None for any other file.
 
-    Commands that convert it call it `file`; without it by its name, if it is no address.
+    Hints call the file `file`, by default its name, or FILE for an address.
     """
     file = file or shell_name(name)
     if is_lfs_pointer(head):
@@ -62,14 +62,14 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
     is_array = head.startswith(b"[")
     if has_conversations(head):
         program = f".[] | {LLAVA}" if is_array else LLAVA
-        message = f"{name} has conversations in the form of LLaVA, which are not read"
+        message = f"{name} has LLaVA conversations, which pgcli does not read"
         return ManifestError(message, hint=f"convert it: {jq(program, file)}")
     if is_array:
         message = f"{name} is one JSON array, not a JSON object on each line"
         return ManifestError(message, hint=f"convert it: {jq('.[]', file)}")
     if head.startswith(b"{") and _COCO.search(head):
-        message = f"{name} has annotations in the form of COCO, and is no manifest"
-        hint = f"pgcli import {shlex.quote(file)} --from coco -o rows.jsonl makes rows of them"
+        message = f"{name} has COCO annotations and is not a manifest"
+        hint = f"convert it: pgcli import {shlex.quote(file)} --from coco -o rows.jsonl"
         return ManifestError(message, hint=hint)
     if _OPEN_OBJECT.match(head):
         message = f"{name} has JSON over several lines, not a JSON object on each line"
@@ -78,20 +78,20 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
 
 
 def has_conversations(head: bytes) -> bool:
-    """Whether JSON that begins so is in the form of LLaVA."""
+    """Whether JSON with this start has LLaVA conversations."""
     return head[:1] in (b"[", b"{") and _CONVERSATIONS.search(head) is not None
 
 
 def is_label_studio(head: bytes) -> bool:
-    """Whether an array of JSON that begins so may be an export of Label Studio."""
+    """Whether JSON with this start may be an export of Label Studio."""
     return head.startswith(b"[") and _TASKS.search(head) is not None
 
 
 def shell_name(name: str) -> str:
-    """What commands of a shell call a file, which are not given addresses."""
+    """The file's name in shell commands: FILE for an address."""
     return "FILE" if url_scheme(name) else name
 
 
 def jq(program: str, name: str) -> str:
-    """The command that makes a manifest of a file of JSON."""
+    """The command that converts a JSON file to a manifest."""
     return f"jq -c {shlex.quote(program)} {shlex.quote(name)} > rows.jsonl"

@@ -28,13 +28,13 @@ MAX_LINE_BYTES = 16 * 2**20
 LINE_TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 #: Of lines that Arrow reads at once.
 MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
-#: What a number has that may be beyond those of 64 bits, which Python takes for infinity.
+#: Matches numbers that may exceed 64-bit floats; Python reads these as infinity.
 _LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
 MAX_SHOWN = 40  # characters of such a number
 
 
 class LineTable(Table):
-    """A table of lines: what is appended to the file are more rows."""
+    """A table of lines; lines that are appended to the file are new rows."""
 
     grows = True
 
@@ -62,7 +62,7 @@ class LineTable(Table):
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
     ) -> Iterator[tuple[Mark, ManifestRow]]:
-        """See `Table`. A row for each line that is not blank."""
+        """See `Table`. A row for each non-blank line."""
         offset = mark.offset
         for number, line in self.raw_lines(mark):
             begin, offset = offset, offset + len(line)
@@ -75,7 +75,7 @@ class LineTable(Table):
                 raise self._invalid(position, str(problem)) from problem
 
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
-        """See `Table`. None for long lines as well."""
+        """See `Table`. None also for long lines."""
         offsets, last = self.record.offsets or (), -(-stop // tables.EVERY)
         mark, skip = self.mark_before(start)
         end = offsets[last] if last < len(offsets) else self.file.size
@@ -92,16 +92,16 @@ class LineTable(Table):
         return texts[skip : skip + stop - start] if len(texts) == rows else None
 
     def texts_in(self, lines: bytes) -> pa.Array:
-        """The images of some lines if all are texts, else an empty array, or ArrowException."""
+        """The image column of some lines; empty if it is not text. Raises ArrowException."""
         return pa.nulls(0)
 
     def _invalid(self, position: str, reason: str) -> ManifestError:
-        """The error for a line, or for the form of the file if that is why."""
+        """The error for a line, or for a file in a foreign format."""
         problem = foreign_manifest(self.name, read_head(self.file))
         return problem or ManifestError(f"{position}: {reason}")
 
     def values(self, line: bytes) -> dict[str, Any]:
-        """The columns of a line. Raises ValueError, with the reason, for an invalid one."""
+        """The columns of a line. Raises ValueError with the reason for an invalid line."""
         raise NotImplementedError
 
 
@@ -123,7 +123,7 @@ class JsonTable(LineTable):
 
 
 class CsvTable(LineTable):
-    """Rows of cells, each of which may span several lines, under those of the first one."""
+    """CSV: the first row names the columns; cells may span several lines."""
 
     delimiter = ","
 
@@ -132,7 +132,7 @@ class CsvTable(LineTable):
         if header is None:
             raise ManifestError(f"{self.name} has no rows", hint="the first line names the columns")
         if len(set(header)) < len(header):
-            raise ManifestError(f"{self.name}, line 1: it names a column twice")
+            raise ManifestError(f"{self.name}, line 1: it has a column twice")
         return pa.schema([(name, pa.string()) for name in header])
 
     def read(
@@ -157,7 +157,7 @@ class CsvTable(LineTable):
         return table.column(0).combine_chunks()
 
     def _cells(self, mark: Mark) -> Iterator[tuple[Mark, str, list[str]]]:
-        """The rows that are not empty, with mark and position. Raises ManifestError."""
+        """The non-empty rows, with mark and position. Raises ManifestError."""
         csv.field_size_limit(MAX_LINE_BYTES)  # the csv module has this setting per process only
         offset, number = mark
         row_bytes = 0
@@ -174,7 +174,7 @@ class CsvTable(LineTable):
                 if row_bytes > MAX_LINE_BYTES:
                     raise ManifestError(f"{position()}: the row {LINE_TOO_LONG}")
                 if b"\0" in line:
-                    raise ManifestError(f"{position()}: it holds a NUL byte")
+                    raise ManifestError(f"{position()}: it contains a NUL byte")
                 try:
                     yield decode(line)
                 except UnicodeDecodeError as problem:
@@ -194,7 +194,7 @@ class CsvTable(LineTable):
 
 
 class TsvTable(CsvTable):
-    """The same, with tabs between cells."""
+    """CSV with tabs between cells."""
 
     delimiter = "\t"
 
@@ -214,7 +214,7 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     or cannot be encoded as UTF-8.
     """
     if b"\0" in line:
-        raise ValueError("it holds a NUL byte")
+        raise ValueError("it contains a NUL byte")
     decoder = _WITH_NAN if allow_nan else _STRICT
     if _LARGE_NUMBER.search(line):
         decoder = json.JSONDecoder(
@@ -236,14 +236,14 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and is_deep(row):
         raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
-        raise ValueError("it escapes half of a surrogate pair")
+        raise ValueError("it has half of a surrogate pair")
     return row
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("it gives a key twice")
+        raise ValueError("it has a key twice")
     return values
 
 

@@ -48,8 +48,8 @@ from pgcli.stores.urls import SCHEMES, has_credentials, is_web, scheme_of, url_p
 _SCHEMES = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
 _HINTS = {
     "missing": "check the spelling",
-    "permission_denied": "s3://, gs:// and az:// use the credentials of the environment, and "
-    "s3://anonymous@bucket/ none; hf:// uses those of `hf auth login`",
+    "permission_denied": "s3://, gs:// and az:// use the credentials of the environment, "
+    "s3://anonymous@bucket/ uses none, and hf:// uses `hf auth login`",
     "url_blocked": "<--allow-private-hosts> reads from any machine",
 }
 PARQUET, ARCHIVE = ".parquet", ".tar"
@@ -58,10 +58,10 @@ DELTA_LOG = "_delta_log"
 
 
 class SourceFiles:
-    """A source by its name: its files, and what they are called in rows.
+    """The files of a source, and their names in rows.
 
-    After `records`, `ignored` counts the files by ending that are passed over, and `has_excluded`
-    says whether there are images whose names are not accepted.
+    After `records`, `ignored` counts the skipped files by ending, and `has_excluded` says whether
+    patterns excluded images.
     """
 
     def __init__(self, number: int, name: str, options: ReadOptions, *, is_alone: bool):
@@ -74,7 +74,7 @@ class SourceFiles:
         self._folder = f"{name.rstrip('/')}/" if self.is_url else os.path.join(self.path, "")  # noqa: PTH118
         self._fixed = fixed_url(name) if self.is_url else fixed_part(self.path)
 
-    # --- its files as rows have them
+    # --- names of its files
 
     def path_of(self, place: int, name: bytes) -> str:
         """The path or the URL of a file."""
@@ -83,12 +83,12 @@ class SourceFiles:
         return (self._folder if place == BELOW else self._fixed) + os.fsdecode(name)
 
     def file_name(self, place: int, name: bytes) -> str:
-        """The path of a file; of an address, that in it."""
+        """The path of a file, or the path in its address."""
         path = self.path_of(place, name)
         return url_path(path) if self.is_url else path
 
     def opened(self, path: str) -> str:
-        """Where a file of the source is opened."""
+        """The path at which a file of the source is opened."""
         return os.path.join(self._base, path)  # noqa: PTH118
 
     def open_table(self, record: FileRecord, options: ReadOptions | None = None) -> Table:
@@ -100,7 +100,7 @@ class SourceFiles:
         return open_table(file, options, record)
 
     def located(self, place: int, name: bytes) -> tuple[str, str, str]:
-        """The path or the URL of an image, its id by that name, and the path that its rows show."""
+        """The path or URL of an image, the id of its row, and the path in its row."""
         path = self.path_of(place, name)
         if place == NAMED:
             shown = display_name(display_path(self.name) if self.is_url else self.name)
@@ -112,15 +112,15 @@ class SourceFiles:
 
     @cached_property
     def root(self) -> str | None:
-        """The real path of a folder, which its images have to be in; None for an address."""
+        """The real path of the folder that must contain the images; None for an address."""
         return None if self.is_url else os.path.realpath(self.opened(self.path))
 
-    # --- which files there are
+    # --- listing
 
     def records(self) -> Iterator[FileRecord]:
         """The files in order, tables without what their rows say.
 
-        Of a folder without images they are the files of the data set that it holds. Raises
+        A folder without images is read as a data set of Parquet files or archives. Raises
         UsageError for a name that is not a source, and NoInputError for a pattern without a match.
         """
         with usage_errors(display_path(self.name)):
@@ -177,13 +177,13 @@ class SourceFiles:
             ):
                 folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
                 raise UsageError(
-                    f"{folder} is a Delta table, whose folder also has files of earlier versions",
-                    hint='name its current files, which this command lists: python -c "from '
+                    f"{folder} is a Delta table, and its folder also has files of earlier versions",
+                    hint='name its current files; this command lists them: python -c "from '
                     f"deltalake import DeltaTable; print(*DeltaTable('{folder}').file_uris())\"",
                 )
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
-        """Where the files are, and the files."""
+        """The kind of source, and its files."""
         name, path = self.name, self.opened(self.path)
         if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
             try:
@@ -236,19 +236,19 @@ class SourceFiles:
             return MATCHED, without_hidden(
                 matches, NameFilter(include=(pattern,)), only_folders=True
             )
-        raise UsageError(f"there is nothing at {display_path(url)}", hint=_HINTS["missing"])
+        raise UsageError(f"{display_path(url)} does not exist", hint=_HINTS["missing"])
 
     def _name(self, place: int, name: bytes) -> str:
-        """The name that patterns are compared with."""
+        """The name that patterns must match."""
         return os.fsdecode(name) if place == BELOW else self.located(place, name)[2]
 
     def _accepts(self, place: int, file: WalkedFile) -> bool:
-        """Whether the names that are read have that of an image."""
+        """Whether the patterns accept an image."""
         names = self._options.names
         return not names or names.accepts(self._name(place, os.fsencode(file.relative)))
 
     def names_in(self, place: int, name: bytes) -> NameFilter | None:
-        """The names that are read of a table; None if it is excluded."""
+        """The patterns for the rows of a table; None if the table is excluded."""
         return self._options.names.in_table(self._name(place, name))
 
     def _is_output(self, file: WalkedFile, place: int = MATCHED) -> bool:
@@ -256,10 +256,10 @@ class SourceFiles:
         return not self.is_url and is_output(self.opened(path))
 
     def _dataset(self, tables: Mapping[str, WalkedFile]) -> dict[str, WalkedFile]:
-        """The tables of a folder that are read: all of one kind, Parquet files before archives.
+        """The tables of a folder to read: all of one kind, Parquet files before archives.
 
-        Patterns that match whole files choose the kind, which may be any then. Parquet files that
-        have no images, such as those that img2dataset writes beside archives, are not read for it.
+        Patterns that match whole files may choose any kind. Parquet files without images beside
+        archives, as in the output of img2dataset, are skipped.
         """
         names = self._options.names
         read = [name for name in tables if not self._is_output(tables[name], BELOW)]
@@ -277,18 +277,18 @@ class SourceFiles:
         return dataset
 
     def _has_imageless_tables(self, place: int, tables: Mapping[str, WalkedFile]) -> bool:
-        """Whether archives are beside Parquet files, the first of which has no column of images."""
+        """Whether there are archives, and Parquet files without an image column (by the first)."""
         first = next((name for name in tables if kind_of_table(name) == PARQUET), None)
         if first is None or ARCHIVE not in map(kind_of_table, tables):
             return False
         try:
             schema = self.open_table(self._record(place, TABLE, tables[first])).schema()
-        except ManifestError:  # which reading it says
+        except ManifestError:  # reading the file reports it
             return False
         return schema is not None and self._options.image_column not in schema.names
 
     def _refuse(self, place: int) -> NoReturn:
-        """Raise the error for a file that is not read, and for a pattern without a match."""
+        """Raise the error for an unsupported file, or for a pattern without a match."""
         name = display_path(self.name)
         if place == NAMED:
             if self.path.lower().endswith(".json"):
@@ -306,13 +306,13 @@ class SourceFiles:
         raise NoInputError(f"nothing matches {name}", hint=hint)
 
     def _refuse_json(self, name: str) -> NoReturn:
-        """Raise the error for a file of JSON, by what is in it."""
+        """Raise the error for a JSON file, by its content."""
         reader = reader_of(self.name, self._options) if self.is_url else None
         head = read_head(InputFile(self.path, name, reader, base=self._base))
         if problem := foreign_manifest(name, head):
             raise problem
         raise UsageError(
-            f"{name} is no manifest by its ending",
+            f"{name} has no ending of a manifest",
             hint="name it .jsonl if it has a JSON object on each line; pgcli import reads "
             "annotations",
         )
@@ -326,7 +326,7 @@ class SourceFiles:
 
 
 def remote_files(entries: Iterable[Entry]) -> Iterator[WalkedFile]:
-    """The files as the listing of a store has them, without the state of runs."""
+    """The files in a store's listing, without the state of runs."""
     for entry in entries:
         if not any(folder.endswith(".pgcli") for folder in entry.name.split("/")[:-1]):
             yield WalkedFile(entry.name, entry.size, int(entry.modified * 1e9))
@@ -342,7 +342,7 @@ def remote_size(url: str, reader: Reader) -> int | None:
 
 
 def kind_of_table(name: str) -> str:
-    """The kind of a table by its name: PARQUET, ARCHIVE, or the ending of another manifest."""
+    """PARQUET, ARCHIVE, or the ending of another manifest."""
     ending = manifest_ending(name) or ""
     return ARCHIVE if ending.startswith((".tar", ".tgz")) else ending
 
@@ -355,25 +355,27 @@ def fixed_url(url: str) -> str:
 
 
 def locate_source(name: str, options: ReadOptions) -> InputFile:
-    """The file that a name or an address stands for. Raises UsageError."""
+    """The file at a path or an address. Raises UsageError."""
     if url_scheme(name) is None:
         return InputFile(parse_path(name), display_name(name))
     return InputFile(name, display_path(name), reader_of(name, options))
 
 
 def reader_of(url: str, options: ReadOptions) -> Reader:
-    """The reader for the URL. Raises UsageError if such a URL is not read, or none is."""
+    """The reader for the URL. Raises UsageError for an unsupported URL and without --allow-urls."""
     name = display_path(url)
     if scheme_of(url) not in SCHEMES:
-        message = f"{name}: {scheme_of(url)} addresses are not read; only {_SCHEMES}"
+        message = f"{name}: {scheme_of(url)} addresses are not supported, only {_SCHEMES}"
         raise UsageError(message, hint="download the images and name their folder")
     if options.url_reader is None:
         hint = "<--allow-urls> reads it, in commands that have this option"
-        raise UsageError(f"{name} is an address, and addresses are not read by default", hint=hint)
+        raise UsageError(
+            f"{name} is an address, and pgcli reads no addresses by default", hint=hint
+        )
     if has_credentials(url):
         raise UsageError(
-            f"{name} is written with a user name or a password, which addresses may not hold",
-            hint="s3://, gs:// and az:// use the credentials of the environment, hf:// those of "
+            f"{name} contains a user name or a password; addresses may not",
+            hint="s3://, gs:// and az:// use the credentials of the environment, hf:// uses "
             "`hf auth login`; from a web server, download the files",
         )
     return options.url_reader

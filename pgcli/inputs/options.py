@@ -1,4 +1,4 @@
-"""How sources are read: the columns of manifests, what is allowed, and which images are chosen."""
+"""Options of reading: columns of manifests, permissions, and patterns that select images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgcli.inputs.readers import manifest_ending
 from pgcli.records import COLUMNS, EXTRA_COLUMNS
 from pgcli.stores import Reader
 
-#: Stands for every column but the image and those whose names the output has already.
+#: All columns except for the image and names that the output already has.
 ALL = "*"
 #: The column that every row has: its file and place in it (`photos.parquet, row 12`), or the path
 #: of an image file. A column of this name in a manifest takes precedence.
@@ -24,11 +24,10 @@ REGION = "region"
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """Glob patterns that a name has to match, one of `include` if there are any, and none of
-    `exclude`.
+    """Glob patterns: a name must match one of `include`, if any, and none of `exclude`.
 
-    Names are paths relative to the folder that the user named, or ids. `*` stands for any text,
-    slashes too; a pattern that ends in a slash is one of all names below that folder.
+    Names are paths relative to the source's folder, or ids. `*` also matches slashes; a pattern
+    that ends in a slash matches everything in that folder.
     """
 
     include: tuple[str, ...] = ()
@@ -43,14 +42,14 @@ class NameFilter:
         return is_included and not matches(name, self.exclude)
 
     def excludes_folder(self, folder: str) -> bool:
-        """Whether no name below the folder is accepted, whatever it is."""
+        """Whether the filter excludes every name in the folder."""
         patterns = [pattern for pattern in self.exclude if pattern.endswith(("*", "/"))]
         return matches(f"{folder}/", patterns)
 
     def in_table(self, file: str) -> NameFilter | None:
-        """The filter of the rows of a manifest or an archive, which may be selected as a whole.
+        """The filter for the rows of a manifest or archive, which patterns may select as a whole.
 
-        None if the file is excluded, or only other ones are included.
+        None if the file is excluded, or only other files are included.
         """
         if matches(file, self.exclude):
             return None
@@ -60,7 +59,7 @@ class NameFilter:
         return None if are_files else self
 
     def names_hidden(self, name: str) -> bool:
-        """Whether an included pattern is written for this hidden name: a part begins as it does."""
+        """Whether an included pattern has a part that matches this hidden name explicitly."""
         return any(
             part[:1] == name[:1] and fnmatchcase(name, part)
             for pattern in self.include
@@ -81,19 +80,17 @@ ALL_NAMES = NameFilter()
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which columns hold what, and what a source may contain.
+    """The roles of columns, and what a source may contain.
 
-    `names` selects images by their names. `fields` are the columns that fill prompts, `keep` those
-    that the output repeats: `a`, `a:b` for one that the output calls b, `*` for all.
-    `optional_fields` are read where they exist. With `repeats_ids` several rows may have the same
-    id; with `allows_nulls` a null in `fields` is a value, and not an error of its row. Items have
-    prompts of their own with `requires_prompts`; a manifest with prompts is an error with
-    `refuses_prompts`, a row with a region with `refuses_regions`. URLs are read with `url_reader`
-    and refused without it. With `fixes_types` kept columns have the types of the first generation
-    of the input, and what does not fit is an error. Relative names are of the `folder`, without one
-    of the current folder. `spool` reads standard input to its end first, so that its items are
-    counted. Messages and options call a prompt by `prompt_noun`. `track` is called with the number
-    of items that were counted since its last call.
+    `names` selects images by their names. `fields` are the columns that fill prompts, `keep` the
+    columns that are copied to the output: `a`, `a:b` to rename, `*` for all. `optional_fields` are
+    read if they exist. With `repeats_ids`, rows may share an id; with `allows_nulls`, `fields` may
+    be null. Items need their own prompts with `requires_prompts`; `refuses_prompts` refuses a
+    manifest with prompts, `refuses_regions` a row with a region. Without `url_reader`, URLs are
+    refused. With `fixes_types`, kept columns have the types of the input's first generation.
+    Relative names are relative to `folder`, or to the current folder. `spool` reads standard input
+    to its end first, to count its items. Messages call a prompt `prompt_noun`. `track` is called
+    with the number of items counted since its last call.
     """
 
     image_column: str = "image"
@@ -120,10 +117,7 @@ class ReadOptions:
 
 
 def prompt_columns(options: ReadOptions) -> tuple[str, ...]:
-    """The columns that a row may have its prompt in, best first.
-
-    A result file may keep the `prefix` of its input, and its `prompt` is what was asked.
-    """
+    """The columns that may contain a row's prompt, in order of preference."""
     is_default = options.prompt_column == ReadOptions.prompt_column
     others = PROMPT_COLUMNS if is_default and options.prompt_noun == "prompt" else ()
     return tuple(dict.fromkeys((options.prompt_column, *others)))
@@ -137,20 +131,20 @@ class KeptColumn(NamedTuple):
 
 
 def named_columns(keep: Iterable[str]) -> tuple[KeptColumn, ...]:
-    """The columns that are named: `a`, or `a:b` for one that the output calls b."""
+    """The named columns: `a`, or `a:b` to rename."""
     pairs = (name.partition(":") for name in keep if name != ALL)
     return tuple(KeptColumn(source, output or source) for source, _, output in pairs)
 
 
 def needed_columns(options: ReadOptions, kept: Iterable[KeptColumn]) -> set[str]:
-    """The columns that a row has to have, of which these are kept. Each has a `SOURCE`."""
+    """The columns that a row must have, with these kept columns; every row has `SOURCE`."""
     names = {options.image_column, *options.fields, *(column.source for column in kept)}
     names |= {options.choices_column} if options.choices_column is not None else set()
     return names
 
 
 def kept_columns(keep: Sequence[str], columns: Iterable[str], image: str) -> tuple[KeptColumn, ...]:
-    """The columns to keep of a manifest with these `columns`, `image` being that of the images."""
+    """The columns to keep of a manifest with these `columns` and the image column `image`."""
     named = named_columns(keep)
     if ALL not in keep:
         return named

@@ -50,14 +50,14 @@ BINARY_TYPES = (types.is_binary, types.is_large_binary, types.is_fixed_size_bina
 
 
 class Layout(NamedTuple):
-    """What the footer of a file says: its columns, and the number of the row behind each group."""
+    """The footer of a file: its columns, and the number of the row behind each row group."""
 
     schema: pa.Schema
     ends: tuple[int, ...]
 
 
 class Part(NamedTuple):
-    """The first of the rows that were asked for, their number and their fault if any."""
+    """The first of the requested rows: their count, their values, and their fault if any."""
 
     rows: int
     batch: pa.RecordBatch | None = None
@@ -65,11 +65,11 @@ class Part(NamedTuple):
 
 
 class ParquetTable(Table):
-    """A table whose footer states its columns, their types, and its rows."""
+    """A Parquet file: its footer has the columns, their types, and the row count."""
 
     @cached_property
     def layout(self) -> Layout:
-        """What the footer says. Raises ManifestError for a file that is not readable."""
+        """The footer. Raises ManifestError for an unreadable file."""
         try:
             header, data = self._ask({"columns": None})
             if "problem" in header:
@@ -82,7 +82,7 @@ class ParquetTable(Table):
         return layout
 
     def _unreadable(self) -> ManifestError:
-        """The error for a file whose footer cannot be read, by what it is."""
+        """The error for a file with an unreadable footer."""
         if is_lfs_pointer(read_head(self.file)):
             return ManifestError(f"{self.name} {LFS_MESSAGE}", hint=LFS_HINT)
         return ManifestError(f"{self.name} is not a readable Parquet file")
@@ -101,7 +101,7 @@ class ParquetTable(Table):
         return Mark(row, row), 0
 
     def check_columns(self) -> None:
-        """See `Table`. Raises ManifestError for a column that has no values in Python."""
+        """See `Table`. Raises ManifestError for a column with an unsupported type."""
         super().check_columns()
         for field in filter(lambda field: field.name in self.columns, self.layout.schema):
             for kind in leaf_types(field.type, self.name):
@@ -109,7 +109,7 @@ class ParquetTable(Table):
                     raise ManifestError(
                         f"{self.name}: the column {field.name!r} has an unknown time zone "
                         f"{kind.tz!r}",
-                        hint="write its times in UTC or without a zone, or leave the column out",
+                        hint="write its times in UTC or without a zone, or do not use the column",
                     )
             if field.name == self.image_column and not is_image(plain_type(field.type)):
                 message = f"{self.name}: the image in {field.name!r} is neither a path nor bytes"
@@ -118,7 +118,7 @@ class ParquetTable(Table):
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
     ) -> Iterator[tuple[Mark, ManifestRow]]:
-        """See `Table`. A row that cannot be read has a fault."""
+        """See `Table`. Unreadable rows have a fault."""
         number, names = mark.offset, self._names(columns, images=images)
         for part in self._parts(names, number, self.stated_rows()):
             column_names: list[str] = []
@@ -133,7 +133,7 @@ class ParquetTable(Table):
                 number += 1
 
     def _names(self, columns: Iterable[str], *, images: bool) -> list[str]:
-        """Those of the columns that the file has, without `images` not the bytes of these."""
+        """The existing ones of the columns; without `images`, without the bytes of images."""
         image, schema = self.image_column, self._plain_schema(columns)
         names: list[str] = schema.names
         if not images and image in names:
@@ -147,7 +147,7 @@ class ParquetTable(Table):
         return names
 
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
-        """See `Table`. Structs have them in their field `path`."""
+        """See `Table`. In structs, the texts are in the field `path`."""
         parts = [*self._parts(self._names([self.image_column], images=False), start, stop)]
         batches = [part.batch for part in parts if part.batch is not None and part.fault is None]
         if len(batches) < len(parts) or any(batch.num_columns != 1 for batch in batches):
@@ -187,7 +187,7 @@ class ParquetTable(Table):
         )
 
     def _plain_schema(self, columns: Iterable[str]) -> pa.Schema:
-        """Those of the columns that the file has, in plain types."""
+        """The existing ones of the columns, in plain types."""
         wanted = frozenset(columns)
         return pa.schema(
             [
@@ -233,7 +233,7 @@ class ParquetTable(Table):
         return Part(header["rows"], batch, fault)
 
     def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
-        """The reply of the process. Raises ProcessFailed, and ManifestError for an address."""
+        """The process's reply. Raises ProcessFailed; ManifestError for an unreadable address."""
         path, reader = self.file.location, self.file.url_reader
         is_stored, stamp = reader is not None and not is_web(path), None
         try:

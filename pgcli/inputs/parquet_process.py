@@ -1,7 +1,6 @@
 """The process that reads Parquet with pyarrow, within limits on its memory and processor time.
 
-A reply has the bytes of Arrow's stream format. Whatever a file does to the process costs the rows
-that were asked for.
+Replies are in Arrow's stream format. If a file crashes the process, only the requested rows fail.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError,
 
 
 class ParquetProcess:
-    """The process, started with its first request and again when it has died."""
+    """The process; starts with the first request, and again after it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,9 +50,10 @@ class ParquetProcess:
         self._owner = 0
 
     def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
-        """The reply to a request. Raises ProcessFailed if the process dies of it twice.
+        """The reply to a request. Raises ProcessFailed if the process dies twice.
 
-        Once says nothing: it also dies with the thread that started it, and of what it read ahead.
+        One death is no proof: the process also dies with the thread that started it, and of rows
+        that it read ahead.
         """
         with self._lock:
             try:
@@ -126,11 +126,11 @@ READER = Reader()
 
 
 class TooLarge(Exception):
-    """A file states more rows than any has, or rows unpack to too many times their size."""
+    """Rows decompress to too many times their size."""
 
 
 class OpenTable:
-    """A Parquet file that is open, and the batch that was read last."""
+    """An open Parquet file, and its last batch."""
 
     def __init__(self, request: Mapping[str, Any]):
         limit_processor_time(PROCESSOR_SECONDS)
@@ -158,7 +158,7 @@ class OpenTable:
         self._first, self._batch = 0, NO_ROWS
 
     def answer(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Buffer]:
-        """The schema and the ends of the row groups, or the first of the rows that are asked for.
+        """The schema and the ends of the row groups, or the first of the requested rows.
 
         A row that is too large lacks its image, or all of its columns.
         """
@@ -184,7 +184,7 @@ class OpenTable:
         return header, sink.getvalue()
 
     def read_ahead(self, request: Mapping[str, Any], rows: int) -> None:
-        """Read the batch behind the rows of a reply, where it will be asked for."""
+        """Read the batch after the rows of a reply, if it will be requested."""
         row = request["start"] + rows
         if row < request["stop"] and row == self._first + len(self._batch):
             try:
@@ -193,7 +193,7 @@ class OpenTable:
                 self._key = ()  # the group is read again, and this is raised, when it is asked for
 
     def _batch_at(self, row: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """The batch with a row, which begins with row `_first`.
+        """The batch that contains a row; it begins with row `_first`.
 
         The batches of a row group are the same wherever reading begins.
         """
@@ -209,7 +209,7 @@ class OpenTable:
         return self._batch
 
     def _leaf_paths(self, request: Mapping[str, Any]) -> list[str]:
-        """The paths of the columns that are asked for."""
+        """The paths of the requested columns."""
         return [path for name in request["columns"] for path in self._leaves(name)]
 
     def _leaves(self, name: str) -> list[str]:
@@ -238,7 +238,7 @@ class OpenTable:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionaries and views, whose sizes say nothing about their values."""
+    """The type without dictionaries and views, so that its size is the size of its values."""
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if types.is_string_view(kind) or types.is_binary_view(kind):

@@ -1,4 +1,4 @@
-"""Paths as rows write them, and the images that rows name, within the folder they may be in."""
+"""Paths as rows show them, and the locations of images that rows name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ NO_IMAGE = Fault("missing", "The row names no image.")
 PATH_TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
 _WINDOWS_PATH = Fault(
     "path_not_allowed",
-    "The path begins with a drive or a share of Windows, which this system does not have.",
+    "The path begins with a Windows drive or share, which this system does not have.",
 )
-_URL_BLOCKED = Fault(
-    "url_blocked", "The row names a URL, and URLs are not fetched without --allow-urls."
-)
+_URL_BLOCKED = Fault("url_blocked", "The row names a URL, and --allow-urls is not set.")
 _OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of the manifest's URL.")
 #: Linux's PATH_MAX. The time to resolve the links of a path is quadratic in its length.
 MAX_PATH = 4096

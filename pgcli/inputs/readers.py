@@ -1,4 +1,4 @@
-"""Kinds of files by the endings of their names: images, and tables, each of which has a class."""
+"""Kinds of files by their endings: images, and tables with a class for each kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE_ENDINGS = frozenset(
     "." + ending
     for ending in "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
 )
-#: What files without an ending, with an unusual one, and with a hidden name are counted as.
+#: Keys of counts: files without an ending, with an unusual ending, and with a hidden name.
 NO_ENDING, OTHER_ENDING, UNDERSCORE = "(none)", "(other)", "(_)"
 #: Longer endings are counted together, so that odd file names do not fill the summary.
 MAX_ENDING_LENGTH = 12
@@ -110,17 +110,17 @@ def ending(name: str) -> str:
 
 
 def supported_files_hint() -> str:
-    """Which endings are read."""
+    """The supported endings."""
     return f"{images_hint()}; manifests and archives in {_listed(registry.names('manifests'))}"
 
 
 def no_input_hint(ignored: Mapping[str, int]) -> str:
-    """What is searched for, and the files that were found instead, most frequent first."""
+    """The supported endings, and the skipped files, most frequent first."""
     hint = f"{images_hint()}; folders are searched recursively"
     if ignored:
         hint += f"; skipped: {', '.join(describe_endings(ignored))}"
     if HEIC & ignored.keys():
-        hint += "; HEIC has to be converted to JPEG first: magick mogrify -format jpg *.heic"
+        hint += "; convert HEIC to JPEG first: magick mogrify -format jpg *.heic"
     if UNDERSCORE in ignored:
         hint += "; names that begin with _ are read if a pattern names them: <--include=> '_*'"
     if not ignored.keys().isdisjoint(registry.names("manifests")):
@@ -139,7 +139,7 @@ def describe_endings(counts: Mapping[str, int]) -> list[str]:
 
 
 def images_hint() -> str:
-    """Which endings images have."""
+    """The endings of images."""
     return f"images end in {_listed(IMAGE_ENDINGS)}"
 
 

@@ -1,7 +1,7 @@
-"""Converts rows to items: the image, and what is asked about it. A row with a bad value is a fault.
+"""Converts rows to items: images and questions. A row with an invalid value is a failed row.
 
-Only what names the row has to be valid: an image of another type, and an id that is neither text
-nor a number, raise ManifestError when a manifest is counted.
+Images of a wrong type, and ids that are neither text nor numbers, raise ManifestError when a
+manifest is counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_LISTED_COLUMNS = 50
 
 
 class BadValue(Exception):
-    """A value of a row that cannot be used: the code and the sentence of its fault."""
+    """An invalid value of a row, with its fault."""
 
     def __init__(self, message: str, code: str = "decode_failed"):
         super().__init__(message)
@@ -38,7 +38,7 @@ class BadValue(Exception):
 
 
 class WrongType(BadValue):
-    """A value of a type that the column of a manifest does not have."""
+    """A value with a type that the column cannot have."""
 
 
 def row_to_item(
@@ -101,7 +101,7 @@ def row_to_item(
 
 
 def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
-    """The row's own id, if it has one. Raises ManifestError for a row that cannot be named."""
+    """The row's own id, if any. Raises ManifestError for an invalid id or type of image."""
     try:
         row_image(row, options)
     except WrongType as problem:
@@ -111,14 +111,14 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
         pass  # an error of the row
     if options.refuses_regions and has_region(row.values.get(REGION)):
         raise ManifestError(
-            f"{row.position}: the row has a region, and one is given for all rows",
-            hint="leave out <--region=>, or the manifest's column",
+            f"{row.position}: the row has a region, and <--region=> gives one for all rows",
+            hint="omit <--region=>, or remove the manifest's column",
         )
     return row_id(row, options)
 
 
 def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
-    """The row's own id as text; None if it has none. Raises ManifestError for other values."""
+    """The row's own id as text; None without one. Raises ManifestError for other values."""
     value: Any = row.values.get(options.id_column)
     if is_missing(value):
         return None
@@ -131,7 +131,7 @@ def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether an id is none: null, NaN, as pandas has it, or an empty text, as CSV has it."""
+    """Whether an id is missing: null, pandas' NaN, or an empty text in CSV."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
@@ -146,10 +146,9 @@ def row_name(row: ManifestRow, options: ReadOptions) -> str | None:
 
 
 def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes | None]:
-    """The path and the bytes of the row's image; None for empty ones. Raises BadValue.
+    """The path and the bytes of the row's image; None for empty values. Raises BadValue.
 
-    A list has one image. A struct may have more fields than `bytes` and `path`. Texts may be the
-    image itself.
+    A list must have exactly one image. A text may be the image itself, in base64.
     """
     name = options.image_column
     value = row.values.get(name)
@@ -179,7 +178,7 @@ def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes
 
 
 def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
-    """The row's prompt, as written. Raises BadValue if there is none."""
+    """The row's prompt, as written. Raises BadValue for a missing prompt."""
     values = [row.values.get(name) for name in prompt_columns(options)]
     texts = [value for value in values if isinstance(value, str)]
     if (text := next(filter(str.strip, texts), None)) is not None:
@@ -192,7 +191,7 @@ def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
 
 
 def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:
-    """Raise BadValue if a column that fills prompts holds null, or more than a text or a number."""
+    """Raise BadValue if a column that fills prompts is null, or neither text nor a number."""
     for name in options.fields:
         value = fields[name]
         if value is None:
@@ -207,12 +206,10 @@ def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:
 def missing_column(
     name: str, columns: Iterable[str], wanted: str, options: ReadOptions
 ) -> UsageError:
-    """The error for a manifest without a column, which says what columns there are."""
+    """The error for a missing column, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
     if wanted == options.prompt_column and "conversations" in columns:
-        hint += (
-            f"; conversations of LLaVA are not read, but converted: {jq(LLAVA, shell_name(name))}"
-        )
+        hint += f"; convert LLaVA conversations: {jq(LLAVA, shell_name(name))}"
     elif wanted == options.prompt_column:
         noun = options.prompt_noun
         hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"
@@ -220,10 +217,10 @@ def missing_column(
 
 
 def repeated_id(name: str, first: str, second: str) -> ManifestError:
-    """The error for an id that is given twice, by both positions."""
+    """The error for a repeated id, with both positions."""
     return ManifestError(
         f"the id {name!r} is given twice: {first} and {second}",
-        hint="ids name rows; name each source once, or another column with <--id-column=>",
+        hint="ids must be unique; name each source once, or another column with <--id-column=>",
     )
 
 
@@ -263,7 +260,7 @@ def has_region(value: Any) -> bool:
 
 
 def read_region(row: ManifestRow) -> Region | None:
-    """The row's region; None if it has none.
+    """The row's region; None without one.
 
     Raises BadValue for an invalid one, as an answer about the wrong region would look right.
     """

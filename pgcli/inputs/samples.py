@@ -1,9 +1,9 @@
-"""Makes rows of the members of an archive: each sample is one, as WebDataset groups them.
+"""Converts the members of a WebDataset archive to rows, one per sample.
 
-The key of a member is its path up to the first dot of the last part, and consecutive members of one
-key are a sample. Of several images in a sample, the one that has no further dot is asked about.
-Where there is none, or images are numbered (`frame.0000.png`, `frame.0001.png`), the key of these
-members is their name without the last ending, so that each image has its own row.
+The key of a member is its path up to the first dot of the file name; consecutive members with the
+same key form a sample. The image of a sample is the one without a further dot in its name. If no
+image is plain, or images are numbered (`frame.0000.png`, `frame.0001.png`), the sample is split:
+the key becomes the name without the last ending, and each image has its own row.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import IMAGE_ENDINGS, OTHER_ENDING, ManifestRow, Mark, ending
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 
-#: Members that are texts, each of which is a column; the keys of a `.json` member are columns.
+#: Endings of texts. Each text is a column; the keys of a `.json` member are columns.
 TEXT_ENDINGS = frozenset({".txt", ".text", ".caption", ".cls", ".json"})
-#: What is held of a sample at most.
+#: Limits of a sample in memory.
 MAX_MEMBERS, MAX_BYTES = 1000, 64 * 2**20
 #: Kinds of skipped members that are counted apart.
 MAX_KINDS = 1000
@@ -84,11 +84,11 @@ class Member:
         return f"{self.stem}.".startswith(f"{stem}.")
 
     def belongs_to(self, image: Member) -> bool:
-        """Whether it is no image, and called as the image is, or as that with further endings."""
+        """Whether the member is not an image, and its name is the image's, or continues it."""
         return not self.is_image and self.is_below(image.stem)
 
     def column(self, stem: str) -> str:
-        """What it is called in the sample of a stem: `txt`, `neg.txt`."""
+        """The member's column in the sample of a stem: `txt`, `neg.txt`."""
         endings = self.endings
         if stem and self.is_below(stem):
             endings = endings[len(stem) + 1 :]
@@ -96,7 +96,7 @@ class Member:
         return endings if endings.isascii() else endings.encode("utf-8", "replace").decode()
 
     def fault(self) -> Fault | None:
-        """Why it cannot be an image, from its header alone."""
+        """Why the member cannot be an image, by its header."""
         info = self.info
         if info.name.startswith("/") or ".." in info.name.split("/"):
             return _OUTSIDE
@@ -117,9 +117,9 @@ def member_of(number: int, info: tarfile.TarInfo) -> Member | None:
 
 
 class Sample:
-    """Members of one key; of too many, only some are held.
+    """Members of one key, up to the limits.
 
-    In a group that is split, they have the same stem; else that of the image, if it has one.
+    The members of a split sample have the same stem; otherwise `stem` is the image's, if any.
     """
 
     def __init__(self, stem: str = "", *, is_split: bool = False):
@@ -128,7 +128,7 @@ class Sample:
         self.is_full = self.is_too_large = False
 
     def add(self, member: Member, size: int) -> None:
-        """Hold one more member, with so many bytes."""
+        """Add a member that takes `size` bytes."""
         if self.is_full:
             self.is_too_large = True
             return
@@ -137,7 +137,7 @@ class Sample:
         self.is_full = len(self.members) >= MAX_MEMBERS or self.size > MAX_BYTES
 
     def repeated(self) -> Fault | None:
-        """The fault of two members that are called the same."""
+        """The fault of two members with the same name."""
         names: dict[str, Member] = {}
         for member in self.members:
             first = names.setdefault(member.endings.lower(), member)
@@ -151,14 +151,14 @@ class Sample:
 
 @dataclass
 class SampleReader:
-    """Reads samples as rows, with these columns at least, and counts what is no part of a row.
+    """Reads samples as rows with at least these columns, and counts skipped members.
 
-    `image_column` chooses the image where it has an ending of images (`seg.png`). `read` returns
-    the bytes of a member while it is the current one. With `has_spans` a row has the place of its
-    image, and the bytes are not read; without `images` it has neither.
+    `image_column` selects the image if it ends like one (`seg.png`). `read` returns the bytes of
+    the current member. With `has_spans`, a row has the offset of its image instead of the bytes;
+    without `images`, it has neither.
 
-    `skipped` counts members by ending; `split` counts the rows of groups that were split, and
-    `example` is what follows the key in the name of such an image without a number.
+    `skipped` counts members by ending, `split` the rows of split samples; `example` is the name of
+    such an image after its key.
     """
 
     archive: str
@@ -231,7 +231,7 @@ class SampleReader:
         yield sample
 
     def _load(self, member: Member, *, is_one: bool) -> None:
-        """Read the member's bytes if they may be needed; with `is_one` there is a plain image."""
+        """Read the member's bytes if needed; with `is_one`, the sample has a plain image."""
         if member.data is not None:
             return
         if member.is_text and member.info.size <= MAX_LINE_BYTES and self._is_wanted(member):
@@ -248,7 +248,7 @@ class SampleReader:
         return f".{member.column('')}".endswith(self._text_endings)
 
     def _row(self, sample: Sample) -> ManifestRow | None:
-        """The row of a sample; None without an image. Counts members that are no part of it."""
+        """The row of a sample; None without an image. Counts skipped members."""
         images = [member for member in sample.members if member.is_image]
         for member in sample.members:
             if not member.is_image and not (images and member.is_text):
@@ -282,21 +282,21 @@ class SampleReader:
         return ManifestRow(f"{self.archive}, sample {display_name(key)}", values, fault, span)
 
     def _skip(self, kind: str) -> None:
-        """Count a member that is no part of a row."""
+        """Count a skipped member."""
         is_known = kind in self.skipped or len(self.skipped) < MAX_KINDS
         self.skipped[kind if is_known else OTHER_ENDING] += 1
 
     def _asked(self, images: list[Member], stem: str) -> Member | None:
-        """The image that is chosen, else the first plain one, else the first."""
+        """The selected image, else the first plain one, else the first."""
         if self._chosen is not None:
             return next((m for m in images if m.column(stem) == self._chosen), None)
         return next((image for image in images if image.stem == stem), images[0])
 
     def _values(self, sample: Sample, image: Member | None) -> tuple[dict[str, Any], Fault | None]:
-        """The columns of the texts, and the fault of one that cannot be read.
+        """The columns of the texts, and the fault of an invalid text.
 
-        A text takes precedence over a key of JSON, and over one that is less the image's own. That
-        of `a.jpg.txt` is `txt`, as that of `a.txt` would be.
+        A text takes precedence over a key of JSON, and the image's own text over another one. Both
+        `a.jpg.txt` and `a.txt` are the column `txt`.
         """
         keys, texts, fault = dict[str, Any](), dict[str, Any](), None
         stem, members = sample.stem, [member for member in sample.members if member.is_text]

@@ -1,4 +1,4 @@
-"""Scans sources for the files of an inventory, and compares them with those that it has."""
+"""Scans sources for new files of an inventory, and compares known files with their records."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error messa
 
 
 class Scan:
-    """The files of sources that are new to the `known` ones, and what became of those.
+    """The new files of sources, and the changes of `known` files.
 
-    After `records`: `changed` has the first record of each known file that is another one now, with
-    whether only its time is; `gone` is the number of items of known files that are not there any
-    more; `ignored` counts other files by ending, and `skipped` members of archives; `has_excluded`
-    says whether names left images out; `hashes` are those of the ids that rows of the new files
-    give.
+    After `records`: `changed` has the number of the first record of each changed file, with whether
+    only its time differs; `gone` is the item count of deleted files; `ignored` counts skipped files
+    by ending, and `skipped` members of archives; `has_excluded` says whether patterns excluded
+    images; `hashes` are the hashes of the ids in new rows.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
@@ -92,7 +91,7 @@ class Scan:
                 yield record
 
     def _scanned(self, source: SourceFiles, listed: pa.Table) -> pa.Table:
-        """The records of new files, those of tables with what their rows say."""
+        """The records of new files; tables are scanned."""
         if not pc.any(pc.equal(listed["kind"], TABLE)).as_py():
             return listed
         return make_table(
@@ -114,20 +113,20 @@ class Scan:
         return table.record
 
     def no_input(self, *, has_only_tables: bool) -> NoInputError:
-        """The error for sources without an item."""
+        """The error for sources without items."""
         shown = ", ".join(display_name(source.name) for source in self._sources)
         if self.has_excluded:
             message = f"<--include=> and <--exclude=> leave no image of {shown}"
             return NoInputError(message, hint=PATTERNS_HINT)
         if has_only_tables and not self.skipped:
             message = f"{shown} {'has' if len(self._sources) == 1 else 'have'} no rows"
-            return NoInputError(message, hint="a manifest has a row for each image")
+            return NoInputError(message, hint="a manifest needs a row for each image")
         return NoInputError(f"no image in {shown}", hint=no_input_hint(self.ignored + self.skipped))
 
     # --- known files
 
     def _following(self, known: np.ndarray, listed: pa.Table) -> pa.Table:
-        """The lines of standard input behind those that are known, which have to be the same."""
+        """The lines of standard input after the known lines, which must be the same."""
         before = self._known["name"].take(pa.array(known))
         count = min(len(before), len(listed))
         is_same = pc.equal(before[:count], listed["name"][:count]).to_numpy()
@@ -144,7 +143,7 @@ class Scan:
         names = before["name"].combine_chunks()
         is_here = pc.is_in(names, value_set=listed["name"].combine_chunks())
         self.gone += int(before["rows"].to_numpy()[~np.asarray(is_here)].sum())
-        # a file may have several records, of which the last one has its newest size and time
+        # the last of several records of a file has its newest size and time
         firsts = pc.index_in(listed["name"], value_set=names)
         lasts = pc.index_in(listed["name"], value_set=names[::-1])
         is_new = pc.is_null(firsts)
@@ -164,7 +163,7 @@ class Scan:
     def _newer(
         self, source: SourceFiles, record: FileRecord, earlier: FileRecord, first: int
     ) -> FileRecord:
-        """The record of a file that is not as its latest one any more; `first` is its first one."""
+        """The new record of a file that differs from its latest one; `first` is its first one."""
         if record.kind == earlier.kind == TABLE:
             table = self._open(source, record._replace(columns=earlier.columns))
             mark = table.grown_from(earlier)
@@ -177,7 +176,7 @@ class Scan:
 
 
 def check_columns(name: str, options: ReadOptions) -> None:
-    """Raise UsageError if images without a manifest are to have columns."""
+    """Raise UsageError if options name columns, and the images have no manifest."""
     named = (*(column.source for column in named_columns(options.keep)), *options.fields)
     columns = [column for column in named if column != SOURCE]
     columns += ["*"] if ALL in options.keep else []
@@ -187,19 +186,18 @@ def check_columns(name: str, options: ReadOptions) -> None:
     if options.requires_prompts:
         raise UsageError(
             f"{name} has no prompts",
-            hint='give one: <--prompt "what is in the image?">; a manifest may have them',
+            hint='pass <--prompt "what is in the image?">, or a manifest with prompts',
         )
     if options.choices_column is not None:
         raise UsageError(
-            f"{name} has no choices", hint="give them with <--choice=>; only manifests have them"
+            f"{name} has no choices", hint="pass <--choice=>; only manifests have choices"
         )
 
 
 def check_unique(hashes: array[int], ids: Callable[[], Iterator[tuple[str, str]]]) -> None:
-    """Raise ManifestError for an id that is given twice, with both places.
+    """Raise ManifestError for a repeated id, with both positions.
 
-    The `hashes` are those of the ids. Those with equal hashes are compared: `ids` reads all of
-    them, each with its position.
+    `hashes` are the hashes of all ids. If two are equal, `ids` reads all ids with their positions.
     """
     ordered = np.sort(np.frombuffer(hashes, np.int64))
     suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())

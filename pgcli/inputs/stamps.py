@@ -1,4 +1,4 @@
-"""What is known of the images that were answered: size and time of each file, and its bytes."""
+"""Stamps of answered images: size, modification time and digest of each file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from pgcli.images.files import short_digest
 from pgcli.stores.files import open_regular
 
-#: Of a file whose bytes were read: their number, the file's time, and a digest. Zeros: not known.
+#: Size, modification time and digest of a file; zeros if unknown.
 Stamp = tuple[int, int, int]
 CHUNK_BYTES = 2**20
 
 
 def is_other(path: str, stamp: Stamp) -> bool:
-    """Whether a file has another size or time than in its stamp, or is not there."""
+    """Whether a file differs from its stamp in size or time, or does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116 - Path is slow, and this is called for each image
     except (OSError, ValueError):
@@ -26,7 +26,7 @@ def is_other(path: str, stamp: Stamp) -> bool:
 
 
 def sizes_and_times(paths: Iterable[str | None]) -> np.ndarray:
-    """The size and the time of each file, as its stamp has them; -1 where there is none."""
+    """The size and the modification time of each file; -1 if it does not exist."""
     known: list[tuple[int, int]] = []
     for path in paths:
         try:
@@ -38,9 +38,9 @@ def sizes_and_times(paths: Iterable[str | None]) -> np.ndarray:
 
 
 def read_stamp(path: str, stamp: Stamp) -> Stamp | None:
-    """The stamp of a file now; None for a missing file.
+    """The current stamp of a file; None for a missing file.
 
-    Its bytes are read where the time alone differs from the earlier `stamp`.
+    Its bytes are read if it has the size in the earlier `stamp`.
     """
     try:
         status = os.stat(path)  # noqa: PTH116
@@ -56,5 +56,5 @@ def read_stamp(path: str, stamp: Stamp) -> Stamp | None:
 
 
 def no_stamps(count: int = 0) -> np.ndarray:
-    """A row for each item, of which nothing is known."""
+    """Unknown stamps, one per item."""
     return np.zeros((count, 3), np.int64)

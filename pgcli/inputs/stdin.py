@@ -41,11 +41,10 @@ _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} byt
 
 
 class Stdin:
-    """Standard input: its lines, or the bytes of an image, and the items that they are.
+    """Standard input: its lines, or the bytes of one image, and their items.
 
-    A line is a row as in a manifest; a path alone is a row with an image. As there, rows may name
-    one image several times, and an id once, which is checked here if lines are not spooled. Raises
-    UsageError for what no line can have.
+    A line is a row as in a manifest, or a plain path. Ids must be unique; this class checks them
+    unless the lines are spooled. Raises UsageError for options that standard input cannot have.
     """
 
     def __init__(self, options: ReadOptions):
@@ -59,7 +58,7 @@ class Stdin:
             )
 
     def read(self, source: int) -> Iterator[FileRecord]:
-        """A record for each line that is not blank, as they arrive, or one for the image.
+        """A record for each non-blank line as it arrives, or one for the image.
 
         Raises ManifestError for a line that is too long.
         """
@@ -90,12 +89,14 @@ class Stdin:
                 yield FileRecord(source, 0, LINE, self._rebased(line), numbers=(number,))
 
     def item(self, record: FileRecord, index: int) -> Item:
-        """The item of a line, or of the image. Raises ManifestError and UsageError."""
+        """The item of a line or of the image. Raises ManifestError and UsageError."""
         options, row = self._options, self._row(record)
         if options.refuses_prompts and row.values.get(options.prompt_column) is not None:
-            message = f"{row.position}: the row has a prompt, and one is given for all"
+            message = (
+                f"{row.position}: the row has a prompt, and <--prompt=> gives one for all rows"
+            )
             raise UsageError(
-                message, hint="leave one of them out, or rename with <--prompt-column=>"
+                message, hint="omit one of them, or name another column with <--prompt-column=>"
             )
         prompts = prompt_columns(options) if options.requires_prompts else ()
         has_prompt = not prompts or any(name in row.values for name in prompts)
@@ -103,7 +104,7 @@ class Stdin:
             if column not in row.values:
                 raise ManifestError(
                     f"{row.position}: there is no {column!r}",
-                    hint="columns need a JSON object on each line; a path alone has none",
+                    hint="columns need a JSON object on each line; a plain path has no columns",
                 )
         name = check_row(row, options)
         if name is not None and not (options.repeats_ids or options.spool):
@@ -113,14 +114,14 @@ class Stdin:
         return row_to_item(row, index, options, locate=self._locate, manifest="-", kept=self._kept)
 
     def ids(self, record: FileRecord) -> Iterator[tuple[str, str]]:
-        """The id that a line gives, if it does, with its position."""
+        """The id in a line, if any, with its position."""
         row = self._row(record)
         name = row_id(row, self._options)
         if name is not None:
             yield name, row.position
 
     def _row(self, record: FileRecord) -> ManifestRow:
-        """A JSON object as it is; a path, and the bytes of an image, as a row with an image."""
+        """The row of a line: a JSON object, or a row with only an image."""
         options, line = self._options, record.name
         if record.kind == BYTES:
             fault = None if line else _TOO_LARGE
@@ -138,7 +139,7 @@ class Stdin:
         return ManifestRow(position, {options.image_column: image, SOURCE: name})
 
     def _rebased(self, line: bytes) -> bytes:
-        """A line whose path is one of the current folder, as one of the folder of the options."""
+        """The line with its path relative to the folder of the options."""
         options = self._options
         if not options.folder:
             return line
@@ -161,7 +162,7 @@ class Stdin:
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:
-    """What arrives at a raw file, as it arrives."""
+    """The bytes of a raw file as they arrive."""
     while (chunk := file.read(CHUNK_BYTES)) != b"":
         if chunk is None:  # the pipe is non-blocking and empty
             select.select([file], [], [])

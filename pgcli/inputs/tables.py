@@ -1,4 +1,4 @@
-"""A manifest or an archive: its rows are counted, and read from any row on."""
+"""A manifest or an archive: counts its rows, and reads them from any row on."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from pgcli.stores.urls import parent_url, url_scheme
 
 #: Rows between two marks; a million rows have a thousand of them.
 EVERY = 1000
-#: Of larger tables that are not of lines, size and time are compared alone.
+#: Larger tables, except for tables of lines, are compared by size and time only.
 MAX_DIGESTED_BYTES = 4 * 2**20
-#: Column names collected of JSON lines, where each row may name its own.
+#: Of JSON lines, where each row names its own columns.
 MAX_COLUMNS = 10_000
-#: What stands for null in the name of a folder such as `shop=de`.
+#: The value null in the name of a folder such as `shop=de`.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 GONE = ManifestRow("", {}, Fault("missing", "The file of the row does not exist any more."))
-#: Of a table that is read outside an inventory.
+#: For a table that is read without an inventory.
 DEFAULT_OPTIONS, NO_RECORD = ReadOptions(), FileRecord(0, NAMED, TABLE)
 
 
@@ -73,9 +73,9 @@ def open_table(
 
 
 class Table:
-    """A table in a file that has the record, or is scanned to get one; a subclass for each format.
+    """A table in a file, with its record or to be scanned for one; a subclass for each format.
 
-    `read` is what a format has to have. With `grows`, what is appended to the file are more rows.
+    A format must have `read`. With `grows`, data that is appended to the file are new rows.
     """
 
     grows = False
@@ -94,8 +94,8 @@ class Table:
         self.image_column = options.image_column
         self.partitions = partition_columns(path)
         self._set_columns(record.columns or ())
-        self.has_excluded = False  # whether names left out rows when it was scanned
-        # what read the last rows of some columns: the number of the next row, and the rows
+        self.has_excluded = False  # whether the scan skipped rows by their names
+        # by columns, the reader of the last rows: the number of its next row, and its rows
         self._streams: dict[object, tuple[int, Iterator[tuple[int, ManifestRow]]]] = {}
         if not self._is_local:
             self._folder, self._root = parent_url(file.location), None
@@ -104,35 +104,35 @@ class Table:
             opened = os.path.dirname(file.local_path) or "."  # noqa: PTH120
             self._root = None if options.allow_outside_root else os.path.realpath(opened)
 
-    # --- of a format
+    # --- for each format
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
     ) -> Iterator[tuple[Mark, ManifestRow]]:
-        """Rows from a mark on, with these columns at least, in memory that does not grow.
+        """Rows from a mark on with at least these columns, in bounded memory.
 
-        Without `images` the bytes of images need not be read. Raises ManifestError, with the
-        position, for a file that cannot be read on.
+        Without `images`, the bytes of images need not be read. Raises ManifestError with the
+        position for an unreadable file.
         """
         raise NotImplementedError
 
     def schema(self) -> pa.Schema | None:
-        """The columns that the file states; None where each row names its own.
+        """The columns in the file's header; None if each row names its own.
 
         Raises ManifestError.
         """
         return None
 
     def stated_rows(self) -> int | None:
-        """The number of rows that the file states. Its marks are numbers of rows then."""
+        """The row count in the file's header, if any; its marks then are row numbers."""
         return None
 
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
-        """The column of images of some rows, if all are texts that are read without Python."""
+        """The image column of some rows as Arrow texts; None if that is not possible."""
         return None
 
     def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
-        """The kept columns of chosen rows, of a file whose columns are Arrow's; else None."""
+        """The kept columns of chosen rows, if the format reads Arrow columns; else None."""
         return None
 
     def mark_before(self, row: int) -> tuple[Mark, int]:
@@ -142,7 +142,7 @@ class Table:
         return Mark(offsets[number], numbers[number]), row - number * EVERY
 
     def _set_columns(self, columns: Iterable[str]) -> None:
-        """Set the columns that there are, which of them are kept, and all that are needed."""
+        """Set the existing columns, the kept columns, and all needed columns."""
         self.record = self.record._replace(columns=tuple(columns))
         options = self._options
         self.kept = kept_columns(options.keep, columns, options.image_column)
@@ -151,12 +151,12 @@ class Table:
         self.columns = frozenset(self._needed.union(options.optional_fields, prompts))
 
     def close(self) -> None:
-        """Close what reads the file, unless rows are just being read."""
+        """Close idle readers of the file."""
         self._streams.clear()
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no such local file any more."""
+        """Whether the local file was deleted."""
         return self._is_local and not os.path.lexists(self.file.local_path)
 
     @property
@@ -172,7 +172,7 @@ class Table:
     # --- rows
 
     def items(self, index: int, start: int, stop: int, *, images: bool = True) -> Iterator[Item]:
-        """The items of the chosen rows from `start` to before `stop`; `index` is that of the first.
+        """The items of the chosen rows from `start` to before `stop`; the first has index `index`.
 
         Raises ManifestError.
         """
@@ -192,7 +192,7 @@ class Table:
     def _chosen_rows(
         self, start: int, stop: int, columns: frozenset[str], *, images: bool
     ) -> Iterator[ManifestRow]:
-        """The chosen rows; what read the last ones reads on, if it ended shortly before them."""
+        """The chosen rows; continues the last reader if it stopped shortly before them."""
         chosen = self.record.chosen or range(stop)
         next_row, rows = self._streams.pop((columns, images), (sys.maxsize, iter(())))
         is_far = self.grows and chosen[start] - next_row >= EVERY  # lines have marks
@@ -207,14 +207,14 @@ class Table:
                 if start == stop:
                     return
         raise ManifestError(
-            f"{self.name} has fewer rows than when they were counted",
+            f"{self.name} lost rows after they were counted",
             hint="the same command counts them again",
         )
 
     def _read(
         self, first: int, columns: frozenset[str], *, images: bool
     ) -> Iterator[tuple[int, ManifestRow]]:
-        """The rows of the table from a number on, with the columns that their place stands for."""
+        """The rows from a number on, with the columns of partitions and `source`."""
         mark, skip = self.mark_before(first)
         rows = islice(self.read(columns, mark, images=images), skip, None)
         for number, (_, row) in enumerate(rows, first):
@@ -232,7 +232,7 @@ class Table:
         return ImageLocation(display_name(name), self.file.local_path)
 
     def ids(self) -> Iterator[tuple[str, str]]:
-        """The own ids of the chosen rows, each with its position."""
+        """The ids in the chosen rows, each with its position."""
         column, count = self._options.id_column, self.record.rows or 0
         if column not in (self.record.columns or ()) or self.is_gone or not count:
             return
@@ -242,7 +242,7 @@ class Table:
                 yield name, row.position
 
     def position(self, row: int) -> str:
-        """Where a chosen row is: the file, and its line or row there."""
+        """The position of a chosen row: the file, and its line or row there."""
         rows = self._chosen_rows(row, row + 1, frozenset({self.image_column}), images=False)
         return next(rows).position
 
@@ -277,8 +277,8 @@ class Table:
     def scan(self, mark: Mark = START) -> array[int]:
         """Count and check the rows from a mark on, and set the record. Returns the hashes of ids.
 
-        Raises ManifestError for rows that cannot be read or named, and UsageError for columns that
-        do not exist.
+        Raises ManifestError for unreadable rows and invalid ids, and UsageError for columns that do
+        not exist.
         """
         options, schema, stated = self._options, self.schema(), self.stated_rows()
         columns = self.record.columns or () if schema is None else schema.names
@@ -326,7 +326,7 @@ class Table:
             raise missing_column(self.name, known, name, self._options)
 
     def grown_from(self, earlier: FileRecord) -> Mark | None:
-        """Where the lines after those of an earlier record begin; None if it had other lines."""
+        """The mark after the lines of an earlier record; None if these lines have changed."""
         size = earlier.size or 0
         if not (self.grows and self._is_local and size <= self.file.size):
             return None
@@ -335,16 +335,16 @@ class Table:
 
     @property
     def _is_digested(self) -> bool:
-        """Whether the bytes of the file are compared where its time alone is another."""
+        """Whether the file's bytes are compared if only its time differs."""
         return self._is_local and (self.grows or self.file.size <= MAX_DIGESTED_BYTES)
 
     def is_touched_only(self, earlier: FileRecord) -> bool:
-        """Whether the file has the bytes of an earlier record of it."""
+        """Whether the file still has the bytes of an earlier record."""
         is_known = self._is_digested and None not in (earlier.digest, earlier.size)
         return is_known and self._digest(earlier.size or 0)[0] == earlier.digest
 
     def _digest(self, size: int) -> tuple[bytes, int, bool]:
-        """Of the first `size` bytes: a digest, the number of lines, and whether the last one ends.
+        """Digest and line count of the first `size` bytes, and whether the last line is complete.
 
         Raises ManifestError.
         """
@@ -363,11 +363,11 @@ class Table:
 
 
 class ScannedRows:
-    """What the rows of a table say, each of which is added once.
+    """The scan of a table's rows, each of which is added once.
 
-    `columns` are those that any row names, `guesses` the types of the kept ones where the file has
-    no schema, `chosen` the numbers of the rows that names choose. `offsets` and `numbers` are the
-    marks of each 1,000th row, `hashes` those of ids.
+    `columns` are all columns that rows name, `guesses` the types of kept columns in a file without
+    a schema, `chosen` the numbers of the rows that names select. `offsets` and `numbers` are the
+    marks of each 1,000th row, `hashes` the hashes of ids.
     """
 
     def __init__(self, options: ReadOptions, columns: Iterable[str], *, has_schema: bool):
@@ -379,7 +379,7 @@ class ScannedRows:
         self.rows = self.tracked = 0
 
     def add(self, begin: Mark, row: ManifestRow) -> None:
-        """Count a row, which begins at a mark. Raises ManifestError for one without a name."""
+        """Count a row that begins at a mark. Raises ManifestError for an invalid id."""
         options = self._options
         if self.rows % EVERY == 0:
             options.track(self.rows + 1 - self.tracked)
@@ -408,7 +408,7 @@ class ScannedRows:
 
 
 def partition_columns(path: str) -> dict[str, str | None]:
-    """The keys and values in the names of the folders that a path leads through: `shop=de/`."""
+    """The keys and values of partitions in a path: `shop=de/`."""
     folders = (part.partition("=") for part in path.split("/")[:-1])
     values = {unquote(key): unquote(value) for key, sign, value in folders if key and sign}
     return {key: None if value == NULL_PARTITION else value for key, value in values.items()}

@@ -1,6 +1,6 @@
 """Reads WebDataset archives: each sample is a row. Nothing is extracted to disk.
 
-An image or a text that cannot be read is a fault of its row.
+An unreadable image or text makes a failed row.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings
 from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
 
-#: Headers may state lengths of their own, and tarfile would read as much at once.
+#: Headers can state any length, and tarfile would read it at once.
 MAX_READ_BYTES = 16 * 2**20
-#: Images hardly compress; what unpacks to more than this is a bomb.
+#: Images hardly compress; a higher ratio is a decompression bomb.
 MAX_RATIO = 200
 
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
@@ -39,7 +39,7 @@ class TarTable(Table):
     ) -> Iterator[tuple[Mark, ManifestRow]]:
         """A row for each sample with an image; in a local file that is not compressed, its span.
 
-        Raises ManifestError for an archive that is cut off or damaged.
+        Raises ManifestError for a truncated or damaged archive.
         """
         file, number = self.file, mark.number
         is_compressed = not file.path.lower().endswith(".tar")
@@ -85,12 +85,12 @@ class TarTable(Table):
             place = f", behind member {number}" if number else " is not a readable tar archive"
             raise ManifestError(
                 f"{file.name}{place}: {problem}",
-                hint="copy or download it again, or leave it out; `tar -tf FILE` lists its whole "
+                hint="copy or download it again, or omit it; `tar -tf FILE` lists its complete "
                 "members",
             ) from problem
 
     def scan(self, mark: Mark = START) -> array[int]:
-        """See `Table`. The record also says what is no part of a row."""
+        """See `Table`. The record also counts skipped members."""
         hashes = super().scan(mark)
         samples = self.samples
         self.record = self.record._replace(
@@ -99,7 +99,7 @@ class TarTable(Table):
         return hashes
 
     def check_columns(self) -> None:
-        """See `Table`. The reason may be that texts are not beside their images."""
+        """See `Table`. The hint mentions texts that are not next to their images."""
         try:
             super().check_columns()
         except UsageError as problem:
@@ -117,7 +117,7 @@ class TarTable(Table):
 
 
 class BoundedFile:
-    """A file that refuses large reads, and data that unpacks to many times its size.
+    """A file that refuses large reads, and compressed data that expands too much.
 
     `last` is the data of the last read. Only forward seeks are cheap.
     """
@@ -136,7 +136,7 @@ class BoundedFile:
         return self.last
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Seek, reading what lies between in a compressed file."""
+        """Seek; in a compressed file, read up to the position."""
         if whence == 0 and self._is_unpacked:
             while position - self._file.tell() > MAX_READ_BYTES:
                 self._file.seek(self._file.tell() + MAX_READ_BYTES)

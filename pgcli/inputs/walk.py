@@ -17,7 +17,7 @@ from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import url_scheme
 
-#: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.
+#: Why a walk does not read an entry: an error of its row, or a reason to skip it.
 OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"
 LINKED, IS_FOLDER, HIDDEN = "linked", "folder", "hidden"
 FAULTS = {
@@ -50,10 +50,9 @@ class _Level(NamedTuple):
 def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> Iterator[WalkedFile]:
     """The files below a folder, each once, in code-point order of their relative paths.
 
-    A hidden file or folder that `names` does not name is not read. A link to a folder is followed
-    only if that is outside the root, this is allowed, and it was not walked before. Folders of
-    which `names` accepts nothing are not walked. Raises OSError if the folder itself cannot be
-    read.
+    Hidden files and folders are skipped unless `names` names them, and so are folders that `names`
+    excludes. A link to a folder is followed only if the folder is outside the root, this is
+    allowed, and it was not walked before. Raises OSError for an unreadable root.
     """
     root, walked = os.path.realpath(path), set[tuple[int, int]]()
     # a stack, not recursion: a folder may be deeper than Python's recursion limit
@@ -106,7 +105,7 @@ def _file(name: str, entry: os.DirEntry[str], root: str | None) -> WalkedFile:
 
 
 def file_status(path: str, name: str) -> WalkedFile:
-    """The file with its size and modification time, which one that is not there lacks."""
+    """The file with its size and modification time if it exists."""
     try:
         status = os.stat(path)  # noqa: PTH116 - Path is slow, and this is called for each file
     except (OSError, ValueError) as error:
@@ -117,24 +116,21 @@ def file_status(path: str, name: str) -> WalkedFile:
 
 
 def is_state(entry: os.DirEntry[str]) -> bool:
-    """Whether the entry is the state folder of a run, which has no images."""
+    """Whether the entry is the state folder of a run."""
     return entry.name.endswith(".pgcli") and _is_folder(entry)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name is hidden, as readers of data lakes have it: `.git`, `_temporary`.
-
-    The name of a partition, such as `_day=1`, is not.
-    """
+    """Whether a name is hidden, by the rules of data lakes: `.git`, `_temporary`, not `_day=1`."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def without_hidden(
     files: Iterable[WalkedFile], names: NameFilter, *, only_folders: bool = False
 ) -> Iterator[WalkedFile]:
-    """The files that are not hidden, and each hidden one, or its folder, with that problem.
+    """The visible files, and each hidden file, or its folder, with that problem.
 
-    Those that `names` names are not hidden; with `only_folders`, none is by its own name.
+    Files that `names` names are visible. With `only_folders`, only folders can be hidden.
     """
     last = ""
     for file in files:
@@ -166,14 +162,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_output(path: str) -> bool:
-    """Whether a run wrote the file: it has a state folder next to it, or is in one."""
+    """Whether a run wrote the file: a state folder is next to it or contains it."""
     folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
     has_state = any(os.path.isdir(f"{name}.pgcli") for name in (path, folder))  # noqa: PTH112
     return has_state or any(part.endswith(".pgcli") for part in folder.split("/"))
 
 
 def expand_source(source: str) -> list[str]:
-    """The local paths that a source's name may refer to, except for the output of runs."""
+    """The local paths that a source may refer to, without the output of runs."""
     if url_scheme(source):
         return []
     matches = glob_files(source) if has_magic(source) else ()
@@ -181,9 +177,9 @@ def expand_source(source: str) -> list[str]:
 
 
 class Glob:
-    """A pattern of paths, matched name by name; `**` stands for any number of visible folders.
+    """A pattern of paths, matched name by name; `**` matches any number of visible folders.
 
-    A state is the numbers of the pieces that the next name may match; `end`: that none is left.
+    A state is the set of pieces, by number, that the next name may match; `end` is a full match.
     """
 
     def __init__(self, pattern: str):
@@ -218,9 +214,9 @@ class Glob:
 def glob_files(pattern: str, base: str = "") -> list[str]:
     """The paths that match a pattern, sorted, each once; relative ones are of the folder `base`.
 
-    Like `glob.glob`, except that `**` does not follow links to folders: two that lead back up would
-    be walked again and again, in every order. A folder whose path is too long to be read is among
-    the paths, with a slash at its end.
+    Like `glob.glob`, except that `**` does not follow links to folders: two links that lead back up
+    would be walked in every order. A folder with a path that is too long is among the paths, with a
+    slash at its end.
     """
     paths: set[str] = set()
     pattern = "/" * pattern.startswith("/") + "/".join(filter(None, pattern.split("/")))
@@ -244,7 +240,7 @@ def _entries(
 ) -> list[tuple[str, bool, bool]]:
     """The names in a folder that pieces may match, with whether it is a link, and a folder.
 
-    A folder whose path is too long is added to `paths` instead.
+    If the path of the folder is too long, it is added to `paths` instead.
     """
     opened = os.path.join(base, folder)  # noqa: PTH118
     if not any(map(has_magic, pieces)):  # they are looked up, `..` too, in a folder of any size

@@ -1,8 +1,8 @@
 """The vectors most similar to each query, exactly, in one pass over blocks of vectors.
 
-A block is scored by one product in float32, whose rounding depends on the block's shape. Every row
-that this rounding could have kept out is scored again in float64, so that the result does not
-depend on the size of the blocks, and rows of equal similarity are in the order of their numbers.
+One float32 product scores a block, and its rounding depends on the block's shape. All rows within
+the rounding error of a hit are scored again in float64, so that the result does not depend on the
+size of the blocks; ties are in the order of row numbers.
 
 E  size of a vector · K  hits of a query · N  vectors of a block · Q  queries
 """
@@ -45,7 +45,7 @@ def nearest(
     """The `k` rows of `vectors` (N, E) most similar to each of the `queries` (Q, E).
 
     Both are normalised first. Ties are in the order of rows. Raises UsageError for vectors of
-    another size, and for those that are zero or not finite.
+    another size, and for zero or non-finite vectors.
     """
     table = as_matrix(vectors)
     blocks = (
@@ -59,12 +59,12 @@ def nearest(
 def nearest_in_blocks(
     queries: Vectors, blocks: Iterable[Block], k: int, min_similarity: float | None = None
 ) -> Hits:
-    """The hits of normalised queries (Q, E) in blocks whose row numbers ascend.
+    """The hits of normalised queries (Q, E) in blocks with ascending row numbers.
 
     Memory does not grow with the number of vectors. Raises UsageError for another size of vectors.
     """
     if k < 1:
-        raise UsageError(f"{k} hits were asked for", hint="ask for 1 or more")
+        raise UsageError(f"k must be at least 1, not {k}", hint="pass 1 or more")
     least = -np.inf if min_similarity is None else min_similarity
     # the most by which a product of normalised vectors in float32 differs from the exact one
     error = (queries.shape[1] + 4) * float(np.finfo(np.float32).eps) / 2
@@ -99,8 +99,7 @@ def nearest_in_blocks(
 def normalised(vectors: ArrayLike, name: str, first: int = 0) -> Vectors:
     """The vectors (N, E) in float32 with a length of 1; messages name them `name`, from `first`.
 
-    Raises UsageError for what is not rows of real numbers, and for a vector that is zero or not
-    finite.
+    Raises UsageError unless these are rows of real numbers, and for zero or non-finite vectors.
     """
     wide = float32(as_matrix(vectors))
     unit: Vectors = wide / lengths(wide, lambda number: f"{name} {first + number}")[:, None]
@@ -122,13 +121,13 @@ def lengths(vectors: Vectors, name: Callable[[int], str]) -> Vectors:
     for number in np.flatnonzero(~(np.isfinite(sizes) & (sizes > np.finfo(np.float32).tiny))):
         is_zero = not vectors[number].any()
         why = "is zero" if is_zero else "has numbers that are not finite, or out of range"
-        hint = "embed its input again, or leave the row out"
+        hint = "embed its input again, or remove the row"
         raise UsageError(f"{name(int(number))} {why}", hint=hint)
     return sizes
 
 
 def as_matrix(vectors: ArrayLike) -> NDArray[Any]:
-    """The vectors as an array (N, E). Raises UsageError for what is not rows of real numbers."""
+    """The vectors as an array (N, E). Raises UsageError unless they are rows of real numbers."""
     table = np.asarray(vectors)
     if table.ndim != 2 or table.dtype.kind not in "fiu" or not table.shape[1]:
         raise UsageError(

@@ -30,9 +30,9 @@ KINDS = {
 def hit_rows(
     queries: Sequence[str], hits: Hits, files: VectorFiles, truncated: Collection[str] = ()
 ) -> list[Row]:
-    """A row for each hit: the query, the rank from 1, what names the row, and the similarity.
+    """A row for each hit: the query, the rank from 1, the row's names, and the similarity.
 
-    `truncated` are the queries that are longer than the model's input.
+    `truncated` are the queries that exceed the model's input.
     """
     names = files.names({row for row in hits.rows.ravel().tolist() if row >= 0})
     return [
@@ -91,7 +91,7 @@ def size_note(row: Row) -> str:
 
 @dataclass(frozen=True)
 class SearchRows:
-    """The rows of a search; `queries` are the queries, of which none is for near-duplicates."""
+    """The rows of a search; `queries` is empty for near-duplicates."""
 
     rows: Sequence[Row]
     settings: Mapping[str, object]

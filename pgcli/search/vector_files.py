@@ -21,11 +21,11 @@ from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
 
 EMBEDDING = "embedding"
 MODEL = "model"
-#: The columns that name a row, where a file has them.
+#: The columns that name a row, if a file has them.
 NAMES = ("id", "image", "text", "index")
-#: Those of the size of an image.
+#: The columns of an image's size.
 SIZE = ("width", "height")
-#: Lengths further than this from 1 are not those of normalised vectors in float16.
+#: Normalised float16 vectors have lengths within this distance of 1.
 LENGTH_ERROR = 0.01
 HINT = "name what pgcli embed wrote: a .parquet or .jsonl file, or a folder of Parquet files"
 ONE_MODEL = "search files of one model at a time"
@@ -34,9 +34,9 @@ ONE_MODEL = "search files of one model at a time"
 class VectorFiles:
     """The vectors of several files and folders, in their order; each iteration reads them again.
 
-    `rows` counts all rows read by the last iteration, `nulls` those without a vector, which are
-    left out, and `scaled` those whose vector was not normalised. `model` is the model that the
-    rows so far name.
+    `rows` counts all rows of the last iteration, `nulls` the skipped rows without a vector, and
+    `scaled` the rows with a vector that was not normalised. `model` is the model of the rows so
+    far.
     """
 
     def __init__(self, paths: Sequence[Path]):
@@ -80,9 +80,9 @@ class VectorFiles:
     def names(self, rows: Collection[int], *, sizes: bool = False) -> dict[int, dict[str, Any]]:
         """The columns NAMES of the rows with these numbers, and the number of the path of each.
 
-        An id is that of the row, else its number; `image` and `text` are None where they are not
-        texts. With `sizes`, the `size` is width and height, None where they are not known. Raises
-        UsageError for files that cannot be read any more.
+        The id is the row's, else the row number; `image` and `text` are None unless they are texts.
+        With `sizes`, `size` is width and height, None if unknown. Raises UsageError for unreadable
+        files.
         """
         wanted, first, named = np.sort(np.array([*rows], np.int64)), 0, dict[int, dict[str, Any]]()
         for path, file in self._files:
@@ -112,7 +112,7 @@ class VectorFiles:
             raise UsageError(f"{name(0)} is empty", hint=HINT)
         if len(odd := np.flatnonzero(counts != width)):
             raise UsageError(
-                f"{name(int(odd[0]))} has {counts[odd[0]]} numbers, those before have {width}",
+                f"{name(int(odd[0]))} has {counts[odd[0]]} numbers, earlier vectors have {width}",
                 hint=ONE_MODEL,
             )
         self._width = int(width)
@@ -127,7 +127,7 @@ class VectorFiles:
         for model in filter(None, models.unique().to_pylist()):
             if self.model not in (None, model):
                 raise UsageError(
-                    f"{file} has vectors of the model {model}, and others are of {self.model}: "
+                    f"{file} has vectors of the model {model}, earlier files of {self.model}; "
                     "they cannot be compared",
                     hint=ONE_MODEL,
                 )

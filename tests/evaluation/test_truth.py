@@ -79,7 +79,7 @@ def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(cli):
     write("truth.jsonl", [*known, {"id": "a", "prompt": "shape?", "answer": "round"}])
     message = refused(cli, *words)
     assert "2 prompts for 'a'" in message
-    assert "leave out --prompt-column ''" in message
+    assert "omit --prompt-column ''" in message
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "parquet with images"])
@@ -351,7 +351,7 @@ def test_labels_that_rows_were_not_classified_by_are_said(cli):
     truth = label_folder(*names)
     code, out, err = cli("eval", "rows.jsonl", "--truth", truth)
     assert (code, "accuracy  0.0000" in out) == (0, True), err
-    said = "its labels (test) are none of those that the rows were classified by (cat, dog)"
+    said = "its labels (test) and the labels of the rows (cat, dog) have none in common"
     assert f"{truth}: {said}" in err
     mixed = [{"id": id_, "label": name.replace("dog", "bird")} for id_, name in names.items()]
     _, _, err = cli("eval", "rows.jsonl", "--truth", write("truth.jsonl", mixed))
@@ -363,7 +363,7 @@ def test_hint_for_other_ids_is_that_of_the_kind_of_truth(cli):
     known = {"question_id": 7, "answers": [{"answer": "red"}]}
     Path("vqa.json").write_text(json.dumps({"annotations": [known]}))
     message = refused(cli, rows, "--truth", "vqa.json")
-    assert "those of VQA its question ids" in message
+    assert "ids of VQA are question ids" in message
     truth = write("truth.jsonl", [{"id": "b", "answer": "red"}])
     assert "--id-column NAME names the column of the truth" in refused(cli, rows, "--truth", truth)
 

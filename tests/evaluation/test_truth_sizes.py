@@ -134,7 +134,7 @@ def test_truth_of_another_size_is_refused_by_name(cli):
         assert sizes in refused(cli, "rows.jsonl", "--truth", truth)
     Path("a.png").unlink()
     message = refused(cli, "rows.jsonl", "--truth", truth)
-    assert "a.png: 240 x 320 is stated, its row has 320 x 240, and the image cannot be" in message
+    assert "a.png: the truth says 240 x 320, the row 320 x 240, and the image cannot be" in message
     write("truth.jsonl", [known | {"width": 320, "height": 240}, known])
     message = refused(cli, "rows.jsonl", "--truth", truth)
     assert "rows of 'a.png' state 320 x 240 and 240 x 320" in message
@@ -145,7 +145,7 @@ def test_the_photograph_is_also_found_beside_the_truth(cli):
     photograph("elsewhere/a.png", 6)
     answered(("gone/a.png", TURNED[6], UPRIGHT))
     truth = coco(("gone/a.png", STORED))
-    assert "cannot be read to compare it" in refused(cli, "rows.jsonl", "--truth", truth)
+    assert "the image cannot be read" in refused(cli, "rows.jsonl", "--truth", truth)
     Path("elsewhere/gone").mkdir()
     Path("elsewhere/a.png").rename("elsewhere/gone/a.png")
     Path(truth).rename("elsewhere/coco.json")

@@ -106,12 +106,12 @@ def test_names_at_an_address_are_selected(s3):
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("s3://images/none", UsageError, "nothing at s3://images/none"),
+        ("s3://images/none", UsageError, "s3://images/none does not exist"),
         ("s3://nobucket/*.png", UsageError, "address does not exist"),
         ("s3://images/photos/*.gif", NoInputError, "nothing matches"),
         ("s3://images/photos/notes.txt", UsageError, "neither an image nor a manifest"),
         ("s3://images/photos/broken.parquet", UsageError, "not a readable Parquet"),
-        ("abfs://box/x.png", UsageError, "abfs addresses are not read"),
+        ("abfs://box/x.png", UsageError, "abfs addresses are not supported"),
         ("data:image/png;base64,AAAA", UsageError, "data"),
         ("https://host/", UsageError, "does not name a file"),
         ("https://user:secret@host/x.png", UsageError, "user name or a password"),

@@ -71,10 +71,10 @@ def test_objects_over_several_lines_are_named():
 
 def test_annotations_and_lines_in_json_files_are_named():
     refused = refusal("m.json", json.dumps(COCO))
-    assert "has annotations in the form of COCO" in str(refused)
+    assert "has COCO annotations" in str(refused)
     assert "pgcli import m.json --from coco" in refused.hint
     assert refusal("m.jsonl", json.dumps(COCO, indent=1)).args == (
-        "m.jsonl has annotations in the form of COCO, and is no manifest",
+        "m.jsonl has COCO annotations and is not a manifest",
     )
     refused = refusal("m.json", "".join(json.dumps(row) + "\n" for row in ROWS))
     assert "name it .jsonl" in refused.hint
@@ -98,7 +98,7 @@ def test_conversions_make_manifests():
 
 
 def test_conversations_of_llava_are_named():
-    message = "has conversations in the form of LLaVA, which are not read"
+    message = "has LLaVA conversations, which pgcli does not read"
     assert str(refusal("m.json", json.dumps(LLAVA, indent=2))) == f"m.json {message}"
     assert str(refusal("m.jsonl", json.dumps(LLAVA))) == f"m.jsonl {message}"
     asking = ReadOptions(requires_prompts=True)

@@ -196,7 +196,9 @@ LOG = "_delta_log/00000000000000000000.json"
 def test_delta_table_is_named_with_the_way_to_its_current_files(source):
     lake("part.parquet", "aB/part.parquet", "day=1/shop=de/part.parquet")
     touch(f"lake/{LOG}", data=b'{"add": {"path": "part.parquet"}}\n')
-    with pytest.raises(UsageError, match="lake is a Delta table, whose folder also has") as refused:
+    with pytest.raises(
+        UsageError, match="lake is a Delta table, and its folder also has"
+    ) as refused:
         Inventory.scan([source])
     assert "lake').file_uris())" in refused.value.hint
     assert ids("lake/part.parquet") == ["part.parquet"]

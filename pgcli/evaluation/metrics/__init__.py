@@ -1,4 +1,4 @@
-"""What a metric is, and which metrics measure the rows of a task."""
+"""Metrics, and the choice of metrics for a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Metric(NamedTuple):
     """What a metric needs of the truth (a key of HINTS), and the function from rows to measures.
 
-    The function raises UsageError where the rows or their truth do not fit.
+    The function raises UsageError for unsuitable rows.
     """
 
     needs: str
@@ -43,7 +43,7 @@ YES_NO = ("yes", "no")
 def measures(metric: str, rows: Sequence[JoinedRow], texts: str | None = None) -> list[Measure]:
     """The measures of a metric; retrieval takes the file of the texts' embeddings.
 
-    Raises UsageError where rows or their truth lack what the metric needs.
+    Raises UsageError for rows without the data that the metric needs.
     """
     needs, measure = registry.load("metrics", metric)
     for row in rows:
@@ -58,7 +58,7 @@ def measures(metric: str, rows: Sequence[JoinedRow], texts: str | None = None) -
 
 
 def is_known(truth: RowTruth, needs: str) -> bool:
-    """Whether the truth says what is needed."""
+    """Whether the truth has what a metric needs."""
     return bool(truth.answers) if needs == "answers" else getattr(truth, needs) is not None
 
 

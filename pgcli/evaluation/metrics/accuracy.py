@@ -1,4 +1,4 @@
-"""The accuracy of yes and no, as the script of POPE computes it, and of labels."""
+"""The accuracy of yes and no, like POPE's script, and of labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOP = 5  # labels of a classifier
 
 
 def measure_accuracy(rows: Sequence[JoinedRow]) -> list[Measure]:
-    """The measures of yes and no where all true answers are that, else those of labels."""
+    """The measures of yes and no if all true answers are yes or no, else of labels."""
     return yes_no_measures(rows) if is_yes_no(rows) else label_measures(rows)
 
 
@@ -24,7 +24,7 @@ ACCURACY = Metric("answers", measure_accuracy)
 def yes_no_measures(rows: Sequence[JoinedRow]) -> list[Measure]:
     """Accuracy, precision, recall and F1 of `yes`, and the share of answers that are yes or no.
 
-    Missing rows and those with an error are neither, and wrong.
+    Missing and failed rows count as wrong.
     """
     answers = [row.answer for row in rows]
     says = np.array(["" if answer is None else yes_or_no(answer) for answer in answers])
@@ -42,16 +42,13 @@ def yes_no_measures(rows: Sequence[JoinedRow]) -> list[Measure]:
 
 
 def yes_or_no(answer: str) -> str:
-    """What an answer says, as POPE's script has it: no where its first sentence has a no or not."""
+    """POPE's reading of an answer: `no` if its first sentence has a no or not, else `yes`."""
     words = answer.partition(".")[0].replace(",", "").split(" ")
     return "no" if {"No", "not", "no"}.intersection(words) else "yes"
 
 
 def label_measures(rows: Sequence[JoinedRow]) -> list[Measure]:
-    """The share of rows whose answer is the true label, and of those with it among the best five.
-
-    The second is left out where rows have fewer than five labels.
-    """
+    """Top-1 accuracy, and top-5 accuracy if rows have at least five labels."""
     truths = [{truth.strip() for truth in row.true_answers} for row in rows]
     labels = [labels_of(row) for row in rows]
     pairs = [*zip(rows, truths, strict=True)]

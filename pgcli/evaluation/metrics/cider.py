@@ -1,4 +1,4 @@
-"""CIDEr-D of captions, as coco-caption computes it."""
+"""CIDEr-D of captions, with the numbers of coco-caption."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ def cider(
 ) -> list[float]:
     """The score of each caption by its references, from 0 to 10.
 
-    Document frequencies are numbers of images, of all references given: several captions of an
-    image, such as those of several prompts, count once. Subsets have other scores, and the score
-    of a single image is 0.
+    Document frequencies count images: several captions of an image count once. Scores therefore
+    depend on the set of images; a single image scores 0.
     """
     reference_counts = [[count_ngrams(text) for text in texts] for texts in references]
     of_image: dict[Hashable, set[Ngram]] = {}

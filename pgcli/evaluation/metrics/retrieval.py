@@ -26,9 +26,9 @@ Similarities = Callable[[slice], np.ndarray]
 
 
 def measure_retrieval(rows: Sequence[JoinedRow], texts_file: str | None = None) -> list[Measure]:
-    """Recall by the scores of the rows, or by their embeddings and those of a file of texts.
+    """Recall by the scores of the rows, or by embeddings of the rows and of a file of texts.
 
-    Raises UsageError where rows have neither, and for true texts without a score or an embedding.
+    Raises UsageError for rows with neither, and for true texts without a score or an embedding.
     """
     if has_column(rows, "scores"):
         names, similarity_NM = scores_of(rows)
@@ -40,8 +40,8 @@ def measure_retrieval(rows: Sequence[JoinedRow], texts_file: str | None = None) 
         )
     if texts_file is None:
         raise UsageError(
-            "the embeddings of the texts are not given",
-            hint="--texts FILE names what pgcli embed --texts-file wrote of them",
+            "--metric retrieval needs the embeddings of the texts",
+            hint="--texts FILE names the output of pgcli embed --texts-file",
         )
     vectors = text_vectors(texts_file)
     problem = f"{texts_file} has no embedding of it"
@@ -108,7 +108,7 @@ def columns(texts: int, similarities: Similarities) -> Iterator[tuple[int, np.nd
 
 
 def products(image_NE: np.ndarray, text_ME: np.ndarray) -> Similarities:
-    """The similarities of embeddings; those of an image without an embedding are NaN in its row."""
+    """The similarities of embeddings; images without an embedding have rows of NaN."""
 
     def similarities(block: slice) -> np.ndarray:
         similarity_NB: np.ndarray = image_NE @ text_ME[block].T
@@ -124,7 +124,7 @@ def image_vectors(rows: Sequence[JoinedRow], width: int) -> np.ndarray:
         vector = (row.row or {}).get("embedding")
         if vector is not None and len(vector) != width:
             raise UsageError(
-                f"embeddings have {len(vector)} numbers, and those of the texts {width}",
+                f"image embeddings have {len(vector)} numbers, text embeddings {width}",
                 hint="embed both with the same model",
             )
         if vector is not None:

@@ -1,4 +1,4 @@
-"""VQA accuracy, as `vqaEval.py` of the VQA data set computes it."""
+"""VQA accuracy, with the numbers of the data set's `vqaEval.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ something'd something'll that's there'd there're there's they'd they'll they're 
 wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll
 who's who've why'll why're why's won't would've wouldn't y'all you'd you'll you're you've
 """.split()
-#: Words of which one of several apostrophes may be missing.
+#: Words that may miss one of several apostrophes.
 TWICE_CONTRACTED = """
 couldn't've hadn't've he'd've I'd've it'd've mightn't've 'ow's'at she'd've shouldn't've
 somebody'd've someone'd've something'd've there'd've they'd've we'd've who'd've wouldn't've
@@ -46,7 +46,7 @@ def spellings() -> dict[str, str]:
     for word in TWICE_CONTRACTED:
         marks = [index for index, letter in enumerate(word) if letter == "'"]
         known |= {word[:index] + word[index + 1 :]: word for index in marks}
-    return known | {"somebody'd": "somebodyd"}  # as upstream has it
+    return known | {"somebody'd": "somebodyd"}  # upstream's spelling
 
 
 SPELLINGS = spellings()
@@ -59,8 +59,8 @@ def measure_vqa(rows: Sequence[JoinedRow]) -> list[Measure]:
     """
     if all(len(row.true_answers) < MIN_ANSWERS for row in rows):
         raise UsageError(
-            f"--metric vqa is for {MIN_ANSWERS} or more true answers of a question, and the truth "
-            "has fewer of each",
+            f"--metric vqa needs {MIN_ANSWERS} or more true answers per question, and the truth "
+            "has fewer",
             hint="--metric exact is for one, and --metric anls for several",
         )
     scores = [
@@ -76,9 +76,9 @@ VQA = Metric("answers", measure_vqa)
 
 
 def vqa_accuracy(answer: str, truths: Sequence[str]) -> float:
-    """The mean, over leaving out one of the true answers, of min(matches / 3, 1).
+    """The mean of min(matches / 3, 1) over all subsets without one true answer.
 
-    All are normalised where the true answers differ, and compared as they are otherwise.
+    Texts are normalised only if the true answers differ.
     """
     answer, truths = flat(answer), [flat(truth) for truth in truths]
     if len(set(truths)) > 1:
@@ -90,7 +90,7 @@ def vqa_accuracy(answer: str, truths: Sequence[str]) -> float:
 
 
 def flat(text: str) -> str:
-    """The text as one line without outer blanks."""
+    """The text as one line without surrounding whitespace."""
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
