@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from pgcli.cli.app import PANELS, declaration
 from pgcli.cli.config import ProgramOptions
@@ -41,11 +42,36 @@ def reference() -> str:
     return "\n".join([HEAD, *sections()])
 
 
+def meanings() -> Mapping[str, Mapping[str, list[str]]]:
+    """The help texts of each option, and the commands that have each of them."""
+    helps: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name in (name for summaries in PANELS.values() for name in summaries):
+        for record in declaration(name).records:
+            for option in options_of(record):
+                helps[option.flag][option.help].append(name)
+    return helps
+
+
+def differences() -> Iterator[str]:
+    """A section with the options that have several help texts."""
+    yield "## Options that depend on the command\n"
+    yield "Every other option means the same in each command that has it.\n"
+    yield "| option | in | meaning |\n|---|---|---|"
+    for flag, helps in sorted(meanings().items()):
+        for help, commands in helps.items() if len(helps) > 1 else ():
+            answering = {*COMMAND_OPTIONS} <= {*commands}
+            rest = [name for name in commands if name not in COMMAND_OPTIONS]
+            names = ["answering commands", *rest] if answering else commands
+            yield f"| `{flag}` | {', '.join(names)} | {escaped(help)} |"
+    yield ""
+
+
 def sections() -> Iterator[str]:
     """The sections of the page: options that commands share, then those of each command."""
     yield from table("Options of every command", options_of(ProgramOptions))
     shared = [option for record in SHARED_OPTIONS for option in options_of(record)]
     yield from table(f"Options of {', '.join(COMMAND_OPTIONS)}", shared)
+    yield from differences()
     for summaries in PANELS.values():
         for name in summaries:
             records = [
@@ -72,7 +98,12 @@ def row(option: Option) -> str:
     value = "" if option.kind is bool else f" `{value_name(option)}`"
     variable = f"`{option.variable}`" if option.variable else ""
     cells = (names + value, option.help, option.shown_default, variable)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(escaped, cells))} |"
+
+
+def escaped(cell: str) -> str:
+    """The text of a cell."""
+    return cell.replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def photographs(file: Path) -> None:
                 }
                 print(json.dumps(row), file=lines)
         made = Path(folder) / "truth.jsonl"
-        pgcli("import", str(rows), "--from", "csv", "--root", folder, "-o", str(made))
+        pgcli("import", str(rows), "--from", "csv", "--images", folder, "-o", str(made))
         pgcli("view", str(made), "--images", folder, "-o", str(page))
         screenshot(page, file, width=1100, height=480)
 

@@ -168,11 +168,11 @@ def opt(
     return field(default=default, metadata={"option": option})
 
 
-def same(record: type, name: str, help: str = "") -> Any:
-    """A field that is the option of another record; `help` says what it means here."""
+def same(record: type, name: str, help: str = "", **more: Any) -> Any:
+    """A field that is the option of another record, with another `help` or more, if given."""
     (declaration,) = (f for f in fields(record) if f.name == name)
     option: Option = declaration.metadata["option"]
-    option = replace(option, help=help) if help else option
+    option = replace(option, help=help or option.help, **more)
     return field(default=declaration.default, metadata={"option": option})
 
 

@@ -153,7 +153,7 @@ def test_plugin_adds_a_metric_and_an_import_format(tmp_path, monkeypatch, cli):
     make_images(tmp_path)
     (tmp_path / "labels.txt").write_text("cat a.png\ndog b.jpg\n")
     truth = tmp_path / "truth.jsonl"
-    names = ["import", tmp_path / "labels.txt", "--from", "whole", "--root", tmp_path]
+    names = ["import", tmp_path / "labels.txt", "--from", "whole", "--images", tmp_path]
     assert cli(*names, "-o", truth)[0] == 0
     rows = [json.loads(line) for line in truth.open()]
     assert [box["label"] for row in rows for box in row["boxes"]] == ["cat", "dog"]

@@ -45,7 +45,7 @@ class BenchImages:
         if not self._images:
             raise NoInputError(
                 "no image to measure with",
-                hint="drop --images to measure with generated images",
+                hint="drop --source to measure with generated images",
             )
         images = self._images[:count]
         return images, [Path(image.item.path or "") for image in images]

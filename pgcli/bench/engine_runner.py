@@ -126,7 +126,7 @@ def _run(
         if answer.error is not None:
             raise UsageError(
                 f"cannot measure with {answer.id}: {answer.error_message}",
-                hint="name a folder of readable images with --images, or drop it",
+                hint="name a folder of readable images with --source, or drop it",
             )
         vision += (answer.vision_ms or 0.0) / 1000
         prefill += (answer.prefill_ms or 0.0) / 1000

@@ -94,9 +94,7 @@ class LoadOptions:
 class AddressOptions:
     """Whether images at addresses are read."""
 
-    allow_urls: bool = same(
-        InputOptions, "allow_urls", "Read images at s3://, gs://, az://, hf:// and http(s)://."
-    )
+    allow_urls: bool = same(InputOptions, "allow_urls")
     allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
 
     @property
@@ -114,9 +112,16 @@ class QuietOptions:
     quiet: bool = same(RunningOptions, "quiet")
 
 
-def images_option(help: str, **more: Any) -> Any:
-    """The field that names a folder of images, for a command that no sources are given to."""
-    return opt(help, panel="Which images", metavar="DIR", own=True, **more)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The images that a command measures with, if sources are not its arguments."""
+
+    source: str | None = opt(
+        "A folder of images, or another source, in place of drawn images.",
+        panel="Which images",
+        metavar="SOURCE",
+        own=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

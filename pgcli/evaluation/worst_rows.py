@@ -14,8 +14,8 @@ from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
 from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
-from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.images import ImageLocator
+from pgcli.results.options import GalleryOptions
 from pgcli.rows import box_to_dict, mask_to_dict, round6
 
 TRUTH = "truth"

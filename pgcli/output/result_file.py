@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgcli import registry
-from pgcli.errors import OutputExists, UsageError
+from pgcli.errors import UsageError
 from pgcli.output import load_format
 from pgcli.output.lines import ReadRows
-from pgcli.output.reader import state_folder
 from pgcli.rows import RowSchema
 from pgcli.stores.target import Target
 
@@ -23,10 +22,6 @@ def result_target(name: str, *, overwrite: bool = False) -> Target:
             f"{target} is not the name of a {' or '.join(endings)} file",
             hint=f"<-o> {target.with_suffix('').name or 'rows'}{endings[0]}, or the same with "
             + " or ".join(endings[1:]),
-        )
-    if (state_folder(target) / "run.json").exists():
-        raise OutputExists(
-            f"{target} is the output of a run, which resumes it", hint="name another file with <-o>"
         )
     return checked
 

@@ -78,6 +78,11 @@ class Target:
     def _root(self) -> str:
         return os.path.realpath(self.path)
 
+    @property
+    def _has_run(self) -> bool:
+        """Whether the target is the output of a run, which has its state beside it."""
+        return os.path.lexists(f"{self.name.rstrip('/')}.pgcli/run.json")
+
     def refuse_inside(self, source: str) -> None:
         """Raise UsageError for an input in the folder, which writing might replace."""
         if resolves_inside(source, self._root):
@@ -140,7 +145,7 @@ class Target:
         if exists and not is_same:
             if os.path.exists(path):  # noqa: PTH110
                 is_same = Path(path).samefile(name)
-            elif has_magic(path) and not os.path.lexists(f"{name}.pgcli/run.json"):
+            elif has_magic(path) and not self._has_run:
                 is_same = is_match(path, name)  # a run does not read its own output
         if is_same:
             raise UsageError(
@@ -171,6 +176,11 @@ class Target:
                     f"{path} is not empty" if is_folder else f"{path} exists",
                     hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or choose "
                     f"another {option}",
+                )
+            if self._has_run and not self.is_run:
+                raise OutputExists(
+                    f"{path} is the output of a run, which resumes it",
+                    hint=f"choose another {option}",
                 )
             existing = path if path.exists() else folder
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):

@@ -76,7 +76,7 @@ def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage
         fault = images[0].fault if images else None
         raise NoInputError(
             "no image to compare with" + (f": {fault.message}" if fault else ""),
-            hint="drop --images to compare with generated images",
+            hint="drop --source to compare with generated images",
         )
     return readable
 

@@ -123,7 +123,7 @@ def test_page_has_the_worst_rows_beside_the_truth(cli, tmp_path):
     write("rows.jsonl", rows)
     moved = {**rows[2], "boxes": [one | {"xmax": one["xmin"] + 1} for one in rows[2]["boxes"]]}
     write("truth.jsonl", [*rows[:2], moved])
-    words = ["rows.jsonl", "--truth", "truth.jsonl", "--view", "worst.html", "--limit", "2"]
+    words = ["rows.jsonl", "--truth", "truth.jsonl", "--view", "worst.html", "--worst", "2"]
     assert main(["eval", *words, "-q"]) == 0
     data = page_data("worst.html")
     assert [file["name"] for file in data["files"]] == ["rows.jsonl", "truth"]

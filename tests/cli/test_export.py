@@ -74,7 +74,7 @@ def test_any_image_name_in_a_row_is_handled(cli, tmp_path, monkeypatch, to):
     if to in ("txt", "caption"):
         assert exported(cli, file, to, None)[0] == 3
     if to in ("coco", "labelstudio"):
-        assert exported(cli, file, to, tmp_path / "again", "--root", "/")[0] == 2
+        assert exported(cli, file, to, tmp_path / "again", "--images", "/")[0] == 2
     assert not Path("/etc/hostname.txt").exists()
 
 

@@ -7,12 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 
 import pytest
 from typer.testing import CliRunner
 
-from pgcli.cli.app import PANELS, typer_command
+from pgcli.cli.app import PANELS, declaration, typer_command
 from pgcli.cli.main import app, command_group, main
+from pgcli.declare import options_of
 from pgcli.errors import PgcliError
 from tests.support import forkserver
 from tests.support.runs import EXAMPLES, ROOT, finished
@@ -24,6 +26,14 @@ MAKING_ROWS = [*ANSWERING, "embed", "score", "classify"]
 
 COMMANDS = [name for summaries in PANELS.values() for name in summaries]
 PAGES = [[], *([name] for name in COMMANDS)]
+
+
+#: Options that depend on the command; docs/reference/options.md says what they mean in each.
+DEPENDENT = (
+    *("--adapter", "--batch-size", "--dtype", "--format", "--label", "--max-pixels", "--model"),
+    *("--on-error", "--output", "--overwrite", "--prompt", "--prompt-column", "--quantize"),
+    *("--seed", "--text", "--view"),
+)
 
 
 def help_page(command, columns=80):
@@ -111,3 +121,12 @@ def test_reference_is_made_of_the_declarations():
         for param in typer_command(command).params:
             for name in param.opts:
                 assert f"`{name}`" in made or not name.startswith("-"), name
+
+
+def test_an_option_means_the_same_in_every_command_that_has_it():
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for name in COMMANDS:
+        for record in declaration(name).records:
+            for option in options_of(record):
+                meanings[option.flag].add(option.help)
+    assert sorted(flag for flag, helps in meanings.items() if len(helps) > 1) == [*DEPENDENT]

@@ -30,7 +30,7 @@ def imported(cli: Command, format: str, *words: str) -> tuple[int, str]:
 
 def export(rows: list[dict[str, Any]], format: str) -> None:
     saved(Path("rows.jsonl"), rows)
-    options = {"coco": ["--root", "photos"], "yolo": [], "labelstudio": ["--root", "photos"]}
+    options = {"coco": ["--images", "photos"], "yolo": [], "labelstudio": ["--images", "photos"]}
     if format == "labelstudio":
         options[format] += ["--image-prefix", "/data/local-files/?d="]
     words = ["rows.jsonl", "--to", format, "-o", PATHS[format], *options[format], "--overwrite"]
@@ -45,7 +45,7 @@ def write(document: Any, name: str = "made.json") -> None:
 def test_masks_of_an_export_are_read_back(cli, format):
     given = segmented(Path("photos"))
     export(given, format)
-    code, err = imported(cli, format, *(["--root", "photos"] if format != "yolo" else []))
+    code, err = imported(cli, format, *(["--images", "photos"] if format != "yolo" else []))
     assert (code, "3 of them with masks" in err) == (0, True), err
     for row, before in zip(read_rows("truth.jsonl"), given, strict=True):
         for number, mask in enumerate(before["masks"]):
@@ -62,7 +62,7 @@ def test_masks_of_an_export_are_read_back(cli, format):
 @pytest.mark.parametrize("format", PATHS)
 def test_byte_order_marks_change_nothing(cli, format):
     export(segmented(Path("photos")), format)
-    words = ["--overwrite", *(["--root", "photos"] if format != "yolo" else [])]
+    words = ["--overwrite", *(["--images", "photos"] if format != "yolo" else [])]
     assert imported(cli, format, *words)[0] == 0
     before = read_rows("truth.jsonl")
     made = Path(PATHS[format])
@@ -78,7 +78,7 @@ def test_byte_order_mark_is_not_part_of_a_class(cli):
     Path("made/data.yaml").unlink()
     for names in ("classes.txt", "labels.txt"):
         Path("made", names).write_bytes(b"\xef\xbb\xbfcat\r\n\xef\xbb\xbfdog\r\n")
-    for words in ([], ["--labels", "made/labels.txt"]):
+    for words in ([], ["--label-file", "made/labels.txt"]):
         assert imported(cli, "yolo", "--overwrite", *words)[0] == 0
         assert [row["prompt"] for row in read_rows("truth.jsonl")] == ["detect cat ; dog"]
 
@@ -202,7 +202,7 @@ def test_paths_that_lead_out_are_left_out(cli, tmp_path):
         ["photos/a.png", "gone.png", "x" * 999],
     )
     assert "4 images left out" in err
-    assert "hint: --root" in err
+    assert "hint: --images" in err
     write(coco(images=images[:1]))
     code, err = imported(cli, "coco", "--overwrite")
     assert (code, "has no annotated image" in err) == (2, True)

@@ -1,4 +1,4 @@
-"""What operators read: the log of JSON lines, the summary as JSON, `doctor --strict`."""
+"""What operators read: the log of JSON lines, the summary as JSON, `doctor --exit-code`."""
 
 import json
 import re
@@ -180,8 +180,8 @@ def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):
     findings = [ok("pytorch", "2.6"), warn("login", "no token", "hf auth login")]
     monkeypatch.setattr(checks, "examine", lambda: list(findings))
     monkeypatch.setattr(doctor, "check_config", lambda *_: ok("settings", "defaults"))
-    assert cli("doctor --strict")[0] == 0
+    assert cli("doctor --exit-code")[0] == 0
     findings.append(bad("disk", "full", "rm x"))
     assert cli("doctor")[0] == 0
-    code, _, err = cli("doctor --strict")
+    code, _, err = cli("doctor --exit-code")
     assert (code, err) == (5, "pgcli: bad on this machine: disk\nhint: rm x\n")

@@ -243,7 +243,7 @@ def test_rows_of_the_stored_size_are_exported_upright(cli, to):
     code, _, err = cli("export", "rows.jsonl", "--to", to, "-o", output, *words)
     assert code == 0, err
     if to in ("coco", "yolo", "labelstudio"):
-        root = ("--root", "out") if to == "yolo" else ()
+        root = ("--images", "out") if to == "yolo" else ()
         words = ("import", output, "--from", to, "-o", "truth.jsonl", *root)
         assert cli(*words)[0] == 0
         assert first_box() == pytest.approx(TURNED[6], abs=1e-3)

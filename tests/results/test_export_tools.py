@@ -261,7 +261,7 @@ def test_oracle_of_yolo_agrees_with_ultralytics(ultralytics, tmp_path):
 
 def test_supervision_reads_coco_and_yolo_with_masks(cli, masks, folder, tmp_path):
     supervision = pytest.importorskip("supervision", reason=HEAVY)
-    exported(cli, masks, "coco", tmp_path / "coco.json", "--root", folder)
+    exported(cli, masks, "coco", tmp_path / "coco.json", "--images", folder)
     exported(cli, masks, "yolo", tmp_path / "yolo")
     labels = str(tmp_path / "yolo" / "labels")
     read = (

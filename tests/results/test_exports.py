@@ -43,7 +43,7 @@ def test_pycocotools_reads_boxes_masks_scores_and_labels(cli, boxes, folder, tmp
 def test_coco_prefers_boxes_to_captions(cli, folder, tmp_path):
     rows = [plain(folder)[0], of(0, folder, prompt="what?"), of(1, folder, prompt="what?")]
     file = saved(tmp_path / "r.jsonl", rows)
-    for options, count, has in (((), 2, "bbox"), (("--prompt", "what?"), 2, "caption")):
+    for options, count, has in (((), 2, "bbox"), (("--only-prompt", "what?"), 2, "caption")):
         exported(cli, file, "coco", tmp_path / "o.json", "--overwrite", *options)
         made = json.loads((tmp_path / "o.json").read_text())["annotations"]
         assert len(made) == count
@@ -201,7 +201,7 @@ def test_fiftyone_has_the_confidence_alone_as_its_score(cli, folder, tmp_path):
     (annotation,) = json.loads(labels.read_text())["annotations"]
     assert annotation["score"] == 0.9
     assert "confidence" not in annotation  # FiftyOne's importer would get it twice, and raise
-    assert cli("import", labels, "--from", "coco", "--root", data, "-o", imported)[0] == 0
+    assert cli("import", labels, "--from", "coco", "--images", data, "-o", imported)[0] == 0
     ((again,),) = [line["boxes"] for line in map(json.loads, imported.open())]
     assert (again["score"], again["confidence"]) == (0.9, 0.9)
 

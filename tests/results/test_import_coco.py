@@ -67,7 +67,7 @@ def test_import_of_an_export_of_an_import_is_equal(cli, name, options):
     Path("given.json").write_text(json.dumps(document(*DOCUMENTS[name])))
     words = ("--from", "coco", *options.split())
     assert cli("import", "given.json", *words, "-o", "first.jsonl")[0] == 0
-    assert cli("export first.jsonl --to coco --root . -o made.json")[0] == 0
+    assert cli("export first.jsonl --to coco --images . -o made.json")[0] == 0
     code, _, err = cli("import", "made.json", *words, "-o", "second.jsonl")
     assert code == 0, err
     code, out, err = cli("diff first.jsonl second.jsonl")
@@ -96,7 +96,7 @@ def test_supervision_opens_what_is_written(cli):
     given = document(*BOXES)
     Path("given.json").write_text(json.dumps(given))
     assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
-    assert cli("export rows.jsonl --to coco --root . -o made.json")[0] == 0
+    assert cli("export rows.jsonl --to coco --images . -o made.json")[0] == 0
     read = supervision.DetectionDataset.from_coco(".", "made.json", force_masks=True)
     found = {Path(path).name: detections for path, _, detections in read}
     for row in read_rows("rows.jsonl"):

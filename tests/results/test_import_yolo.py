@@ -152,7 +152,7 @@ def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
 def test_labels_without_boxes_remain_classes(cli, workdir):
     read(workdir, "names: [dog, bird, cat]\n", a="")
     for folder in (".", "made"):
-        words = ("import", folder, "--from", "yolo", "--root", ".", "-o", "truth.jsonl")
+        words = ("import", folder, "--from", "yolo", "--images", ".", "-o", "truth.jsonl")
         assert cli(*words, "--overwrite")[0] == 0
         (row,) = read_rows("truth.jsonl")
         assert (row["prompt"], row["boxes"]) == ("detect dog ; bird ; cat", [])
@@ -171,7 +171,7 @@ def test_import_export_import_is_equal(cli, workdir):
     assert cli("import", ".", "--from", "yolo", "-o", "truth.jsonl")[0] == 0
     for output in ("first", "second"):
         assert cli("export", "truth.jsonl", "--to", "yolo", "-o", output)[0] == 0
-        words = ("--from", "yolo", "-o", "again.jsonl", "--root", ".", "--overwrite")
+        words = ("--from", "yolo", "-o", "again.jsonl", "--images", ".", "--overwrite")
         assert cli("import", output, *words)[0] == 0
         code, out, _ = cli("diff", "truth.jsonl", "again.jsonl")
         assert code == 0, out

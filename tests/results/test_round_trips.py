@@ -31,9 +31,9 @@ def boxes() -> list[dict[str, Any]]:
 def again(cli: Command, rows: str, format: str, imported: str, *words: str) -> None:
     """Export the rows and import what was written."""
     output = Path(FILES[format]).with_stem(Path(imported).stem)
-    exported = cli("export", rows, "--to", format, "-o", output, "--root", "photos")
+    exported = cli("export", rows, "--to", format, "-o", output, "--images", "photos")
     assert exported[0] == 0, exported[2]
-    root = () if format in IN_TABLES else ("--root", "photos")
+    root = () if format in IN_TABLES else ("--images", "photos")
     code, _, err = cli("import", output, "--from", format, "-o", imported, *root, *words)
     assert code == 0, err
 
@@ -147,7 +147,7 @@ def test_texts_of_regions_and_several_texts_of_an_image_come_back(cli, workdir, 
         "categories": [{"id": 1, "name": "cat"}],
     }
     Path("made.json").write_text(json.dumps(document))
-    cli("import", "made.json", "--from", "coco", "-o", "first.jsonl", "--root", "photos")
+    cli("import", "made.json", "--from", "coco", "-o", "first.jsonl", "--images", "photos")
     again(cli, "first.jsonl", format, "second.jsonl")
     assert is_equal(cli, "first.jsonl", "second.jsonl")
     rows = [(row["answer"], row["region"]) for row in read_rows("second.jsonl")[1:]]

@@ -38,6 +38,15 @@ def test_existing_files_need_overwrite_unless_the_command_wrote_them(workdir):
     Target(name="page.html", is_ours=lambda path: path.read_text() == "ours").check()
 
 
+@pytest.mark.parametrize("kind", ["file", "folder", "whole folder"])
+def test_only_a_run_replaces_its_output(workdir, kind):
+    (workdir / "rows.pgcli").mkdir()
+    (workdir / "rows.pgcli" / "run.json").touch()
+    with pytest.raises(OutputExists, match="rows is the output of a run, which resumes it"):
+        Target(name="rows", kind=kind, overwrite=True).check()
+    Target(name="rows", kind=kind, overwrite=True, is_run=True).check()
+
+
 @pytest.mark.parametrize("kind", ["file", "whole folder"])
 def test_target_is_complete_or_absent(workdir, kind):
     target = Target(name="made/out", kind=kind)

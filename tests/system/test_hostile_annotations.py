@@ -33,7 +33,9 @@ def seed(kind: str) -> Any:
         box = {"label": "a", "xmin": 1.5, "ymin": 2, "xmax": 9, "ymax": 8, "source": 0}
         edits = [keys[0] | {"boxes": [box]}, keys[1] | {"boxes": [box, box | {"source": None}]}]
         return {"format": "pgcli edits", "version": 1, "edits": edits}
-    assert main(["export", "rows.jsonl", "--to", kind, "-o", "made.json", "--root", "photos"]) == 0
+    assert (
+        main(["export", "rows.jsonl", "--to", kind, "-o", "made.json", "--images", "photos"]) == 0
+    )
     document = json.loads(Path("made.json").read_text())
     if kind == "coco":
         square = [[1.0, 1, 9, 1, 9, 9]]
@@ -66,7 +68,7 @@ def test_any_value_anywhere_has_a_documented_exit_code(kind, data, tmp_path_fact
     path = data.draw(st.sampled_from([*paths(document)]))
     replace_at(changed, path, data.draw(st.sampled_from(HOSTILE)))
     Path("hostile.json").write_text(to_text(changed), encoding="utf-8")
-    words = ["import", "hostile.json", "--from", kind, "--root", "photos"]
+    words = ["import", "hostile.json", "--from", kind, "--images", "photos"]
     if kind == "edits":
         words = ["apply", "hostile.json", "rows.jsonl"]
     Path("new.jsonl").unlink(missing_ok=True)

@@ -249,7 +249,7 @@ class TestCommand:
     @pytest.mark.slow
     def test_difference_exits_with_5_and_names_the_stage(self, tiny, change_weight, capsys):
         change_weight("decoder.norm.weight", 1.5)
-        code = main(["verify", str(tiny), "--dtype", "float32", "--images", str(EXAMPLES)])
+        code = main(["verify", str(tiny), "--dtype", "float32", "--source", str(EXAMPLES)])
         out, err = capsys.readouterr()
         assert code == 5
         assert out.splitlines()[-1] == "verdict\tdifferent: prefill logits differ in float32"

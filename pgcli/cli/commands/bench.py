@@ -7,7 +7,7 @@ from typing import Literal
 
 from pgcli import __version__
 from pgcli.cli.commands.info import ModelArgument
-from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command, images_option
+from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
@@ -18,9 +18,7 @@ from pgcli.pipeline.request.options import InputOptions, ModelOptions
 class BenchOptions(JsonOptions):
     """The options of `bench`."""
 
-    images: str | None = images_option(
-        "Folder of images to measure on.", default_text="drawn images"
-    )
+    source: str | None = same(SourceOptions, "source")
     natural: bool = opt(
         "Let answers end by themselves instead of after 16 tokens.",
         panel="What to ask",
@@ -49,7 +47,7 @@ class BenchOptions(JsonOptions):
     BenchOptions,
     LoadOptions,
     examples="$ pgcli bench demo --batch-size 8 --seconds 1\n"
-    "$ pgcli bench google/paligemma-3b-mix-224 --images photos --natural",
+    "$ pgcli bench google/paligemma-3b-mix-224 --source photos --natural",
 )
 def bench(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model, revision_of
@@ -57,7 +55,7 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.inputs import Inventory
 
     options, loading = call.build(BenchOptions), call.build(LoadOptions)
-    source = None if options.images is None else Inventory.scan([options.images])
+    source = None if options.source is None else Inventory.scan([options.source])
     screen = Screen()
     model = model or default_model("caption")
     revision = revision_of(model, call.values, call.typed)

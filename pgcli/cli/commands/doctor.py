@@ -28,7 +28,7 @@ COLOURS = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 class DoctorOptions(JsonOptions):
     """The options of `doctor`."""
 
-    strict: bool = opt(
+    exit_code: bool = opt(
         "Exit with 5 if any check is bad.", panel="How to run", default=False, own=True
     )
 
@@ -37,7 +37,7 @@ class DoctorOptions(JsonOptions):
     "doctor",
     "Checks packages, PyTorch and its build, driver, memory, disk, the Hub's cache and login. "
     "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
-    "problems; with --strict, with 5 if anything is bad.",
+    "problems; with --exit-code, with 5 if anything is bad.",
     DoctorOptions,
     examples="$ pgcli doctor\n$ pgcli doctor --json",
     reads_config=False,  # an invalid file is one of the findings
@@ -55,7 +55,7 @@ def doctor(call: CliCall) -> None:
         message = f"no model can run here: PyTorch {broken.description}"
         raise NoUsableDevice(message, hint=broken.remedy)
     bad = [finding for finding in findings if finding.state == "bad"]
-    if options.strict and bad:
+    if options.exit_code and bad:
         names = ", ".join(finding.name for finding in bad)
         raise Difference(f"bad on this machine: {names}", hint=bad[0].remedy)
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli import registry
-from pgcli.cli.options import AddressOptions, CliCall, FileArgs, JsonOptions, command, images_option
+from pgcli.cli.options import AddressOptions, CliCall, FileArgs, JsonOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.labelled_rows import ANSWER_COLUMNS, one_of
 from pgcli.pipeline.request.options import RunningOptions
+from pgcli.results.options import ImageOptions
 
 if TYPE_CHECKING:
     from pgcli.evaluation.evaluate import Evaluation
@@ -52,14 +53,14 @@ class EvalOptions:
     only_common: bool = _metrics(
         "Ignore missing rows and rows without ground truth.", default=False
     )
-    id_column: str = _input("Ground-truth column with the ids.", default="id", metavar="NAME")
+    id_column: str = _input("Manifest column with the ids.", default="id", metavar="NAME")
     prompt_column: str | None = _input(
-        "Ground-truth column with the prompts; '' joins rows by id alone.",
+        "Manifest column with the prompts; '' joins rows by id alone.",
         metavar="NAME",
         default_text=one_of(PROMPT_COLUMNS),
     )
     answer_column: str | None = _input(
-        "Ground-truth column with the answers.",
+        "Manifest column with the answers.",
         metavar="NAME",
         default_text=one_of(ANSWER_COLUMNS),
     )
@@ -71,11 +72,9 @@ class EvalOptions:
         "and the confusion matrix of labels.",
         metavar="FILE",
     )
-    limit: int = _page("Number of worst rows on the page.", default=300, min=1)
-    overwrite: bool = _page("Replace the file even if it is not a pgcli page.", default=False)
-    images: str | None = images_option(
-        "Look for the images in this folder only.", short=("--root",)
-    )
+    worst: int = _page("Number of worst rows on the page.", default=300, min=1)
+    overwrite: bool = _page("Replace a file that is not a page of pgcli.", default=False)
+    images: str | None = same(ImageOptions, "images")
     quiet: bool = same(RunningOptions, "quiet")
 
 
@@ -98,8 +97,8 @@ def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.evaluation.read_truth import read_truth
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
-    from pgcli.results.gallery.options import GalleryOptions
     from pgcli.results.images import ImageLocator
+    from pgcli.results.options import GalleryOptions
     from pgcli.results.pages.page import page_target
     from pgcli.stores.files import parse_path
     from pgcli.stores.urls import url_scheme
@@ -117,7 +116,7 @@ def eval_(results: FileArgs, call: CliCall) -> None:
             f"{len(results)} result files are given", hint="name one, or two to compare"
         )
     if view is None:
-        call.report_unused(("limit", "overwrite"), "without --view", screen)
+        call.report_unused(("worst", "overwrite"), "without --view", screen)
     else:
         read = filter(None, (*results, truth, texts))
         page_target(view, "--view", inputs=read, overwrite=options.overwrite).check()
@@ -137,7 +136,7 @@ def eval_(results: FileArgs, call: CliCall) -> None:
             before, after = paired(*joined)
             differences = compare_files(before, after, metric, texts)
     if view is not None:
-        page = call.build(GalleryOptions, output=view, option="--view", limit=options.limit)
+        page = call.build(GalleryOptions, output=view, option="--view", limit=options.worst)
         write_worst_rows(evaluations, differences, page, locator)
     if call.build(JsonOptions).json:
         printed.print_as_json(evaluations, differences)

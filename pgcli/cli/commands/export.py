@@ -9,7 +9,7 @@ from pgcli.cli.options import AddressOptions, CliCall, FileArgs, QuietOptions, c
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.pipeline.request.questions import BoxOptions
-from pgcli.results.exports.options import ExportOptions
+from pgcli.results.options import ExportOptions
 
 
 @command(

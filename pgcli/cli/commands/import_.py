@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,10 @@ import typer
 from pgcli import registry
 from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import Screen
-from pgcli.declare import REQUIRED, opt
+from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import INCOMPLETE, UsageError
+from pgcli.pipeline.request.questions import DetectOptions
+from pgcli.results.options import ExportOptions, ImageOptions, LabelOptions, read_labels
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
@@ -21,16 +24,15 @@ if TYPE_CHECKING:
     from pgcli.results.imports.truth import Annotations, ImportSettings
 
 _rows = partial(opt, panel="Rows", own=True)
-_images = partial(opt, panel="Images", own=True)
 
-#: The option that only one format has.
-OPTION_OF_FORMAT = {"labelstudio": "image_prefix", "yolo": "labels"}
-ROOT_HINT = "--root names the folder that image names are relative to"
+#: The options that only one format has.
+OPTIONS_OF_FORMAT = {"labelstudio": {"image_prefix"}, "yolo": {"label", "label_file"}}
+IMAGES_HINT = "--images names the folder that contains the images"
 NO_IMAGE_HINT = "name a file that lists images, or a folder that contains them"
 NOTHING_HINT = "docs/reference/formats.md says which regions and texts are read"
 YOLO_HINT = (
     "each image in images/ needs a file of the same name in labels/; "
-    "if images are links, --root names the folder that they lead to"
+    "if images are links, --images names the folder that they lead to"
 )
 
 
@@ -52,22 +54,11 @@ class ImportOptions(FileOptions):
         metavar="TEXT",
         default_text="detect and all labels, or caption en",
     )
-    each: bool = _rows("Write a row for each label, with its boxes.", default=False)
-    root: str | None = _images(
-        "Folder that image names are relative to.",
-        metavar="DIR",
-        default_text="this folder",
-    )
-    image_prefix: str | None = _images(
-        "labelstudio: prefix to strip from image names.", metavar="URL"
-    )
-    labels: str | None = opt(
-        "yolo: class labels in order, or a file with one label per line.",
-        panel="Boxes",
-        own=True,
-        metavar="A,B|FILE",
-        default_text="data.yaml or classes.txt",
-    )
+    each: bool = same(DetectOptions, "each")
+    images: str | None = same(ImageOptions, "images", default_text="the working directory")
+    image_prefix: str | None = same(ExportOptions, "image_prefix")
+    label: tuple[str, ...] = same(LabelOptions, "label")
+    label_file: str | None = same(LabelOptions, "label_file")
 
 
 @command(
@@ -75,7 +66,7 @@ class ImportOptions(FileOptions):
     "FILE is a COCO or Label Studio JSON file, a YOLO folder, a table or an archive. The output is "
     "a result file and a manifest in one: image, id, prompt, answer, boxes in pixels, and masks.",
     ImportOptions,
-    examples="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
+    examples="$ pgcli import tasks.json --from labelstudio --images photos -o truth.jsonl",
 )
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
@@ -83,19 +74,18 @@ def import_(
     from pgcli.output.result_file import result_target, write_result_file
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
-    from pgcli.results.label_list import read_labels
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
     check_import(options)
-    unused = {"labels", "image_prefix"} - {OPTION_OF_FORMAT.get(options.from_)}
+    unused = {*chain(*OPTIONS_OF_FORMAT.values())} - OPTIONS_OF_FORMAT.get(options.from_, set())
     call.report_unused(unused, f"on {options.from_}", screen)
     target = result_target(options.output, overwrite=options.overwrite)
-    names = read_labels(options.labels) if options.labels and options.from_ == "yolo" else []
-    settings = ImportSettings(Path(options.root or "."), options.image_prefix, names)
+    names = read_labels(options.label, options.label_file) if options.from_ == "yolo" else []
+    settings = ImportSettings(Path(options.images or "."), options.image_prefix, names)
     annotations = read_on_screen(Path(file), options.from_, settings, screen)
     rows = TruthRows(annotations, target.path.parent, options.prompt, options.each)
     rows.check_ids()
-    hint = YOLO_HINT if options.from_ == "yolo" else ROOT_HINT
+    hint = YOLO_HINT if options.from_ == "yolo" else IMAGES_HINT
     if not any(True for _ in rows):
         first = settings.counts.missing.first
         note = f"; first skipped image: {first}" if first else ""
@@ -115,12 +105,12 @@ def import_(
 
 def check_import(options: ImportOptions) -> None:
     """Raise UsageError for options that are wrong."""
-    prompt, each, root = options.prompt, options.each, options.root
+    prompt, each, images = options.prompt, options.each, options.images
     if prompt is not None and (each or not prompt.strip()):
         message = "--prompt and --each exclude each other" if each else "--prompt is empty"
         raise UsageError(message, hint="omit one of them" if each else "name a prompt")
-    if root is not None and not Path(root).is_dir():
-        raise UsageError(f"{root} is not a folder", hint="--root names the folder of the images")
+    if images is not None and not Path(images).is_dir():
+        raise UsageError(f"{images} is not a folder", hint=IMAGES_HINT)
 
 
 def read_on_screen(

@@ -19,13 +19,14 @@ from pgcli.cli.options import (
     LoadOptions,
     QuietOptions,
     command,
-    images_option,
 )
 from pgcli.cli.ui.console import Screen, is_terminal
-from pgcli.declare import opt
+from pgcli.declare import opt, same
 from pgcli.errors import UsageError
 from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output_format
 from pgcli.output.lines import LineFormat
+from pgcli.pipeline.request.questions import ScoreOptions
+from pgcli.results.options import ImageOptions
 from pgcli.stores.target import Target
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.tasks.question import normalize
@@ -49,7 +50,7 @@ class SearchOptions(LoadOptions):
     """What is searched in the files `vectors`, and where the hits are written."""
 
     vectors: Sequence[str] = ()
-    text: tuple[str, ...] = _search("Text to search for; repeatable.", metavar="TEXT", repeat=True)
+    text: tuple[str, ...] = same(ScoreOptions, "text")
     image: tuple[str, ...] = _search(
         "Image to search for; repeatable.", metavar="FILE", repeat=True
     )
@@ -61,7 +62,7 @@ class SearchOptions(LoadOptions):
         max=1.0,
         default_text="none; --duplicates: 0.94",
     )
-    raw_text: bool = _search("Keep upper case and punctuation.", default=False)
+    raw_text: bool = same(ScoreOptions, "raw_text")
     model: str | None = opt(
         "Model that embeds the queries.",
         panel="Which model",
@@ -79,7 +80,7 @@ class SearchOptions(LoadOptions):
         "auto follows the file's ending; on a terminal, text.", default="auto"
     )
     view: str | None = _output("Write a page of the images found.", metavar="PAGE")
-    images: str | None = images_option("With --view, look for images in this folder only.")
+    images: str | None = same(ImageOptions, "images")
     overwrite: bool = _output("Replace existing files.", default=False)
 
 
@@ -296,7 +297,7 @@ def write_hits_page(
 ) -> None:
     """Write the page of the rows, with the images that are queries above their hits."""
     from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
-    from pgcli.results.gallery.options import GalleryOptions
+    from pgcli.results.options import GalleryOptions
 
     if not results.rows:
         screen.info(f"nothing was found: {options.view} is not written")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command, images_option
+from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
@@ -21,9 +21,7 @@ from pgcli.pipeline.request.values import Dtype
 class VerifyOptions(LoadOptions):
     """The options of `verify`."""
 
-    images: str | None = images_option(
-        "Compare on the first 8 images of a folder.", default_text="drawn images"
-    )
+    source: str | None = same(SourceOptions, "source")
     dtype: Dtype = same(LoadOptions, "dtype", "auto is float32, then bfloat16.")  # noqa: RUF009
 
 
@@ -35,7 +33,7 @@ class VerifyOptions(LoadOptions):
     "differ by more than rounding.",
     VerifyOptions,
     JsonOptions,
-    examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
+    examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --source photos",
 )
 def verify(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
@@ -46,7 +44,7 @@ def verify(
     from pgcli.inputs import Inventory
 
     options = call.build(VerifyOptions)
-    source = None if options.images is None else Inventory.scan([options.images])
+    source = None if options.source is None else Inventory.scan([options.source])
     screen = Screen()
     revision = revision_of(model, call.values, call.typed)
     checkpoint = find_model(model, revision, screen)

@@ -15,28 +15,21 @@ from pgcli.cli.options import (
     FileArgs,
     QuietOptions,
     command,
-    images_option,
 )
 from pgcli.cli.ui.console import Screen
-from pgcli.declare import opt
+from pgcli.declare import same
 from pgcli.errors import UsageError
+from pgcli.pipeline.request.options import OutputOptions
 from pgcli.pipeline.request.questions import BoxOptions
-from pgcli.results.gallery.options import GalleryOptions
+from pgcli.results.options import GalleryOptions, ImageOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOptions(GalleryOptions):
     """The options of `view`."""
 
-    draw: str | None = opt(
-        "Also draw boxes and masks on copies of the images in full size.",
-        panel="Where to",
-        own=True,
-        metavar="DIR",
-    )
-    images: str | None = images_option(
-        "Look for the images that rows name in this folder only.", short=("--root",)
-    )
+    draw: str | None = same(OutputOptions, "draw", own=True)
+    images: str | None = same(ImageOptions, "images")
 
 
 @command(

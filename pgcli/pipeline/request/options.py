@@ -111,7 +111,7 @@ class InputOptions:
         commas=True,
         needs="kept-columns",
     )
-    limit: int | None = _input("Stop after N rows.", min=1, affects_rows=False)
+    limit: int | None = _input("Only the first N rows.", min=1, affects_rows=False)
     shard: str | None = _input(
         "Answer only shard I of N, counted from 0; needs -o DIR/.",
         metavar="I/N|auto",
@@ -152,7 +152,7 @@ class InputOptions:
         "Follow links and paths that lead out of the folder of the images or manifest."
     )
     allow_urls: bool = _allow(
-        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also in manifests."
+        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also in manifests and rows."
     )
     allow_private_hosts: bool = _allow(
         "Allow http(s):// addresses on this machine and its private network.", seldom=True

@@ -101,8 +101,7 @@ class DetectOptions(ConfidenceOptions):
     object: tuple[str, ...] = _texts("What to find; repeatable.", default=REQUIRED)
     strict: bool = _answering("Allow only complete boxes around these objects.", default=False)
     each: bool = _answering(
-        "Ask for one object in each prompt: a row for each image and object. Small models find "
-        "more this way.",
+        "One prompt and one row for each object, in place of one for all; small models find more.",
         default=False,
     )
 
@@ -177,10 +176,8 @@ class EmbedOptions:
 class ScoreOptions:
     """The options of `score`."""
 
-    text: tuple[str, ...] = _texts("Text to score; repeatable.")
-    text_column: str | None = _answering(
-        "Manifest column with the text to score with each image.", metavar="NAME"
-    )
+    text: tuple[str, ...] = _texts("A text; repeatable.")
+    text_column: str | None = _answering("Manifest column with the texts.", metavar="NAME")
     raw_text: bool = _raw_text()
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:

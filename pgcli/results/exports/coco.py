@@ -20,8 +20,8 @@ from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.regions import prompt_with_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
-from pgcli.results.exports.options import ExportOptions
 from pgcli.results.exports.rows import FileRow, box_sides, collect_stats
+from pgcli.results.options import ExportOptions
 from pgcli.rows import json_text, mask_to_dict
 
 
@@ -145,12 +145,12 @@ def write_fiftyone(target: Path, entries: Iterable[ExportEntry], export: Export)
     write_coco(target / "labels.json", named, export)
 
 
-COCO = ExportFormat(write_coco, writes_paths=True, options=frozenset({"labels"}))
+COCO = ExportFormat(write_coco, writes_paths=True, options=frozenset({"label", "label_file"}))
 FIFTYONE = ExportFormat(
     write_fiftyone,
     is_folder=True,
     needs_boxes=True,
     reads_images=True,
     sanitize_name=without_leading_dot,
-    options=frozenset({"labels", "store_images"}),
+    options=frozenset({"label", "label_file", "store_images"}),
 )

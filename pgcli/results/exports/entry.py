@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS, Box, Mask
-from pgcli.results.exports.options import ExportOptions
 from pgcli.results.exports.rows import RowStats, row_boxes
 from pgcli.results.images import MissingImages
+from pgcli.results.options import ExportOptions
 from pgcli.wording import MAX_NAMES
 
 
@@ -103,7 +103,7 @@ class Export:
         """The only prompt of the rows, or of those of boxes; None if they have several."""
         prompts = self.stats.box_prompts if self.stats.has_boxes else self.stats.prompts
         only = next(iter(prompts)) if len(prompts) == 1 else None
-        return only if self.options.prompt is None else self.options.prompt
+        return only if self.options.only_prompt is None else self.options.only_prompt
 
 
 def keep_name(part: str, is_folder: bool) -> str:
@@ -117,7 +117,7 @@ def without_leading_dot(part: str, is_folder: bool) -> str:
 
 
 #: The options that apply to formats that name them.
-FORMAT_OPTIONS = frozenset("labels store_images image_prefix prepend append".split())
+FORMAT_OPTIONS = frozenset("label label_file store_images image_prefix prepend append".split())
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class ExportFormat:
     that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. With
     `has_label_folders`, images with a label of `classify` are in the folder of that label. With
     `keeps_types`, kept columns of Parquet files have cells of their types, and with `writes_paths`
-    those of images are relative to the root. `options` are those of FORMAT_OPTIONS that apply.
+    those of images are relative to their folder. `options` are those of FORMAT_OPTIONS that apply.
     """
 
     write: Callable[[Path, Iterable[ExportEntry], Export], None]

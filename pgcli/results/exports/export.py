@@ -12,11 +12,10 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.pipeline.progress.events import OnEvent, ignore, tracked
 from pgcli.results.exports.entry import Export, ExportCounts, ExportEntry, ExportFormat
 from pgcli.results.exports.export_entries import ExportEntries
-from pgcli.results.exports.options import ExportOptions
 from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
 from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
-from pgcli.results.label_list import read_labels
+from pgcli.results.options import ExportOptions, read_labels
 from pgcli.stores import Reader
 from pgcli.stores.target import Target, TargetKind
 from pgcli.wording import count, listed, with_notes
@@ -37,16 +36,16 @@ def export(
     """
     format: ExportFormat = registry.load("exports", options.to)
     options = format.applied(options)
-    locator = ImageLocator(on_event, options.root, url_reader)
+    locator = ImageLocator(on_event, options.images, url_reader)
     target = export_target(format, results, options)
     if target is not None:
         target.check()
     paths = [Path(name) for name in results]
     notes = [note for note in map(incomplete_note, paths) if note]
     rows = SeveralFiles(paths, box_filter, exact=format.keeps_types)
-    stats = collect_stats(tracked(rows, on_event, "reading rows", unit="rows"), options.prompt)
+    stats = collect_stats(tracked(rows, on_event, "reading rows", unit="rows"), options.only_prompt)
     check_rows(format, ", ".join(results), stats, options)
-    exported = Export(options, stats, label_numbers(options.labels, stats))
+    exported = Export(options, stats, label_numbers(options, stats))
     images = ExportEntries(paths, format, exported, locator)
     if target is not None and not format.is_merged:
         images.check_sources(target)
@@ -81,7 +80,7 @@ def check_rows(format: ExportFormat, results: str, stats: RowStats, options: Exp
     if not stats.exported:
         if stats.other_prompts:
             raise NoInputError(
-                f"no row of {results} has the prompt {options.prompt!r}",
+                f"no row of {results} has the prompt {options.only_prompt!r}",
                 hint=f"its prompts are {prompts}",
             )
         errors = f": {count(stats.errors, 'row')} with errors" if stats.errors else ""
@@ -100,22 +99,23 @@ def check_rows(format: ExportFormat, results: str, stats: RowStats, options: Exp
     if most > 1:
         raise UsageError(
             f"{to} takes one answer for each image, and {results} has up to {most}",
-            hint=f"choose one with --prompt TEXT: {prompts}",
+            hint=f"choose one with --only-prompt TEXT: {prompts}",
         )
 
 
-def label_numbers(text: str | None, stats: RowStats) -> Mapping[str, int]:
+def label_numbers(options: ExportOptions, stats: RowStats) -> Mapping[str, int]:
     """Every label with its number: in the order given, otherwise sorted.
 
     Raises UsageError for an invalid list, and for rows with a label that is not in it.
     """
-    if text is None:
+    labels = read_labels(options.label, options.label_file)
+    if not labels:
         return {label: number for number, label in enumerate(sorted(stats.labels))}
-    labels = read_labels(text)
     if unknown := sorted(stats.labels - set(labels)):
         raise UsageError(
-            f"the rows have labels that are not in --labels: {listed(unknown)}",
-            hint="add them to --labels, or leave it out to take all labels, sorted",
+            f"the rows have labels without a number: {listed(unknown)}",
+            hint="name them with --label too, or drop --label and --label-file to number all "
+            "labels, sorted",
         )
     return {label: number for number, label in enumerate(labels)}
 
@@ -142,7 +142,7 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
     """Report what was written and what was left out."""
     options, stats, counts = export.options, export.stats, export.counts
     output = options.output or "files next to the images"
-    outside = stats.outside if "labels" in format.options else 0  # the others have these boxes
+    outside = stats.outside if "label" in format.options else 0  # the others have these boxes
     captions = f" with {counts.captions:,} captions" if counts.captions else ""
     boxes = f" with {count(counts.boxes, 'box')}" if stats.has_boxes else captions
     notes = [

@@ -62,12 +62,12 @@ class ExportEntries:
     def entries(self, rows: Iterable[FileRow]) -> Iterator[ExportEntry]:
         """One entry for each image, with a unique name.
 
-        Raises UsageError for an image that is not in the root that paths are relative to.
+        Raises UsageError for an image outside of the folder that paths are relative to.
         """
         silence_decoders()
         options = self._export.options
-        root = options.root if self._format.writes_paths else None
-        valid = valid_rows(rows, options.prompt, RowStats())
+        folder = options.images if self._format.writes_paths else None
+        valid = valid_rows(rows, options.only_prompt, RowStats())
         for number, (_, same) in enumerate(groupby(valid, key=attrgetter("image")), start=1):
             file_rows = tuple(same)
             group = tuple(file_row.row for file_row in file_rows)
@@ -78,7 +78,7 @@ class ExportEntries:
                 continue
             group = image.upright_rows(group)
             names = self._claim_names(number, group[0], image)
-            address = ref.image if root is None else self._relative_path(root, ref)
+            address = ref.image if folder is None else self._relative_path(folder, ref)
             is_url = url_scheme(address) is not None
             yield ExportEntry(number, address, group, *names, image.path, image.read, is_url)
 
@@ -125,17 +125,17 @@ class ExportEntries:
             self._export.counts.add_renamed(own_name, full_name)
         return full_name, name.stem, own_name
 
-    def _relative_path(self, root: str, ref: ImageRef) -> str:
-        """The path of the image relative to `root`. Raises UsageError if it is not in it."""
+    def _relative_path(self, folder: str, ref: ImageRef) -> str:
+        """The path of the image relative to the folder. Raises UsageError for an image outside."""
         image, path = ref.image, ".."
         if image and not url_scheme(image):
             file = self._locator.find_file(ref) or self._locator.path_in_run(ref)
-            path = os.path.relpath(file, root)
+            path = os.path.relpath(file, folder)
         if path == ".." or path.startswith("../"):
             raise UsageError(
-                f"{image} is not in {root}",
-                hint="--root names a folder that contains all images; without it, paths are "
-                "written in full",
+                f"{image} is not in {folder}",
+                hint="--images names a folder that contains all images; without it, paths are "
+                "absolute",
             )
         return encodable(path)
 

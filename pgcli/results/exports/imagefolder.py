@@ -78,5 +78,5 @@ IMAGEFOLDER = ExportFormat(
     reads_images=True,
     suffixes=frozenset({".jsonl"}),
     sanitize_name=imagefolder_name,
-    options=frozenset({"labels", "store_images"}),
+    options=frozenset({"label", "label_file", "store_images"}),
 )

@@ -111,5 +111,7 @@ def place(box: Box, entry: ExportEntry) -> dict[str, Any]:
 
 
 LABEL_STUDIO = ExportFormat(
-    write_label_studio, writes_paths=True, options=frozenset({"labels", "image_prefix"})
+    write_label_studio,
+    writes_paths=True,
+    options=frozenset({"label", "label_file", "image_prefix"}),
 )

@@ -56,7 +56,7 @@ def write_yolo(target: Path, entries: Iterable[ExportEntry], export: Export) -> 
 def prompt_classes(export: Export) -> list[str]:
     """The labels that the prompt of the rows asks for, unless the command names the labels."""
     prompt = export.prompt or ""
-    if export.options.labels or not prompt.startswith(DETECT):
+    if (export.options.label or export.options.label_file) or not prompt.startswith(DETECT):
         return []
     labels = prompt.removeprefix(DETECT).partition("<loc")[0].split(";")
     return [label.strip() for label in labels if label.strip()]
@@ -98,5 +98,5 @@ YOLO = ExportFormat(
     suffixes=frozenset({".txt"}),
     sanitize_name=yolo_name,
     suffix_aliases=SUFFIX_ALIASES,
-    options=frozenset({"labels", "store_images"}),
+    options=frozenset({"label", "label_file", "store_images"}),
 )

@@ -20,7 +20,6 @@ from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
 from pgcli.results.files_below import write_below
 from pgcli.results.gallery.cards import Cards
-from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
     ThumbnailEntry,
@@ -30,6 +29,7 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_path,
 )
 from pgcli.results.images import ImageLocator, MissingImages
+from pgcli.results.options import GalleryOptions
 from pgcli.results.pages.page import page_target, render_page
 from pgcli.stores.target import Target
 from pgcli.wording import byte_count, count, listed

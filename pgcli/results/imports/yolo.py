@@ -115,7 +115,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
     """
     candidates = [file] if file.is_file() else [file / name for name in NAME_FILES]
     names_file = next((path for path in candidates if path.is_file()), None)
-    hint = "--labels A,B or --labels FILE names the classes"
+    hint = "--label cat --label dog, or --label-file FILE, names the classes"
     if names_file is None:
         if settings.labels:
             return DataFile(settings.labels)

@@ -1,0 +1,118 @@
+"""The options of pages and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from pgcli import registry
+from pgcli.declare import REQUIRED, opt, same
+from pgcli.errors import UsageError
+from pgcli.pipeline.request.options import InputOptions
+from pgcli.pipeline.request.questions import lines_of_file
+
+_target = partial(opt, panel="Where to", own=True)
+_images = partial(opt, panel="Images", own=True)
+_labels = partial(opt, panel="Boxes", own=True)
+_texts = partial(opt, panel="Text files", own=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions:
+    """Where the images of rows are."""
+
+    images: str | None = opt(
+        "Look for images in this folder only.", panel="Which images", own=True, metavar="DIR"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOptions:
+    """The labels whose order numbers the classes."""
+
+    label: tuple[str, ...] = _labels(
+        "The label of a class, in the order of their numbers; repeatable.", repeat=True
+    )
+    label_file: str | None = _labels(
+        "Text file with one label per line, added to --label.", metavar="FILE"
+    )
+
+
+def read_labels(names: Sequence[str], file: str | None) -> list[str]:
+    """The labels by name, then those in a text file.
+
+    Raises UsageError for an invalid label, and for one that occurs twice.
+    """
+    from pgcli.results.imports.json_values import label
+
+    names = [*names, *lines_of_file(file, noun="label")]
+    try:
+        labels = [label(name, repr(name)) for name in names]
+    except ValueError as problem:
+        raise UsageError(
+            f"--label: {problem}", hint="write --label cat --label dog, or --label-file FILE"
+        ) from problem
+    if twice := next((name for name in labels if labels.count(name) > 1), None):
+        raise UsageError(f"the label {twice!r} occurs twice", hint="remove one of the two")
+    return labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GalleryOptions:
+    """Where a page and its images go, and its size.
+
+    `option` is that of the command line which names the page, for hints.
+    """
+
+    option: str = "-o"
+    output: str | None = _target(
+        "The page.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
+    )
+    assets: str | None = _target(
+        "Put the images in a folder next to the page, if there are many.", metavar="DIR"
+    )
+    overwrite: bool = _target("Replace a file that is not a page of pgcli.", default=False)
+    size: int | None = _target(
+        "Longest side of the images.",
+        min=16,
+        max=4096,
+        default_text="1024 to 320, by their number",
+    )
+    limit: int | None = same(InputOptions, "limit", own=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What is exported of which rows, and where to."""
+
+    to: str = _target(
+        ", ".join(registry.BUILT_IN["exports"]) + ".",
+        default=REQUIRED,
+        metavar="FORMAT",
+        choices=lambda: registry.names("exports"),
+        parse=partial(registry.parse_name, "exports"),
+    )
+    output: str | None = _target(
+        "The file or folder to write; txt and caption default to the images' folders.",
+        metavar="PATH",
+        short=("-o",),
+    )
+    overwrite: bool = _target("Replace an earlier export.", default=False)
+    only_prompt: str | None = opt(
+        "Export only the rows with this prompt.", panel="Rows", own=True, metavar="TEXT"
+    )
+    label: tuple[str, ...] = same(LabelOptions, "label")
+    label_file: str | None = same(LabelOptions, "label_file")
+    store_images: Literal["link", "copy", "none"] = _images(
+        "yolo, imagefolder, fiftyone: link or copy the images into the folder, or none; an image "
+        "that is not a file is copied.",
+        default="link",
+    )
+    images: str | None = same(ImageOptions, "images")
+    image_prefix: str | None = _images(
+        "labelstudio: the address of the images, which precedes their names.", metavar="URL"
+    )
+    prepend: str = _texts("txt, caption: start each text with this.", default="", metavar="TEXT")
+    append: str = _texts("txt, caption: end each text with this.", default="", metavar="TEXT")
