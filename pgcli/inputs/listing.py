@@ -172,10 +172,15 @@ class SourceFiles:
             yield from (self._record(place, TABLE, tables[name]) for name in held)
             if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
+            folder = None
             if delta_table is not None and any(
                 name.startswith(delta_table) and kind_of_table(name) == PARQUET for name in tables
             ):
                 folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
+            elif place == BELOW and self.root is not None and tables:  # a partition of a table
+                parents = Path(self.root).parents
+                folder = next((str(path) for path in parents if (path / DELTA_LOG).is_dir()), None)
+            if folder is not None:
                 raise UsageError(
                     f"{folder} is a Delta table, and its folder also has files of earlier versions",
                     hint='name its current files; this command lists them: python -c "from '

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.inputs.stamps import Stamp
@@ -103,6 +104,19 @@ class Answering:
                     self.progress.tally.count(row)
                     self.pass_to_hooks([(number, item, row)])
                     self.progress.update(row)
+
+    def measured(self, items: Numbered, images: int) -> tuple[int, float]:
+        """Answer items without saving their rows; return how many rows, and the seconds."""
+        checkpoint, device = self.model.checkpoint.folder, self.request.model.device
+        should_stop = self.progress.should_stop
+        with RowImages(
+            self.request, items, checkpoint, device, should_stop, total=images
+        ) as decoded:
+            answers = answer_function(self.request, self.model.load(None), should_stop)
+            began = perf_counter()
+            taken = decoded.take(self.progress.tally, lambda first, image: None)
+            rows = sum(1 for _ in answers(taken))
+        return rows, perf_counter() - began
 
     # in other processes
 

@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pgcli.checkpoints.find import find_local
+from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import INCOMPLETE, NoInputError, OutputExists, PgcliError
 from pgcli.inputs import Inventory
 from pgcli.pipeline import checks
@@ -33,11 +35,15 @@ from pgcli.pipeline.workers.engine_process import import_ahead
 from pgcli.records import Item
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
-from pgcli.wording import count
+from pgcli.wording import count, duration
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.results.row_hook import RowHook
+
+
+LARGE_MODEL = 10**9  # bytes of weights; --dry-run loads no larger model
+SAMPLE_IMAGES = 16  # --dry-run estimates the time for more images
 
 
 def run(
@@ -105,8 +111,28 @@ class Run:
         self.finish()
 
     def show_plan(self) -> None:
-        """Show the plan of `--dry-run`; nothing is written."""
-        self.progress.show(events.FactTable(plan_facts(self.request, self.read_input())))
+        """Show the plan of `--dry-run` and an estimate of the time; nothing is written."""
+        rows = self.read_input()
+        self.progress.show(events.FactTable(plan_facts(self.request, rows)))
+        if rows.total and (rows.images or 0) > SAMPLE_IMAGES:
+            self.progress.show(events.FactTable([("time", self.estimate_time(rows, rows.total))]))
+
+    def estimate_time(self, rows: RunRows, total: int) -> str:
+        """Estimate the time of `total` rows from a few images, without loading a large model."""
+        request = self.request
+        checkpoint = find_local(model_name(request), request.model.revision)
+        if checkpoint is None:
+            return "unknown until the model is on this machine"
+        if total_bytes(checkpoint.folder) > LARGE_MODEL:
+            return "not estimated for a large model; --limit 16 measures it"
+        self.model.find()
+        answering = Answering(request, self.progress, self.model, rows, ())
+        answered, seconds = answering.measured(rows.sample(SAMPLE_IMAGES), SAMPLE_IMAGES)
+        if (shard := checks.shard_of(request)) is not None:
+            total //= shard.count
+        rate = answered / seconds
+        expected = duration((self.summary.loading_seconds or 0.0) + total / rate)
+        return f"about {expected}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} images"
 
     # the input
 

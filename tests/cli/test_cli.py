@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import tempfile
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -17,9 +20,10 @@ from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
+from pgcli.inputs.parquet import ParquetTable
 from pgcli.pipeline import model as running
 from tests.support import pretend
-from tests.support.awkward import drawing
+from tests.support.awkward import drawing, encoded
 from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until
 
 
@@ -131,6 +135,32 @@ def no_folder():
 
 
 # standard output and standard error
+
+
+def test_dry_run_loads_no_large_model(cli, monkeypatch):
+    monkeypatch.setattr("pgcli.pipeline.run.LARGE_MODEL", 10**6)
+    monkeypatch.setattr(running, "load_engine", lambda *_: pytest.fail("it is loaded"))
+    code, _, err = cli("caption", *many(5), "--model", "demo", "--dry-run")
+    assert (code, "time: not estimated for a large model" in err) == (0, True), err
+
+
+def test_dry_run_reads_the_first_images_of_a_table(cli, tmp_path, monkeypatch):
+    """Evenly spaced images would read whole row groups for each of them."""
+    image = encoded(drawing(), "PNG")
+    monkeypatch.chdir(tmp_path)
+    table = pyarrow.table({"image": [image] * 200, "prompt": ["ocr"] * 200})
+    pyarrow.parquet.write_table(table, "m.parquet")
+    numbers: list[int] = []
+    items = ParquetTable.items
+
+    def watched(self: ParquetTable, index: int, start: int, stop: int, **options: Any) -> Any:
+        numbers.extend(range(start, stop))
+        return items(self, index, start, stop, **options)
+
+    monkeypatch.setattr(ParquetTable, "items", watched)
+    code, _, err = cli("ask", "m.parquet", "--model", "demo", "--workers", "0", "--dry-run")
+    assert (code, numbers) == (0, list(range(16))), err
+    assert "rows/s, by 16 images" in err
 
 
 @pytest.mark.parametrize(

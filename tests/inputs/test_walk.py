@@ -189,7 +189,7 @@ LOG = "_delta_log/00000000000000000000.json"
 @pytest.mark.parametrize(
     "source",
     [
-        *("lake", "lake/", "."),
+        *("lake", "lake/", ".", "lake/day=1", "lake/day=1/shop=de/"),
         *("lake/*.parquet", "lake/**/*.parquet", "lake/day=*/*/*.parquet"),
     ],
 )

@@ -7,29 +7,29 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_770,
-    "inputs": 4_440,
-    "stores": 2_335,
+    "pipeline": 7_820,
+    "inputs": 4_445,
+    "stores": 2_330,
     "images": 2_280,
-    "output": 1_145,
-    "results": 7_195,
-    "engine device": 3_545,
+    "output": 1_140,
+    "results": 7_180,
+    "engine device": 3_535,
     "model": 4_230,
-    "checkpoints": 3_897,
+    "checkpoints": 3_900,
     "towers": 760,
-    "training": 5_271,
+    "training": 5_275,
     "evaluation": 2_555,
-    "search": 591,
-    "api runs.py ray.py __init__.py __main__.py": 1_303,
-    "explain doctor info verify bench": 3_345,
-    "cli": 4_156,
+    "search": 595,
+    "api runs.py ray.py __init__.py __main__.py": 1_305,
+    "explain doctor info verify bench": 3_320,
+    "cli": 4_140,
     (
         "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_037,
-    "tests": 51_300,
+    ): 3_030,
+    "tests": 51_145,
 }
 
 

@@ -274,7 +274,7 @@ class RunningOptions:
     retry_changed: bool = _retry(
         "Answer rows again if their image has changed, and keep the others."
     )
-    dry_run: bool = _flag("Check everything, print the plan, and exit.")
+    dry_run: bool = _flag("Check everything, print the plan and the estimated time, and exit.")
     quiet: bool = _flag("Print errors only.", short=("-q",))
     verbose: bool = _flag("Print the plan, and times by stage.", short=("-v",))
 
