@@ -32,6 +32,7 @@ from pgcli.cli.ui import progress as progress_module
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
+from pgcli.wording import byte_count
 from tests.support.hub_server import Hub, digest
 from tests.support.runs import wait_until
 
@@ -251,7 +252,8 @@ class TestDownload:
         needed = sum(map(len, MODEL.values()))
         monkeypatch.setattr(shutil, "disk_usage", lambda _: disk(10**9, 10**9, needed - 1))
         message, hint = refusal()
-        assert message == f"{NAME} needs 0.7 MB more on disk, and {tmp_path}/hub has 0.7 MB free"
+        size, free = byte_count(needed), byte_count(needed - 1)
+        assert message == f"{NAME} needs {size} more on disk, and {tmp_path}/hub has {free} free"
         assert "HF_HOME" in hint
         assert not hub.sent_bytes
         monkeypatch.setattr(shutil, "disk_usage", lambda _: disk(10**9, 10**9, needed))
