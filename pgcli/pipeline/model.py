@@ -11,7 +11,7 @@ from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.settings import loaded_model
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.pipeline.task import embedding_dim, find_checkpoints, load_engine, model_facts, notices
-from pgcli.pipeline.workers.engine_process import EngineSlot, engine_slots
+from pgcli.pipeline.workers.slots import EngineSlot, engine_slots
 from pgcli.pipeline.workers.work import EngineInfo
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pgcli.pipeline.output import record_inventory
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.workers import engine, engines
-from pgcli.pipeline.workers.engine_process import EngineSlot
+from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import Work
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore

@@ -21,15 +21,10 @@ from pgcli.pipeline import model, task
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.run import run
-from pgcli.pipeline.workers import engine_process, engines
+from pgcli.pipeline.workers import engines, slots
 from pgcli.pipeline.workers.engine import answer_works, rows_of_task
-from pgcli.pipeline.workers.engine_process import (
-    MIN_ROWS_FOR_ENGINES,
-    EngineDied,
-    EngineFailed,
-    EngineSlot,
-    engine_slots,
-)
+from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
+from pgcli.pipeline.workers.slots import MIN_ROWS_FOR_ENGINES, EngineSlot, engine_slots
 from tests.support import pretend
 from tests.support.stub_runs import make_images
 
@@ -181,7 +176,7 @@ def test_few_rows_take_one_gpu(gpus, number):
 
 
 def test_a_run_of_few_rows_loads_one_model_in_the_program(gpus, machine, monkeypatch):
-    monkeypatch.setattr(engine_process, "MIN_ROWS_FOR_ENGINES", 1001)
+    monkeypatch.setattr(slots, "MIN_ROWS_FOR_ENGINES", 1001)
     gpus(*[((9, 0), 70)] * 8)
     machine.run()
     assert [engine.device for engine in machine.loaded] == ["auto"]
@@ -301,7 +296,7 @@ def test_gpus_are_counted_without_torch():
         "import sys\n"
         "from pgcli.device import nvidia_driver as driver\n"
         "import pgcli.pipeline.answering, pgcli.pipeline.run\n"
-        "from pgcli.pipeline.workers.engine_process import engine_slots\n"
+        "from pgcli.pipeline.workers.slots import engine_slots\n"
         "driver.nvidia_driver, driver.installed_gpus = lambda: '580.65.06', lambda: 8\n"
         "driver.cuda_of_pytorch.__wrapped__()\n"
         "driver.cuda_of_pytorch = lambda: 13\n"

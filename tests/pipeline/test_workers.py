@@ -20,14 +20,9 @@ from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
 from pgcli.pipeline.workers import engines
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
-from pgcli.pipeline.workers.engine_process import (
-    SIZE,
-    EngineDied,
-    EngineProcess,
-    EngineSlot,
-    write_all,
-)
+from pgcli.pipeline.workers.engine_process import SIZE, EngineDied, EngineProcess, write_all
 from pgcli.pipeline.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
+from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import (
     EngineInfo,
     EngineMessage,

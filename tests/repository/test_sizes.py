@@ -7,7 +7,7 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_820,
+    "pipeline": 7_825,
     "inputs": 4_445,
     "stores": 2_330,
     "images": 2_280,
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_030,
-    "tests": 51_145,
+    "tests": 51_140,
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from pgcli.pipeline.workers.engine_process import EngineSlot, engine_slots
+from pgcli.pipeline.workers.slots import EngineSlot, engine_slots
 from tests.support.runs import EXAMPLES
 
 

@@ -14,8 +14,8 @@ from pgcli.pipeline.model import engine_info
 from pgcli.pipeline.progress.tally import Error, Tally
 from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.state.folder import load_inventory
-from pgcli.pipeline.workers.engine_process import EngineSlot
 from pgcli.pipeline.workers.row_images import RowImages
+from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import EngineMessage, RowsAnswered, Work, WorkBegun
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema

@@ -1,4 +1,4 @@
-"""Engine processes of a run on this machine: where each runs, how it is started, what it does."""
+"""Engine processes of a run on this machine: how each is started, and what it does."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from pgcli.device.cgroup import processors
-from pgcli.device.nvidia_driver import nvidia_driver, visible_gpus
-from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.device.nvidia_driver import nvidia_driver
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.workers.engine import EngineTask
+    from pgcli.pipeline.workers.slots import EngineSlot
     from pgcli.pipeline.workers.work import Work
 
 #: Python's variable that keeps the current folder off the module path.
@@ -36,52 +35,6 @@ SPAWN = multiprocessing.get_context("spawn")
 CAN_FORK = sys.platform == "linux"
 #: The signals that ask a program to end. A terminal and `kill` send them to its processes, too.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-#: On a CPU, models with smaller files are fastest with one thread for each engine.
-SINGLE_THREAD_BYTES = 100 * 2**20
-#: For fewer rows, engines take longer to start than they save.
-MIN_ROWS_FOR_ENGINES = 500
-MOST_ON_CPU = 8
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSlot:
-    """Where an engine runs: on `threads` cores, or on the device of this name."""
-
-    threads: int
-    device: str = "cpu"
-
-
-def engine_slots(
-    engines: int | None, device: str, checkpoint_bytes: int, *, rows: int, cores: int | None = None
-) -> list[EngineSlot]:
-    """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
-
-    A model with small files has one thread for each engine, so that rows do not depend on their
-    number. By default, runs of `MIN_ROWS_FOR_ENGINES` take all GPUs, or all cores for such a model.
-    Raises NoUsableDevice for more engines than GPUs, and UsageError for several on one device.
-    """
-    is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
-    cores = cores or max(1, int(processors()))
-    gpus = visible_gpus() if device in ("auto", "cuda") else 0
-    if gpus:
-        if (engines or 0) > gpus:
-            raise NoUsableDevice(
-                f"<--engines {engines}> needs as many GPUs, and this machine has {gpus}",
-                hint=f"<--engines {gpus}>, or auto",
-            )
-        count = engines or (gpus if rows >= MIN_ROWS_FOR_ENGINES else 1)
-        return [EngineSlot(1, f"cuda:{index}") for index in range(count)]
-    if device not in ("auto", "cpu"):
-        if (engines or 1) > 1:
-            raise UsageError(
-                f"<--engines {engines}> needs a device for each, and <--device {device}> is one",
-                hint="leave out <--device=>",
-            )
-        return [EngineSlot(cores, device)]
-    most = max(1, min(cores, MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES))
-    count = engines or (most if is_small and rows >= MIN_ROWS_FOR_ENGINES else 1)
-    return [EngineSlot(1 if is_small else max(1, cores // count), "cpu")] * count
 
 
 def import_ahead(request: RunRequest) -> None:

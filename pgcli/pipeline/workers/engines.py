@@ -19,9 +19,9 @@ from pgcli.pipeline.workers.engine_process import (
     EngineDied,
     EngineFailed,
     EngineProcess,
-    EngineSlot,
     start_method,
 )
+from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import (
     EngineInfo,
     EngineMessage,

@@ -26,13 +26,9 @@ from pgcli.pipeline.state.parts_form import PartsForm
 from pgcli.pipeline.state.record import read_record
 from pgcli.pipeline.task import find_checkpoints
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
-from pgcli.pipeline.workers.engine_process import (
-    SINGLE_THREAD_BYTES,
-    EngineDied,
-    EngineFailed,
-    EngineSlot,
-)
+from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
 from pgcli.pipeline.workers.engines import POLL_SECONDS, EngineHandle, RowsLost, Workers
+from pgcli.pipeline.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
 from pgcli.pipeline.workers.work import EngineInfo, EngineMessage, RowsAnswered, Work, WorkQueue
 from pgcli.printable import first_line
 from pgcli.stores import open_folder
