@@ -159,7 +159,7 @@ def test_progress_is_shown_on_request_only(engine, photos, capfd):
     shown = capfd.readouterr()
     assert shown.out == ""
     assert "6 rows in b.jsonl, 1 with errors: not_an_image 1" in shown.err
-    assert "pgcli caption --retry-errors --model=demo --output=b.jsonl -- photos" in shown.err
+    assert "the same command with --retry-errors retries the failed rows" in shown.err
 
 
 def test_messages_are_written_as_asked(engine, photos, capfd):

@@ -338,8 +338,8 @@ class TestInterruptedDownload:
         assert run.returncode == -signum
         if signum == signal.SIGINT:
             assert re.search(
-                r"stopped after [\d.]+ [kM]B of [\d.]+ [kM]B: complete files are kept, "
-                "and the same command downloads the others",
+                r"stopped after [\d.]+ kB of [\d.]+ kB: "
+                "the same command resumes with the remaining files",
                 stderr,
             )
         hub.stall_after.clear()

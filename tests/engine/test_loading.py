@@ -24,6 +24,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.cpu_linear import Int8LinearKernel, can_quantize
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
+from pgcli.wording import byte_count
 from tests.support.adapted_models import PROMPTS, pgcli_logits, pixels
 from tests.support.peft_adapters import DECODER, EMBEDDINGS, PEFT_WARNINGS, SOME, trained
 from tests.support.runs import run_python
@@ -175,7 +176,7 @@ class TestWeightBytes:
         monkeypatch.setattr(memory, "free_bytes", lambda device: int8)
         with pytest.raises(NoUsableDevice) as refused:
             open_engine(Checkpoint("m", tiny), device="cpu", dtype="float32", batch_size=1)
-        assert f"--quantize int8 takes {int8 / 1e9:.1f} GB" in refused.value.hint
+        assert f"--quantize int8 takes {byte_count(int8)}" in refused.value.hint
         monkeypatch.setattr(loader, "free_bytes", lambda device: 10**9)
         open_engine(
             Checkpoint("m", tiny), device="cpu", dtype="float32", quantize="int8", batch_size=1

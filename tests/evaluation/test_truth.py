@@ -27,7 +27,7 @@ def test_last_row_of_an_id_and_prompt_is_measured(cli):
     assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
     assert evaluate(cli, rows, "--truth", truth, "--only-common") == found
     code, _, err = cli("eval", rows, "--truth", truth)
-    assert (code, "1 row left out" in err) == (0, True)
+    assert (code, "1 row ignored: later rows have the same id" in err) == (0, True)
 
 
 def test_truth_includes_saved_rows_of_an_unfinished_run(cli):
@@ -338,7 +338,7 @@ def test_folder_of_folders_is_a_truth_of_labels(cli):
     }
     assert "not a table" in refused(cli, "rows.jsonl", "--truth", truth, "--answer-column", "x")
     label_folder("e.png")
-    assert "e.png is in flowers itself" in refused(cli, "rows.jsonl", "--truth", truth)
+    assert "it is directly in flowers" in refused(cli, "rows.jsonl", "--truth", truth)
 
 
 def test_labels_that_rows_were_not_classified_by_are_said(cli):

@@ -148,7 +148,7 @@ def test_of_options_that_exclude_each_other_those_typed_hold():
     assert (found.choices, found.choices_column) == ((), "options")
     found = request("embed", {}, {"texts_file": "texts.txt", "raw_text": True}).question
     assert not found.embeds_texts
-    with pytest.raises(UsageError, match="texts are given, and a column"):
+    with pytest.raises(UsageError, match="both texts and a column of texts"):
         request("score", {"text": "a", "text_column": "b"}, {})
 
 

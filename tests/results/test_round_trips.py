@@ -210,7 +210,7 @@ def test_absent_images_are_counted_once(cli, workdir, size):
     images = "2 rows of 2 images" if size else "1 row of 1 image"
     assert code == (0 if size else 3)
     assert f"truth.jsonl: {images}, 0 boxes" in err
-    assert "first: photos/gone.png" in err or "left out: photos/gone.png" in err
+    assert "first: photos/gone.png" in err or "first skipped image: photos/gone.png" in err
 
 
 def test_what_a_row_says_of_its_boxes_is_kept_and_the_rest_counted(cli, workdir):

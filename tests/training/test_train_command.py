@@ -306,7 +306,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
         ("walls --task classify --init tiny --patience 2 -o out", "needs rows to evaluate on"),
         ("walls --task contrastive --init tiny -o out", "no columns"),
         ("pairs.jsonl --task contrastive --text-column words --init tiny -o out", "words"),
-        ("walls/red --task classify --init tiny -o out", "labels are the names of folders"),
+        ("walls/red --task classify --init tiny -o out", "it is directly in walls/red"),
         ("walls --include *red* --task classify --init tiny -o out", "on have the label red"),
         ("walls/*/*.png --task classify --init tiny -o out", "walls/*/*.png is not a folder"),
         ("walls/red/00.png --task classify --init tiny -o out", "00.png is not a folder"),
