@@ -772,7 +772,7 @@ def peak():
 folder = Path(sys.argv[1])
 config = read_config(folder)
 before = peak()
-model = weights.load(folder, config, dtype=torch.float32)
+model = weights.load_paligemma(folder, config, dtype=torch.float32)
 assert "sympy" not in sys.modules, "which takes a second to import"
 print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters()))
 """

@@ -210,7 +210,7 @@ def peak():
 supports_int8(torch.float32)
 folder, before = Path(sys.argv[1]), peak()
 finish = partial(optimize_part, quantize=sys.argv[2])
-weights.load(folder, read_config(folder), dtype=torch.float32, finish=finish)
+weights.load_paligemma(folder, read_config(folder), dtype=torch.float32, finish=finish)
 print(peak() - before)
 """
 

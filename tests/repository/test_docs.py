@@ -336,7 +336,7 @@ def test_commands_of_the_page_of_classifiers_run(workspace):
     write_pairs(workspace, count=40)
     write_folders(workspace / "flowers", count=40)
     commands, distilled = blocks("how-to/train-a-classifier.md", "sh")
-    short = re.sub(r"(examples.new_shape \S+)", r"\1 4", distilled)
+    short = re.sub(r"(examples.new_shape \S+)", r"\1 24", distilled)
     short = re.sub(r"--epochs \d+", "--steps 2", short)
     run(workspace, "sh", "-c", f"set -e\n{commands}{short}")
     for name in ("towers", "flowers", "probe", "tiny"):
