@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 
 from pgcli.cli.app import PANELS, declaration
 from pgcli.cli.config import ProgramOptions
@@ -12,7 +13,7 @@ from pgcli.declare import Option, options_of
 from pgcli.pipeline.request.options import SHARED_OPTIONS
 from pgcli.pipeline.request.questions import COMMAND_OPTIONS
 
-HEAD = """# Reference of options
+HEAD = """# Options
 
 `python docs/reference.py > docs/reference/options.md` makes this page from the declarations.
 `pgcli COMMAND --help` shows the options that people use most, `--help --all` shows all.
@@ -95,15 +96,15 @@ def table(title: str, options: Iterable[Option]) -> Iterator[str]:
 def row(option: Option) -> str:
     """The row of an option."""
     names = ", ".join(f"`{name}`" for name in (option.flag, *option.short))
-    value = "" if option.kind is bool else f" `{value_name(option)}`"
+    value = "" if option.kind is bool else f" <code>{escape(value_name(option))}</code>"
     variable = f"`{option.variable}`" if option.variable else ""
     cells = (names + value, option.help, option.shown_default, variable)
     return f"| {' | '.join(map(escaped, cells))} |"
 
 
 def escaped(cell: str) -> str:
-    """The text of a cell."""
-    return cell.replace("|", "\\|")
+    """The text of a cell. Code with a `\\|` would show the backslash on the site."""
+    return cell.replace("|", "&#124;")
 
 
 if __name__ == "__main__":
