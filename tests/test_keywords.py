@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "train": (
         lambda: pgcli.train("photos", output="out", model="demo", epochs=1, steps=1),
-        "epochs and steps both say",
+        "epochs and steps both set",
     ),
     "load": (lambda: pgcli.load("no-such-model"), "name a folder with config.json"),
     "quantize": (lambda: pgcli.load("demo", quantize="fp8", device="cpu"), 'quantize="fp8" needs'),

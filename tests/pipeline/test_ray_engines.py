@@ -218,7 +218,7 @@ def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
         return RowsAnswered(numbers.start, None, Tally(rows=len(numbers)).counts, [], {}, "")
 
     monkeypatch.setattr(ray_engines, "answer_works", answer_works)
-    monkeypatch.setattr(ray_engines, "recorded_rows", lambda task: None)
+    monkeypatch.setattr(ray_engines, "rows_of_task", lambda task: None)
     monkeypatch.setattr(ray_engines, "write_part", write_part)
     actor = Actor(SimpleNamespace(request=SimpleNamespace(folder=".")))  # type: ignore[arg-type]
     for number, rows in enumerate((range(4), range(4, 6), range(6, 16))):
@@ -283,7 +283,7 @@ def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
     )
     code, _, said = cli(*[word for word in words if word != "--quiet"])
     assert code == 0, said
-    assert "each takes 0 GPUs and 2 cores of a machine, and the cluster has 0" in said
+    assert "each takes 0 GPUs and 1 cores of a machine, and the cluster has 0" in said
 
 
 def test_actor_without_room_ends_at_once_when_it_is_to_stop(ray):

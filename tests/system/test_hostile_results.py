@@ -111,8 +111,8 @@ def test_row_nested_too_deeply_is_named(capsys, tmp_path, levels, at):
     file.write_text("\n".join(rows) + "\n")
     for words in (["view"], ["export", "--to", "coco"]):
         assert main([*words, str(file), "-o", str(tmp_path / "made")]) == 2
-        assert f"row {at + 1}: it is nested too deeply" in capsys.readouterr().err
-    with pytest.raises(PgcliError, match=f"row {at + 1}: it is nested too deeply"):
+        assert f"row {at + 1}: nested too deeply" in capsys.readouterr().err
+    with pytest.raises(PgcliError, match=f"row {at + 1}: nested too deeply"):
         pgcli.read(file)
 
 

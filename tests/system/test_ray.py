@@ -154,12 +154,12 @@ def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
 
 @pytest.mark.nightly
 def test_commands_and_script_of_the_page_run(cluster):
-    page = (ROOT / "docs" / "running.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "ray.md").read_text()
     Path("examples").symlink_to(ROOT / "examples")
     Path("runs").mkdir()
     (command,) = re.findall(r"^pgcli .* --ray auto .*", page, re.M)
     commands = command.replace("--ray auto", f"--ray {cluster.address}")
-    (script,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (script,) = re.findall(r"```text\n(import ray.*?)```", page, re.S)
     node = cluster.add_node(num_cpus=4)
     environment = os.environ | {"RAY_ADDRESS": cluster.address}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
@@ -174,7 +174,7 @@ def test_commands_and_script_of_the_page_run(cluster):
 
 
 def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
-    page = (ROOT / "docs" / "running.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "containers-and-kubernetes.md").read_text()
     jobs = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.S)]
     (job,) = [job for job in jobs if job["kind"] == "RayJob"]
     command = job["spec"]["entrypoint"].removeprefix("cd /data && pgcli ")
