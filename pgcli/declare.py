@@ -198,11 +198,6 @@ def _bound(declared: Field[Any], hint: Any) -> Option:
     return replace(option, name=declared.name, kind=kind, choices=choices, default=declared.default)
 
 
-def option_named(record: type, name: str) -> Option:
-    """The option of a field."""
-    return next(option for option in options_of(record) if option.name == name)
-
-
 def parse_value(option: Option, value: object, source: str) -> Any:
     """The value of an option, from text or from Python.
 

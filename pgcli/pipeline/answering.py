@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.inputs.stamps import Stamp
@@ -81,6 +80,22 @@ class Answering:
         If the number of `images` is None, worker processes always decode them. The sink is opened
         once the model is loaded.
         """
+        with (
+            self.answers(items, images, note_stamp) as rows,
+            self.progress.answering(),
+            sink as save,
+        ):
+            for number, item, row in rows:
+                save(number, json_line(row, self.schema).encode())
+                self.progress.tally.count(row)
+                self.pass_to_hooks([(number, item, row)])
+                self.progress.update(row)
+
+    @contextmanager
+    def answers(
+        self, items: Numbered, images: int | None, note_stamp: NoteStamp = ignore_stamp
+    ) -> Iterator[Iterator[tuple[int, Item, Answer]]]:
+        """Start to decode items, load the model, and yield the rows as they are answered."""
 
         def on_image(first: int, image: DecodedImage) -> None:
             note_stamp(image.item.index, image.stamp)
@@ -98,25 +113,7 @@ class Answering:
         ) as decoded:
             engine = self.model.load(None if self.output is None else self.output.record)
             answers = answer_function(self.request, engine, should_stop)
-            with self.progress.answering(), sink as save:
-                for number, item, row in answers(decoded.take(self.progress.tally, on_image)):
-                    save(number, json_line(row, self.schema).encode())
-                    self.progress.tally.count(row)
-                    self.pass_to_hooks([(number, item, row)])
-                    self.progress.update(row)
-
-    def measured(self, items: Numbered, images: int) -> tuple[int, float]:
-        """Answer items without saving their rows; return how many rows, and the seconds."""
-        checkpoint, device = self.model.checkpoint.folder, self.request.model.device
-        should_stop = self.progress.should_stop
-        with RowImages(
-            self.request, items, checkpoint, device, should_stop, total=images
-        ) as decoded:
-            answers = answer_function(self.request, self.model.load(None), should_stop)
-            began = perf_counter()
-            taken = decoded.take(self.progress.tally, lambda first, image: None)
-            rows = sum(1 for _ in answers(taken))
-        return rows, perf_counter() - began
+            yield answers(decoded.take(self.progress.tally, on_image))
 
     # in other processes
 

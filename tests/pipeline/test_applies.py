@@ -11,7 +11,7 @@ from PIL import Image
 
 import pgcli
 from pgcli.cli.app import PANELS, declaration
-from pgcli.declare import Option, option_named, options_of, parse_keywords
+from pgcli.declare import Option, options_of, parse_keywords
 from pgcli.errors import UsageError, in_flags
 from pgcli.pipeline import model as running
 from pgcli.pipeline import task
@@ -92,7 +92,8 @@ def values_of(found: RunRequest, name: str) -> tuple[object, object]:
     """The value of an option in a request, and its default."""
     records = (found.model, found.input, found.answering, found.output, found.running)
     record = next(one for one in records if hasattr(one, name))
-    return getattr(record, name), option_named(type(record), name).default
+    option = next(option for option in options_of(type(record)) if option.name == name)
+    return getattr(record, name), option.default
 
 
 @pytest.mark.parametrize(("command", "option", "rest"), WITHOUT_EFFECT)
