@@ -178,8 +178,8 @@ class SourceFiles:
             ):
                 folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
             elif place == BELOW and self.root is not None and tables:  # a partition of a table
-                parents = Path(self.root).parents
-                folder = next((str(path) for path in parents if (path / DELTA_LOG).is_dir()), None)
+                above = (path for path in Path(self.root).parents if (path / DELTA_LOG).is_dir())
+                folder = next((display_path(str(path)) for path in above), None)
             if folder is not None:
                 raise UsageError(
                     f"{folder} is a Delta table, and its folder also has files of earlier versions",
