@@ -32,7 +32,7 @@ def module() -> str:
 
 
 def lines() -> Iterator[str]:
-    """A field for each option, the options of a command before those of all."""
+    """A field for each option, first the options of single commands."""
     records = (*COMMAND_OPTIONS.values(), *SHARED_OPTIONS, ProgramOptions)
     options = {option.name: option for record in records for option in options_of(record)}
     del options["output"]  # a parameter of its own
