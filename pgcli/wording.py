@@ -46,7 +46,9 @@ def note(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.42 s`, `12.3 s`, `4 min 5 s`, `3 h 2 min`."""
+    """`7 ms`, `0.42 s`, `12.3 s`, `4 min 5 s`, `3 h 2 min`."""
+    if seconds < 0.01:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
         return f"{seconds:.{2 if seconds < 10 else 1}f} s"
     minutes, remainder = divmod(round(seconds), 60)

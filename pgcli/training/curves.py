@@ -1,9 +1,12 @@
-"""Draws `curves.png` from the lines of metrics, with Pillow alone."""
+"""Draws `curves.png` from the lines of metrics: with matplotlib if it is installed, or Pillow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +14,66 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pgcli.stores.writing import published
 
+MAX_PANELS, COLUMNS = 6, 3
 WIDTH, HEIGHT = 420, 300  # of a panel, in pixels
-PANELS_IN_A_ROW = 4
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
 SUPERSAMPLING = 2
-FAINT, BLUE, ORANGE, GREY, BLACK = "#c5d6ea", "#1763b6", "#c0501e", "#cccccc", "#222222"
+FAINT, BLUE, ORANGE, GREEN = "#c5d6ea", "#1763b6", "#c0501e", "#2c7a3f"
+GREY, BLACK = "#dddddd", "#222222"
 SMOOTHED_SHARE = 0.05  # of all updates: the window of the moving average
 MAX_POINTS = 2_000  # per line; more are not visible
+MAX_TICKS = 6
 
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class CurvesPanel:
-    """A plot over the steps: faint and dark lines, and evaluations as dots."""
+    """A plot over the steps: faint and dark lines, and evaluations as dots.
+
+    `from_zero` starts the y axis at 0, so that small changes look small. Without it, the axis
+    starts there only if the values vary by half of the largest or more.
+    """
 
     title: str
     faint: Points = ()
     line: Points = ()
     dots: Points = ()
+    from_zero: bool = True
 
     def range(self) -> tuple[float, float]:
         """The range of the y axis; the faint line may exceed it."""
         values = [y for _, y in (*self.line, *self.dots)] or [0.0]
         low, high = min(values), max(values)
-        margin = (high - low or abs(high) or 1.0) * 0.06
-        return max(low - margin, min(low, 0.0)), high + margin
+        if low >= 0 and (self.from_zero or low <= high / 2):
+            low = 0.0
+        return low, high if high > low else low + (abs(low) or 1.0)
+
+    def titled(self, best_step: float | None) -> str:
+        """The title, with the value at the best step."""
+        values = [value for step, value in self.dots if step == best_step]
+        at_best = f", {values[0]:.4g} at the best step, {best_step:,.0f}" if values else ""
+        return self.title + at_best
 
 
-def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the loss, the learning rate and every metric of the evaluations.
+@dataclass(frozen=True)
+class Curves:
+    """The panels of a run, from 0 to its last step; `best_step` has the best evaluation."""
+
+    panels: Sequence[CurvesPanel]
+    last_step: int
+    best_step: float | None = None
+
+    @property
+    def step_ticks(self) -> list[int]:
+        """Round numbers of steps for the x axis."""
+        return [int(x) for x in round_ticks(0, self.last_step) if x in range(self.last_step + 1)]
+
+
+def write_curves(
+    file: Path, lines: Sequence[Mapping[str, Any]], best_step: float | None = None
+) -> None:
+    """Draw the loss, the metrics of the evaluations and the learning rate.
 
     Removes temporary files of killed processes: only one process at a time writes the file.
     """
@@ -48,37 +81,27 @@ def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         return
     for temporary in file.parent.glob(f".{file.name}.*"):
         temporary.unlink(missing_ok=True)
-    panels = list(_panels(lines))
-    image = draw_panels(panels, steps=(lines[0]["step"], lines[-1]["step"]))
+    curves = Curves([*_panels(lines)], lines[-1]["step"], best_step)
+    draw: Callable[[Curves], Image.Image] = draw_with_pillow
+    if find_spec("matplotlib") is not None:
+        draw = draw_with_matplotlib
+    image = draw(curves)
     with published(file) as path:
         image.save(path, "PNG", optimize=True)
 
 
-def draw_panels(panels: Sequence[CurvesPanel], *, steps: tuple[int, int]) -> Image.Image:
-    """The panels side by side, in rows of four, from the first of the steps to the last."""
-    scale, columns = SUPERSAMPLING, min(len(panels), PANELS_IN_A_ROW)
-    size = WIDTH * columns * scale, HEIGHT * -(-len(panels) // columns) * scale
-    canvas = Image.new("RGB", size, "white")
-    for number, panel in enumerate(panels):
-        row, column = divmod(number, columns)
-        _draw_panel(ImageDraw.Draw(canvas), panel, (WIDTH * column, HEIGHT * row), steps)
-    return canvas.reduce(scale)
-
-
 def _panels(lines: Sequence[Mapping[str, Any]]) -> Iterator[CurvesPanel]:
+    """The loss, the first metrics of the evaluations, and the learning rate."""
     loss = _points(lines, "loss")
     span = max(1, round(len(loss) * SMOOTHED_SHARE))
-    yield CurvesPanel(
-        "loss: training, and evaluation (dots)",
-        _thinned(loss),
-        _thinned(_smoothed(loss, span)),
-        _points(lines, "eval_loss"),
-    )
+    faint, smoothed = (_thinned(points) for points in (loss, _smoothed(loss, span)))
+    evaluations = _points(lines, "eval_loss")
+    title = "loss (dots: evaluation)" if evaluations else "loss"
+    yield CurvesPanel(title, faint, smoothed, evaluations, from_zero=False)
     names = dict.fromkeys(name for line in lines for name in line if name.startswith("eval_"))
-    for name in names:
-        if name != "eval_loss":
-            points = _points(lines, name)
-            yield CurvesPanel(name.removeprefix("eval_").replace("_", " "), (), points, points)
+    for name in [name for name in names if name != "eval_loss"][: MAX_PANELS - 2]:
+        points = _points(lines, name)
+        yield CurvesPanel(name.removeprefix("eval_").replace("_", " "), (), points, points)
     yield CurvesPanel("learning rate", (), _thinned(_points(lines, "learning_rate")))
 
 
@@ -99,35 +122,96 @@ def _smoothed(points: Points, span: int) -> Points:
     return smoothed
 
 
+def draw_with_matplotlib(curves: Curves) -> Image.Image:
+    """The panels in rows of three."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports that it builds its caches
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns, rows = _grid(len(curves.panels))
+    figure = Figure((WIDTH * columns / 100, HEIGHT * rows / 100), dpi=100, layout="constrained")
+    for number, panel in enumerate(curves.panels):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        axes.set_title(panel.titled(curves.best_step), fontsize=10, loc="left")
+        axes.set_xlabel("step", fontsize=9)
+        ticks = round_ticks(*panel.range())
+        axes.set_yticks(ticks)
+        axes.set_ylim(ticks[0], ticks[-1])
+        axes.set_xticks(curves.step_ticks)
+        axes.set_xlim(0, curves.last_step)
+        axes.tick_params(labelsize=8)
+        axes.grid(color=GREY, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        if curves.best_step is not None:
+            axes.axvline(curves.best_step, color=GREEN, linewidth=1, linestyle="--", clip_on=False)
+        for points, colour, style in (
+            (panel.faint, FAINT, {"linewidth": 0.8}),
+            (panel.line, BLUE, {"linewidth": 1.6}),
+            (panel.dots, ORANGE, {"linestyle": "", "marker": "o", "markersize": 4}),
+        ):
+            x, y = [step for step, _ in points], [value for _, value in points]
+            axes.plot(x, y, color=colour, clip_on=points is panel.faint, zorder=3, **style)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    size = canvas.get_width_height()
+    return Image.frombytes("RGBA", size, canvas.buffer_rgba()).convert("RGB")
+
+
+def draw_with_pillow(curves: Curves) -> Image.Image:
+    """The panels in rows of three."""
+    scale, (columns, rows) = SUPERSAMPLING, _grid(len(curves.panels))
+    canvas = Image.new("RGB", (WIDTH * columns * scale, HEIGHT * rows * scale), "white")
+    for number, panel in enumerate(curves.panels):
+        row, column = divmod(number, columns)
+        _draw_panel(ImageDraw.Draw(canvas), panel, (WIDTH * column, HEIGHT * row), curves)
+    return canvas.reduce(scale)
+
+
+def _grid(panels: int) -> tuple[int, int]:
+    """The columns and rows of the panels."""
+    columns = min(panels, COLUMNS)
+    return columns, -(-panels // columns)
+
+
 def _draw_panel(
-    draw: ImageDraw.ImageDraw, panel: CurvesPanel, corner: tuple[int, int], steps: tuple[int, int]
+    draw: ImageDraw.ImageDraw, panel: CurvesPanel, corner: tuple[int, int], curves: Curves
 ) -> None:
-    scale, (low, high), (first, last) = SUPERSAMPLING, panel.range(), steps
+    scale, last = SUPERSAMPLING, curves.last_step
+    ticks = round_ticks(*panel.range())
+    low, high = ticks[0], ticks[-1]
     font = ImageFont.load_default(11 * scale)
-    inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def at(step: float, value: float) -> tuple[float, float]:
         share = min(1.0, max(0.0, (value - low) / (high - low)))
-        x = corner[0] + LEFT + inner_width * (step - first) / max(1, last - first)
-        return x * scale, (corner[1] + HEIGHT - BOTTOM - inner_height * share) * scale
+        x = corner[0] + LEFT + (WIDTH - LEFT - RIGHT) * step / last
+        y = corner[1] + HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+        return x * scale, y * scale
 
     def text(step: float, value: float, words: str, shift: tuple[int, int], anchor: str) -> None:
         x, y = at(step, value)
-        place = x + shift[0] * scale, y + shift[1] * scale
-        draw.text(place, words, fill=BLACK, font=font, anchor=anchor)
+        position = x + shift[0] * scale, y + shift[1] * scale
+        draw.text(position, words, fill=BLACK, font=font, anchor=anchor)
 
-    for quarter in range(5):
-        value = low + (high - low) * quarter / 4
-        draw.line([at(first, value), at(last, value)], fill=GREY, width=1)
-        text(first, value, f"{value:.3g}", (-6, 0), "rm")
-    for step, anchor in ((first, "lt"), (last, "rt")):
-        text(step, low, f"{step:,}", (0, 8), anchor)
-    text((first + last) / 2, low, "step", (0, 8), "mt")
-    text(first, high, panel.title, (0, -10), "ls")
+    for value in ticks:
+        draw.line([at(0, value), at(last, value)], fill=GREY, width=scale)
+        text(0, value, f"{value:.6g}", (-6, 0), "rm")
+    for step in curves.step_ticks:
+        text(step, low, f"{step:,}", (0, 6), "mt")
+    text(last / 2, low, "step", (0, 21), "mt")
+    text(0, high, panel.titled(curves.best_step), (0, -10), "ls")
+    if curves.best_step is not None:
+        draw.line([at(curves.best_step, low), at(curves.best_step, high)], fill=GREEN, width=scale)
     for points, colour, width in ((panel.faint, FAINT, 1), (panel.line, BLUE, 2)):
         if len(points) > 1:
             draw.line([at(*point) for point in points], fill=colour, width=width * scale)
     for point in panel.dots:
-        x, y = at(*point)
-        radius = 2.5 * scale
-        draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=ORANGE)
+        draw.circle(at(*point), 2.5 * scale, fill=ORANGE)
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, from at most `low` to at least `high`."""
+    least = (high - low or 1.0) / (MAX_TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * (1 - 1e-9))
+    numbers = range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    return [number * step for number in numbers]

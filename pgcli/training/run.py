@@ -80,7 +80,7 @@ class LearningRows:
 class TrainingSummary:
     """The results of a run: its updates, its best evaluation and the unusable rows.
 
-    `prompt` is an example of its prompts, empty for other tasks.
+    `example` is one of its prompts, texts or labels.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class TrainingSummary:
     unusable: Mapping[RowKey, str]
     count_unusable: int
     seconds: float
-    prompt: str
+    example: str
     exit_code: int
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
@@ -324,7 +324,7 @@ def train_rows(
         unusable=faults,
         count_unusable=count_lost + sum(len(key) > IMAGE_ID for key in faults),
         seconds=seconds,
-        prompt=rows.train[0].prompt,
+        example=rows.train[0].prompt or rows.train[0].target,
         exit_code=INCOMPLETE if has_lost else 0,
     )
 

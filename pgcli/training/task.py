@@ -164,9 +164,9 @@ class TrainingTask(ABC):
         """The micro-batches of the batch, as many as for `largest` rows; the last may be empty."""
         return [batch]
 
-    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        """The sort key of an evaluation; the best has the largest."""
-        return (-metrics["loss"],)
+    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
+        """Whether an evaluation is better than the best so far: by default, its loss is lower."""
+        return metrics["loss"] < best["loss"]
 
 
 @dataclass(kw_only=True)

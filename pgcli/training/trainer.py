@@ -36,7 +36,7 @@ class TrainerOptions:
     """The options of the training loop. Equal options and batches resume a run exactly.
 
     `eval_every` counts updates, `patience` evaluations; 0 disables them. The trainer saves the
-    state every `save_seconds`, which does not change the weights.
+    state and draws the curves every `save_seconds`, which does not change the weights.
     """
 
     steps: int
@@ -108,18 +108,16 @@ class Trainer:
                 if metrics:
                     metrics.append(line)
                 on_update(line)
-                if metrics and "eval_loss" in line:
-                    write_curves(self.folder / CURVES, metrics.lines)
                 if self.processes.largest(should_stop()) or self._has_converged():
                     break
                 if self._is_saved(monotonic() - saved_at):
                     self._save_state()
+                    self._draw_curves(metrics)
                     saved_at = monotonic()
                 began = perf_counter()
             batches.close()  # stops the decoding workers
             self._finish()
-            if metrics:
-                write_curves(self.folder / CURVES, metrics.lines)
+            self._draw_curves(metrics)
         finally:
             if metrics:
                 metrics.close()
@@ -215,7 +213,7 @@ class Trainer:
         with torch.no_grad(), gathered(self.task.model):
             values = self.processes.from_first(self._measure)
         best = self.progress.best
-        if not best or self.task.rank(values) > self.task.rank(best):
+        if not best or self.task.is_better(values, best):
             self.progress.best = {"step": self.progress.step, **values}
             self.progress.waiting = 0
             self._save_model(self.folder)
@@ -256,6 +254,10 @@ class Trainer:
         """Whether to save the state again, `seconds` after the last time in the first process."""
         is_due = self.processes.is_first and seconds >= self.options.save_seconds
         return bool(self.processes.largest(is_due))
+
+    def _draw_curves(self, metrics: MetricsFile | None) -> None:
+        if metrics:
+            write_curves(self.folder / CURVES, metrics.lines, self.progress.best.get("step"))
 
     def _save_state(self) -> None:
         model, is_first = self.task.model, self.processes.is_first

@@ -212,7 +212,14 @@ def test_summary_says_what_helps_a_model_that_waits(
 
 @pytest.mark.parametrize(
     ("count", "words"),
-    [(0.0, "0.00 s"), (9.994, "9.99 s"), (12.34, "12.3 s"), (61, "1 min 1 s"), (7384, "2 h 3 min")],
+    [
+        (0.0, "0 ms"),
+        (0.0042, "4 ms"),
+        (9.994, "9.99 s"),
+        (12.34, "12.3 s"),
+        (61, "1 min 1 s"),
+        (7384, "2 h 3 min"),
+    ],
 )
 def test_durations_in_words(count, words):
     assert duration(count) == words

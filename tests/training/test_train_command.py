@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
+from pgcli.cli.commands.train import use_of
 from pgcli.cli.main import main
 from pgcli.images import ImageDecoder
 from pgcli.pipeline.state.record import differences
@@ -419,3 +420,23 @@ def test_towers_of_the_softmax_loss_have_no_sigmoid_and_a_bounded_scale(run, mon
     (row,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert [one["score"] for one in row["scores"]] == [None, None]
     assert sum(one["probability"] for one in row["scores"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "example", "command"),
+    [
+        ({}, "is there a star?", "ask photos M --prompt 'is there a star?'"),
+        ({}, "caption en", "caption photos M"),
+        ({}, "caption de", "caption photos M --lang de"),
+        ({}, "caption <loc0102><loc0102><loc0512><loc1023>", "ask photos M --prompt caption"),
+        ({}, "detect cat ; red car", "detect photos M --object cat --object 'red car'"),
+        ({}, "segment cat", "segment photos M --object cat"),
+        ({}, "ocr", "ocr photos M"),
+        ({"method": "full"}, "ocr", "ocr photos --model out"),
+        ({"task": "classify"}, "rose", "classify photos --model out"),
+        ({"task": "contrastive"}, "a rose", "score photos --model out --text 'a rose'"),
+    ],
+)
+def test_hint_after_training_is_a_command_for_the_task(options, example, command):
+    made = use_of(TrainOptions(model="demo", output="out", **options), example)
+    assert made == "pgcli " + command.replace("M", "--model demo --adapter out")

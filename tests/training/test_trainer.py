@@ -4,13 +4,16 @@ import gc
 import json
 import math
 import resource
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -21,7 +24,8 @@ from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
-from pgcli.training.curves import write_curves
+from pgcli.training import curves
+from pgcli.training.curves import CurvesPanel, round_ticks, write_curves
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.run import details, evaluation_line
 from pgcli.training.task import Loss, MicroBatches
@@ -64,8 +68,8 @@ class LineFit:
             return {"loss": self.evaluations.pop(0)}
         return {"loss": self._loss(10**6).item()}
 
-    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
-        return (-found["loss"],)
+    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
+        return metrics["loss"] < best["loss"]
 
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -327,6 +331,61 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path):
     (tmp_path / ".curves.png.dead.png").write_bytes(b"half")
     write_curves(tmp_path / "curves.png", [{"step": 1, "loss": 2.0, "learning_rate": 1e-4}])
     assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
+
+
+def drawn_lines(steps: int = 40) -> list[dict[str, Any]]:
+    """Lines of metrics of a run with five metrics at two evaluations, the better one at step 20."""
+    made = [{"step": n, "loss": 3 / n, "learning_rate": 1e-4} for n in range(1, steps + 1)]
+    for step in (20, 40):
+        made[step - 1] |= {"eval_loss": 0.25, **{f"eval_metric_{n}": 20 / step for n in range(5)}}
+    return made
+
+
+@pytest.mark.parametrize("has_matplotlib", [True, False])
+def test_curves_mark_the_best_step_with_matplotlib_and_without(
+    tmp_path, monkeypatch, has_matplotlib
+):
+    found = curves.find_spec if has_matplotlib else lambda name: None
+    monkeypatch.setattr(curves, "find_spec", found)
+    if not has_matplotlib:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file = tmp_path / "curves.png"
+    for best_step, columns in ((None, 0), (20, 3)):
+        write_curves(file, drawn_lines(), best_step)
+        with Image.open(file) as image:
+            assert image.size == (3 * curves.WIDTH, 2 * curves.HEIGHT)
+            top = np.asarray(image.convert("RGB"))[: curves.HEIGHT].astype(int)
+        is_green = (top[..., 1] > top[..., 0] + 20) & (top[..., 1] > top[..., 2] + 15)
+        marked = is_green.sum(axis=0) > 60
+        assert (marked[1:] & ~marked[:-1]).sum() == columns
+
+
+def test_curves_have_at_most_six_panels_and_honest_axes():
+    panels = [*curves._panels(drawn_lines())]
+    assert [panel.title for panel in panels] == [
+        "loss (dots: evaluation)",
+        *(f"metric {n}" for n in range(4)),
+        "learning rate",
+    ]
+    assert panels[1].range() == (0.0, 1.0)
+    assert panels[1].titled(20) == "metric 0, 1 at the best step, 20"
+    flat = CurvesPanel("loss", line=[(1, 2.2), (2, 2.0)], from_zero=False)
+    assert flat.range() == (2.0, 2.2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0, 0.93, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (2.03, 2.37, [2.0, 2.1, 2.2, 2.3, 2.4]),
+        (0, 340, [0, 100, 200, 300, 400]),
+        (0, 1e-4, [0, 2e-5, 4e-5, 6e-5, 8e-5, 1e-4]),
+        (0, 0, [0]),
+    ],
+)
+def test_ticks_are_round(low, high, ticks):
+    assert round_ticks(low, high) == pytest.approx(ticks)
 
 
 # --- what a person sees

@@ -19,7 +19,7 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
-from pgcli.training.encoders.classify_task import ClassifyTask
+from pgcli.training.encoders.classify_task import ClassifyTask, wilson_interval
 from pgcli.training.encoders.contrastive_task import ContrastiveTask
 from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer
 from pgcli.training.encoders.new_models import init_towers
@@ -69,6 +69,28 @@ def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
     init_towers(model, seed=0)
     micro = MicroBatches(micro_batch, is_fixed=is_fixed)
     return ClassifyTask(**shared(model, micro))
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "is_better"),
+    [
+        (0.92, 0.3, False),  # two rows more of 100: chance
+        (0.88, 0.1, True),
+        (0.70, 0.1, False),
+        (0.97, 0.3, True),
+        (0.90, 0.2, False),
+    ],
+)
+def test_loss_decides_between_classifiers_of_about_equal_accuracy(accuracy, loss, is_better):
+    task = classify(None)
+    task.data = replace(task.data, evaluation=[row(n, "a star") for n in range(100)])
+    best = {"accuracy": 0.90, "loss": 0.2}
+    assert task.is_better({"accuracy": accuracy, "loss": loss}, best) is is_better
+
+
+def test_wilson_interval_is_that_of_the_literature():
+    assert wilson_interval(0.9, 100) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+    assert wilson_interval(1.0, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
 
 
 def gradients(task: Any) -> tuple[float, list[Tensor]]:

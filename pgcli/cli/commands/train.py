@@ -9,6 +9,8 @@ import typer
 
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
+from pgcli.parsing import SEPARATOR
+from pgcli.regions import split_locations
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 from pgcli.wording import count, listed
 
@@ -65,17 +67,30 @@ def run_training(options: TrainOptions) -> int:
         lost = summary.count_unusable
         screen.info(f"skipped {count(lost, 'unusable row')}: {listed(rows, separator=';')}")
     kind = "adapter" if options.task is None and options.method == "lora" else "model"
-    screen.info(f"the trained {kind} is in {options.folder}", hint=use_of(options, summary.prompt))
+    screen.info(f"the trained {kind} is in {options.folder}", hint=use_of(options, summary.example))
     return summary.exit_code
 
 
-def use_of(options: TrainOptions, prompt: str) -> str:
-    """A command that uses the trained model, with one of its prompts."""
-    name = shlex.quote(str(options.folder))
-    if options.task == "classify":
-        return f"pgcli classify photos --model {name}"
+def use_of(options: TrainOptions, example: str) -> str:
+    """A command that uses the trained model, for an example of its prompts or texts."""
+    folder = shlex.quote(str(options.folder))
+    model = f"--model {folder}"
+    if options.task is None and options.method == "lora":
+        model = f"--model {shlex.quote(options.model or '')} --adapter {folder}"
     if options.task == "contrastive":
-        return f'pgcli score photos --model {name} --text "a red star"'
-    if options.method == "lora":
-        name = f"{shlex.quote(options.model or '')} --adapter {name}"
-    return f"pgcli ask photos --model {name} --prompt {shlex.quote(prompt)}"
+        return f"pgcli score photos {model} --text {shlex.quote(example)}"
+    if options.task == "classify":
+        return f"pgcli classify photos {model}"
+    prompt, _ = split_locations(example)
+    task, _, rest = prompt.partition(" ")
+    match task:
+        case "ocr" if not rest:
+            details = ""
+        case "detect" | "segment" if rest:
+            names = map(str.strip, rest.split(SEPARATOR))
+            details = "".join(f" --object {shlex.quote(name)}" for name in names)
+        case "caption" if rest.isalpha():
+            details = "" if rest == "en" else f" --lang {rest}"
+        case _:
+            task, details = "ask", f" --prompt {shlex.quote(prompt)}"
+    return f"pgcli {task} photos {model}{details}"

@@ -5,7 +5,6 @@ B rows · P patches · D width
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -61,11 +60,10 @@ class AnswerTask(ImageTask[PaliGemma]):
         answers = dict(self.truths.ask(self._engine(), batches()))
         return {"loss": loss / total, **self.truths.measure(answers)}
 
-    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        """The task's metric, then the loss; only the loss if tasks are mixed."""
-        if self._main_metric is None:
-            return (-metrics["loss"],)
-        return metrics.get(self._main_metric, -math.inf), -metrics["loss"]
+    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
+        """Whether the task's metric is higher; the loss decides ties and mixed tasks."""
+        value, highest = (values.get(self._main_metric or "", 0.0) for values in (metrics, best))
+        return value > highest if value != highest else metrics["loss"] < best["loss"]
 
     def _loss(self, batch: ImageBatch) -> Loss:
         """The loss of the rows; the token count includes image tokens."""

@@ -5,6 +5,7 @@ B rows · N images · D width · K classes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,9 +77,15 @@ class ClassifyTask(ImageTask[ImageClassifier]):
             total += len(batch.rows)
         return {"loss": loss / total, "accuracy": right / total}
 
-    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        """The accuracy, then the loss."""
-        return metrics["accuracy"], -metrics["loss"]
+    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
+        """Whether the accuracy is higher, or within the best's 95 % interval and the loss lower.
+
+        On a few hundred rows, accuracies differ by chance more than the loss does.
+        """
+        low, high = wilson_interval(best["accuracy"], len(self.data.evaluation))
+        if low <= metrics["accuracy"] <= high:
+            return metrics["loss"] < best["loss"]
+        return metrics["accuracy"] > best["accuracy"]
 
     def fill_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
         """Compute the features of all images for the linear layer, once.
@@ -128,6 +135,14 @@ class ClassifyTask(ImageTask[ImageClassifier]):
 
     def _loss_sum(self, logit_BK: Tensor, label_B: Tensor) -> Tensor:
         return F.cross_entropy(logit_BK, label_B, reduction="sum")
+
+
+def wilson_interval(share: float, rows: int) -> tuple[float, float]:
+    """The 95 % interval of a share of this many rows (Wilson 1927)."""
+    z_squared = 1.96**2
+    centre = (share + z_squared / (2 * rows)) / (1 + z_squared / rows)
+    margin = math.sqrt(z_squared * (share * (1 - share) / rows + z_squared / (4 * rows**2)))
+    return centre - margin / (1 + z_squared / rows), centre + margin / (1 + z_squared / rows)
 
 
 def _count_right(logit_BK: Tensor, label_B: Tensor) -> float:
