@@ -36,8 +36,7 @@ class LocalStore:
     """The files of a folder, which is opened once; for the errors of methods, see `Store`.
 
     The folder itself may be a link only with `follow`. Without `create`, a missing folder raises
-    FileNotFoundError. Names are those of files in the folder, or in folders directly in it, which
-    are created as needed.
+    FileNotFoundError. Names are paths relative to the folder; missing subfolders are created.
     """
 
     _descriptor = -1
@@ -127,29 +126,42 @@ class LocalStore:
                 os.fsync(folder)
 
     def publish(
-        self, name: str, write: Callable[[BinaryIO], object], *, replace: bool = True
+        self,
+        name: str,
+        write: Callable[[BinaryIO], object],
+        *,
+        replace: bool = True,
+        draft: str | None = None,
     ) -> bool:
         """Write a file with `write`, and name it when everything is on disk.
 
         Returns False if a file of the name exists and must not be replaced. A process that is
         killed before then leaves at most a temporary file.
+
+        A `draft` names the temporary file, for files that the same command writes again: the next
+        call replaces a leftover draft, a link of the file's name is replaced too, and nothing is
+        flushed to disk.
         """
         with self._errors(name), self._within(name, create=True) as (leaf, folder):
-            if is_regular(leaf, folder) and not replace:
+            if draft is None and is_regular(leaf, folder) and not replace:
                 return False
-            temporary = temporary_name(leaf)
+            temporary = draft or temporary_name(leaf)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
             file = os.fdopen(open_descriptor(temporary, CREATE | os.O_EXCL, folder), "wb")
             try:
                 write(file)
                 file.flush()
-                os.fsync(file.fileno())
+                if draft is None:
+                    os.fsync(file.fileno())
                 is_named = give_name(temporary, leaf, folder, replace=replace)
             finally:
                 with suppress(OSError):  # renamed already, or it remains as after a kill
                     os.unlink(temporary, dir_fd=folder)
                 with suppress(InterruptedError):  # by `close`, after everything is written
                     file.close()
-            os.fsync(folder)
+            if draft is None:
+                os.fsync(folder)
             return is_named
 
     def open(self, name: str) -> BufferedReader | None:
@@ -291,19 +303,24 @@ class LocalStore:
     @contextmanager
     def _within(self, name: str, *, create: bool = False) -> Iterator[tuple[str, int]]:
         """The name in its folder, and the folder's descriptor. Raises OSError."""
-        folder, _, leaf = name.rpartition("/")
-        assert "/" not in folder, name  # links on a longer path would be followed
-        if folder and create:
-            with suppress(FileExistsError):
-                os.mkdir(folder, dir_fd=self._descriptor)
-                os.fsync(self._descriptor)
+        path, _, leaf = name.rpartition("/")
+        folders = [folder for folder in path.split("/") if folder]
+        assert not {".", ".."} & {*folders, leaf}, name
+        descriptor = os.open(".", FOLDER, dir_fd=self._descriptor)
         try:
-            flags = FOLDER | os.O_NOFOLLOW
-            descriptor = os.open(folder or ".", flags, dir_fd=self._descriptor)
-        except NotADirectoryError:
-            status = os.stat(folder, dir_fd=self._descriptor, follow_symlinks=False)
-            raise self._foreign(folder, kind_of(status.st_mode)) from None
-        try:
+            for number, folder in enumerate(folders, 1):
+                if create:
+                    with suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=descriptor)
+                        os.fsync(descriptor)
+                try:
+                    below = os.open(folder, FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+                except NotADirectoryError:
+                    status = os.stat(folder, dir_fd=descriptor, follow_symlinks=False)
+                    foreign, kind = "/".join(folders[:number]), kind_of(status.st_mode)
+                    raise self._foreign(foreign, kind, "folder") from None
+                close(descriptor)
+                descriptor = below
             yield leaf, descriptor
         finally:
             close(descriptor)
@@ -317,9 +334,9 @@ class LocalStore:
             except NotRegularFileError as problem:
                 raise self._foreign(name, problem.kind) from None
 
-    def _foreign(self, name: str, kind: str) -> OutputExists:
+    def _foreign(self, name: str, kind: str, wanted: str = "file") -> OutputExists:
         return OutputExists(
-            f"{self.path / name} is {kind}, not a file that pgcli wrote",
+            f"{self.path / name} is {kind}, not a {wanted} that pgcli wrote",
             hint="move it away, or choose another <-o>",
         )
 

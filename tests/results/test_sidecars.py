@@ -158,6 +158,6 @@ def test_text_below_a_folder_creates_its_folders(tmp_path):
     assert name == f"{target}/sub/a.txt"
     hook.write(name, "one", below=target)
     (tmp_path / "link").symlink_to(tmp_path / "sub")
-    with pytest.raises(OutputFailed, match="a folder in the path is a link"):
+    with pytest.raises(OutputFailed, match="link is a link, not a folder"):
         hook.write(f"{target}/link/b.txt", "one", below=target)
     assert (texts(tmp_path), hook.counts["written"]) == ({"sub/a.txt": "one\n"}, 1)
