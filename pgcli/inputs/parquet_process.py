@@ -35,7 +35,7 @@ MAX_REPLY_BYTES = MAX_ROW_BYTES + MAX_BATCH_BYTES
 MAX_RATIO = 200
 MAX_BATCH_ROWS = 2**16
 NO_ROWS = pa.record_batch([], names=[])
-HEADER_BYTES = 2**16  # read at once at an address: footers and headers of pages are short
+REMOTE_BYTES = 2**20  # of a remote file in one request
 
 #: What reading a damaged file raises.
 BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, LookupError)
@@ -135,7 +135,7 @@ class OpenTable:
     def __init__(self, request: Mapping[str, Any]):
         limit_processor_time(PROCESSOR_SECONDS)
         if request["is_stored"]:
-            source: Any = READER.open(request["file"], HEADER_BYTES)
+            source: Any = READER.open(request["file"], REMOTE_BYTES)
         else:
             self._regular = open_regular(request["file"])
             source = pa.OSFile(f"/dev/fd/{self._regular.fileno()}")

@@ -46,8 +46,14 @@ class HubFiles:
                 deadline.remaining()
                 file.write(chunk)
 
-    def open(self, url: str) -> Any:
-        return self._files.open(url, "rb")
+    def open(self, url: str) -> tuple[int, Callable[[int, int], bytes]]:
+        file = self._files.open(url, "rb")
+
+        def read(start: int, stop: int) -> bytes:
+            file.seek(start)
+            return bytes(file.read(stop - start))
+
+        return file.size, read
 
     @cached_property
     def _files(self) -> Any:

@@ -46,7 +46,6 @@ ENDPOINTS = {
 }
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CHUNK_BYTES = 4 * 2**20  # most images fit in one
-BUFFER_BYTES = 2**20
 PAGE = 1000  # objects in a page of a listing
 #: In the message of a store that rejects conditional puts as not implemented.
 NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
@@ -232,9 +231,16 @@ class ObjectFiles:
             deadline.remaining()
             file.write(chunk)
 
-    def open(self, url: str) -> Any:
-        """The file as a seekable stream."""
-        return ObjectFile(*self._open(url))
+    def open(self, url: str) -> tuple[int, Callable[[int, int], Any]]:
+        """The size of a file, and a function that reads a range until the file is replaced."""
+        bucket, path = self._open(url)
+        meta = bucket.head(path)
+
+        def read(start: int, stop: int) -> Any:
+            options = {"range": (start, stop), "if_match": meta["e_tag"]}
+            return bucket.get(path, options=options).bytes()
+
+        return meta["size"], read
 
     def _open(self, url: str) -> tuple[Any, str]:
         name, path = split_url(url)
@@ -242,44 +248,6 @@ class ObjectFiles:
         if key not in self._buckets:  # several threads may open it; one is kept
             self._buckets[key] = open_bucket(url)
         return self._buckets[key], path
-
-
-class ObjectFile:
-    """An object as a seekable file that reads at least BUFFER_BYTES at once.
-
-    A failed read keeps the position and can be repeated. Reads fail once the object has been
-    replaced.
-    """
-
-    def __init__(self, bucket: Any, path: str):
-        self._bucket, self._path, self._meta = bucket, path, bucket.head(path)
-        self._position = self._first = 0
-        self._data = memoryview(b"")
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._meta["size"]}
-        self._position = max(0, starts[whence] + offset)
-        return self._position
-
-    def read(self, size: int) -> memoryview:
-        start = self._position
-        stop = min(start + size, self._meta["size"])
-        if stop <= start:
-            return memoryview(b"")
-        if not self._first <= start <= stop <= self._first + len(self._data):
-            end = min(max(stop, start + BUFFER_BYTES), self._meta["size"])
-            options = {"range": (start, end), "if_match": self._meta["e_tag"]}
-            self._data = memoryview(self._bucket.get(self._path, options=options).bytes())
-            self._first = start
-        data = self._data[start - self._first : stop - self._first]
-        self._position += len(data)
-        return data
-
-    def close(self) -> None:
-        self._data = memoryview(b"")
 
 
 def split_url(url: str) -> tuple[str, str]:

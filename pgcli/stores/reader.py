@@ -85,8 +85,9 @@ class Reader:
             with lasting_errors(url):
                 return self._wait(url, call, seconds=seconds)
 
-        file = wait(lambda: self._files(url).open(url))
-        return io.BufferedReader(StoredFile(file, wait), buffer_bytes)
+        size, read = wait(lambda: self._files(url).open(url))
+        file = RemoteFile(size, lambda *span: wait(lambda: read(*span)))
+        return io.BufferedReader(file, buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
         """A copy of the file at a web address, made once, and deleted with this reader.
@@ -212,11 +213,11 @@ def lasting_errors(url: str) -> Iterator[None]:
         ) from error
 
 
-class StoredFile(io.RawIOBase):
-    """A file of a storage library as a stream; `wait` waits for each read."""
+class RemoteFile(io.RawIOBase):
+    """A remote file as a stream; `read` requests the bytes from one position to another."""
 
-    def __init__(self, file: Any, wait: Callable[[Callable[[], Any]], Any]):
-        self._file, self._wait = file, wait
+    def __init__(self, size: int, read: Callable[[int, int], Any]):
+        self._size, self._read, self._position = size, read, 0
 
     def readable(self) -> bool:
         return True
@@ -225,19 +226,22 @@ class StoredFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return int(self._file.tell())
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._wait(lambda: self._file.seek(offset, whence)))
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
+        self._position = max(0, starts[whence] + offset)
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        data = self._wait(lambda: self._file.read(len(buffer)))
-        buffer[: len(data)] = bytes(data)
+        """Fill the buffer. A failed request leaves the position unchanged."""
+        count = min(len(buffer), self._size - self._position)
+        if count <= 0:
+            return 0
+        data = memoryview(self._read(self._position, self._position + count))
+        buffer[: len(data)] = data
+        self._position += len(data)
         return len(data)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def make_reader(*, allow_urls: bool, allow_private_hosts: bool) -> Reader | None:
