@@ -9,10 +9,10 @@ TESTS = "tests"
 BOUNDS = {
     "pipeline": 7_825,
     "inputs": 4_445,
-    "stores": 2_330,
+    "stores": 2_325,
     "images": 2_280,
     "output": 1_140,
-    "results": 7_180,
+    "results": 7_140,
     "engine device": 3_535,
     "model": 4_230,
     "checkpoints": 3_900,
