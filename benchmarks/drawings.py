@@ -1,7 +1,7 @@
 """Writes a folder of drawings for the built-in model, for benchmarks that read files.
 
     python benchmarks/drawings.py                    # into runs/drawings
-    pgcli bench demo --source runs/drawings --batch-size 64 --natural --seconds 300
+    pgcli bench demo --source runs/drawings --batch-size 64
 
 The second command measures from files to rows. The files depend only on the number of drawings.
 """

@@ -127,7 +127,7 @@ class Bench:
             for n, pixels_RRC in enumerate(pixels_BRRC)
         ]
         question = tasks.ask(("caption en",), max_new_tokens=lengths.most)
-        ids = [self.engine.tokenizer.encode_prompt("caption en")]
+        ids = self.engine.tokenizer.encode_prompt("caption en")
         return BenchInputs(images, [], question, ids, lengths.of(count), batch)
 
     def computed_gb(self, batch: int, lengths: Lengths) -> float:

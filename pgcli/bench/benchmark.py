@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +15,6 @@ import torch
 
 from pgcli import tasks
 from pgcli.bench import peak_rates
-from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
 from pgcli.bench.peak_rates import MachineRates
@@ -22,15 +24,19 @@ from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun, Runner
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.device.decoding import decoding_processes
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import batch_bytes, parameters
-from pgcli.errors import NoUsableDevice
-from pgcli.records import Item
+from pgcli.errors import NoInputError, NoUsableDevice
+from pgcli.images import ImageDecoder, ImageSpec
+from pgcli.images.pool import decode_ahead
+from pgcli.records import DecodedImage, Item
 from pgcli.verify import Waiting, reference
 from pgcli.wording import byte_count
 
+SECONDS = 25.0  # for all runs except warm-up; runs on a GPU may take longer
 ROUNDS = 5  # runs of each program, in turns
 MAX_IMAGES = 8192  # for a run of any duration
 #: Distinct images of a run. Further rows repeat them, so that photographs are decoded in seconds.
@@ -39,8 +45,7 @@ MAX_DIFFERENT = 1024
 #: than a second there, and the first and last batches of a run are slower than the others.
 GPU_BATCHES, GPU_ROUNDS = 8, 2
 PROMPT = "caption en"
-#: Tokens of each answer; the limit for natural answers.
-TOKENS, MAX_TOKENS = 16, tasks.MAX_NEW_TOKENS["caption"]
+TOKENS = 16  # of each answer
 
 
 def bench(
@@ -48,22 +53,17 @@ def bench(
     items: Iterator[Item],
     *,
     batch_size: int | None,
-    natural: bool,
     quantize: str,
     fast_decode: bool,
-    seconds: float,
     device: str,
     dtype: str,
     waiting: Waiting,
 ) -> BenchReport:
     """Run both programs in turns on the same images and the same decoded pixels.
 
-    Without a `batch_size` it is the automatic one of runs. Answers have TOKENS tokens each, or end
-    with a stop token if they are `natural`. `seconds` is the time for all runs except warm-up, and
-    determines the number of images; runs on a GPU may take longer. A quantized model is also
-    measured unquantized. With `fast_decode` pgcli decodes files at a reduced size. Raises
-    NoInputError if no image can be read, NoUsableDevice for too little memory, UsageError without
-    transformers.
+    Without a `batch_size` it is the automatic one of runs. A quantized model is also measured
+    unquantized. With `fast_decode` pgcli decodes files at a reduced size. Raises NoInputError if no
+    image can be read, NoUsableDevice for too little memory, UsageError without transformers.
     """
     reference.import_transformers()
     with reference.quiet_transformers(), TemporaryDirectory() as scratch:
@@ -72,11 +72,7 @@ def bench(
                 checkpoint, device=device, dtype=dtype, quantize=quantize, batch_size=batch_size
             )
             check_memory(engine)
-            bench = Bench(
-                *(engine, checkpoint.folder, items, Path(scratch)),
-                natural=natural,
-                fast_decode=fast_decode,
-            )
+            bench = Bench(engine, checkpoint.folder, items, Path(scratch), fast_decode=fast_decode)
             if quantize != "none":
                 exact = open_engine(
                     checkpoint, device=device, dtype=dtype, batch_size=engine.batch_size
@@ -84,9 +80,9 @@ def bench(
                 bench.add_exact(exact, quantize)
         with waiting("measuring this machine"):
             before = bench.machine()
-        with waiting(f"answers of {bench.answers}, batches of {engine.batch_size}"):
-            model = bench.runs(seconds / 2, in_files=False)
-            files = bench.runs(seconds / 2, in_files=True)
+        with waiting(f"answers of {TOKENS} tokens, batches of {engine.batch_size}"):
+            model = bench.runs(in_files=False)
+            files = bench.runs(in_files=True)
         with waiting("measuring this machine again"):  # it may have been busy before
             return bench.report(files, model, peak_rates.highest_rates(before, bench.machine()))
 
@@ -107,12 +103,12 @@ def check_memory(engine: InferenceEngine) -> None:
         )
 
 
-def run_length(batch_seconds: float, batch: int, seconds: float, device: str) -> tuple[int, int]:
-    """The batches of a run, and the runs of each program, for about so many seconds in total.
+def run_length(batch_seconds: float, batch: int, device: str) -> tuple[int, int]:
+    """The batches of a run, and the runs of each program, for half of SECONDS.
 
     `batch_seconds` has the time of one batch in each program.
     """
-    is_gpu = device.startswith("cuda")
+    is_gpu, seconds = device.startswith("cuda"), SECONDS / 2
     least = GPU_BATCHES if is_gpu else 1
     batches = max(least, int(seconds / (ROUNDS * batch_seconds)))
     batches = max(1, min(batches, MAX_IMAGES // batch))
@@ -131,11 +127,9 @@ class Bench:
         items: Iterator[Item],
         scratch: Path,
         *,
-        natural: bool,
         fast_decode: bool,
     ):
-        self._scratch, self._engine = scratch, engine
-        self._natural, self._fast_decode = natural, fast_decode
+        self._scratch, self._engine, self._fast_decode = scratch, engine, fast_decode
         self._images = BenchImages(items, engine.spec, scratch, engine.device)
         config, weight = engine.model.config, engine.model.projector.weight
         make_reference = partial(
@@ -158,11 +152,6 @@ class Bench:
             EngineRunner(exact, name=f"pgcli, {exact.dtype}"),
         ]
 
-    @property
-    def answers(self) -> str:
-        """The lengths of the answers, in words."""
-        return f"up to {MAX_TOKENS} tokens, natural" if self._natural else f"{TOKENS} tokens"
-
     def machine(self) -> MachineRates:
         """The machine's peak rates for a batch."""
         weight = self._engine.model.projector.weight
@@ -170,7 +159,7 @@ class Bench:
             self._engine.model.config, self._engine.batch_size, weight.device, weight.dtype
         )
 
-    def runs(self, seconds: float, *, in_files: bool) -> list[list[BenchRun]]:
+    def runs(self, *, in_files: bool) -> list[list[BenchRun]]:
         """Every program's runs, after a warm-up batch that determines the number of images.
 
         On a GPU an extra warm-up batch before it compiles and records kernels.
@@ -179,8 +168,8 @@ class Bench:
         warm_up = self._inputs(batch)
         for _ in range(2 if device.startswith("cuda") else 1):
             runs = [act() for act in self._acts(warm_up, in_files)]
-        spent = sum(run.clock_seconds for run in runs) * batch / warm_up.rows
-        batches, rounds = run_length(spent, batch, seconds, device)
+        spent = sum(run.clock_seconds for run in runs) * batch / len(warm_up.images)
+        batches, rounds = run_length(spent, batch, device)
         return in_turns(self._acts(self._inputs(batches * batch), in_files), rounds)
 
     def report(
@@ -199,7 +188,7 @@ class Bench:
             transformers=version("transformers"),
             attention=self._reference.attention,
             batch_size=engine.batch_size,
-            answers=self.answers,
+            answers=f"{TOKENS} tokens",
             machine=machine,
             files=compare_programs(names, files, of_model=False),
             clock=compare_programs(names, model, of_model=False),
@@ -237,9 +226,52 @@ class Bench:
         return BenchInputs(
             images,
             files,
-            tasks.ask((PROMPT,), max_new_tokens=MAX_TOKENS if self._natural else TOKENS),
-            ids=[engine.tokenizer.encode_prompt(PROMPT)],
-            lengths=() if self._natural else (TOKENS,) * len(images),
+            tasks.ask((PROMPT,), max_new_tokens=TOKENS),
+            prompt_ids=engine.tokenizer.encode_prompt(PROMPT),
+            lengths=(TOKENS,) * len(images),
             batch=engine.batch_size,
             fast_decode=self._fast_decode,
         )
+
+
+class BenchImages:
+    """Decoded images and their files; an image without a file is written to `folder`.
+
+    They are decoded as for a model on the `device`: a photograph takes a tenth of a second.
+    """
+
+    def __init__(self, items: Iterator[Item], spec: ImageSpec, folder: Path, device: str = "cpu"):
+        self._items, self._spec, self._folder = enumerate(items), spec, folder
+        self._workers = decoding_processes(device)
+        self._images: list[DecodedImage] = []
+
+    def first(self, count: int) -> tuple[list[DecodedImage], list[Path]]:
+        """The first `count` readable images and their files, or fewer if there are no more.
+
+        Raises NoInputError if no image can be read.
+        """
+        while items := [*islice(self._items, max(0, count - len(self._images)))]:
+            decoded = decode_ahead(
+                [self._in_file(number, item) for number, item in items],
+                ImageDecoder(self._spec),
+                workers=None,
+                total=len(items),
+                default_workers=self._workers,
+            )
+            with closing(decoded):
+                images = [image for image in decoded if image is not None]
+            self._images += [image for image in images if image.fault is None]
+        if not self._images:
+            raise NoInputError(
+                "no readable image to measure with",
+                hint="drop --source to measure with generated images",
+            )
+        images = self._images[:count]
+        return images, [Path(image.item.path or "") for image in images]
+
+    def _in_file(self, number: int, item: Item) -> Item:
+        if item.path is not None:
+            return item
+        file = self._folder / f"{number:05}.png"
+        file.write_bytes(item.data or b"")
+        return replace(item, path=str(file), data=None)

@@ -14,7 +14,7 @@ from pgcli.bench.roofline import Stages
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.device.decoding import decoding_processes
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.sampler import GREEDY, SamplingParams
+from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
@@ -30,16 +30,16 @@ from pgcli.tasks import Question
 class TokenRecorder:
     """Makes an engine answer with exact numbers of tokens, by row index, and records the tokens.
 
-    Without `lengths` answers end with a stop token. Batches never shrink, so the measured batch
-    size is the requested one. `first_image` is the time at which the first image arrived.
+    Batches never shrink, so the measured batch size is the requested one. `first_image` is the time
+    at which the first image arrived.
     """
 
-    def __init__(self, lengths: Sequence[int] = ()):
+    def __init__(self, lengths: Sequence[int]):
         self.tokens: dict[int, tuple[int, ...]] = {}
         self.first_image: float | None = None
-        self._sampling: SamplingParams | list[SamplingParams] = [
+        self._sampling = [
             SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths
-        ] or GREEDY
+        ]
 
     def ask(
         self,
@@ -74,7 +74,7 @@ class EngineRunner:
         recorder, prompts = TokenRecorder(inputs.lengths), inputs.question.templates or ()
         kept, start = self._engine.kept_bytes, perf_counter()
         stream = (
-            (number * len(prompts), replace(image, item=replace(image.item, prompts=prompts)))
+            (number, replace(image, item=replace(image.item, prompts=prompts)))
             for number, image in enumerate(inputs.images)
         )
         rows = recorder.ask(self._engine, stream, inputs.question)

@@ -1,6 +1,6 @@
-"""transformers as a program under measurement: left-padded batches in inference mode.
+"""transformers as a program under measurement: batches in inference mode, timed by stage.
 
-B rows · C channels · R resolution
+B rows · C channels · R resolution · S slots of image and prompt · V vocabulary
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from PIL import Image
 from PIL.ImageOps import exif_transpose
 from torch import Tensor
 
+from pgcli.bench.roofline import Stages
 from pgcli.bench.runner import BenchInputs, BenchRun
-from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.device.stopwatch import Stopwatch
 from pgcli.engine.oom import memory_named
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.siglip import normalize_pixels
@@ -100,49 +101,42 @@ class ReferenceRunner:
             timer,
             memory_named(f"transformers' batch of {inputs.batch}", "a smaller --batch-size"),
         ):
-            for rows in batches_by_length(inputs):
+            for first in range(0, len(inputs.images), inputs.batch):
+                rows = range(len(inputs.images))[first : first + inputs.batch]
                 tokens |= self._generate(inputs, rows, pixels(rows), timer)
         if output is not None:
             self._write(inputs, tokens, output)
         seconds = perf_counter() - start
-        return BenchRun(seconds, timer.stages(), tuple(tokens[row] for row in range(inputs.rows)))
+        return BenchRun(seconds, timer.stages(), tuple(tokens[row] for row in sorted(tokens)))
 
     def _generate(
         self, inputs: BenchInputs, rows: Sequence[int], pixels_BCRR: Tensor, timer: StageTimer
     ) -> Tokens:
-        """The tokens of a batch's rows, each truncated after its stop token."""
-        # a static cache of another size would be recompiled
-        lengths = inputs.lengths
-        if lengths and not self._static:
-            lengths = [lengths[row] for row in rows]
+        """The tokens of a batch's rows, each truncated at its length."""
+        lengths = [inputs.lengths[row] for row in rows]
         timer.start_batch()
         sequence_BS, start = generate_greedily(
             self.model,
             pixels_BCRR,
-            [inputs.prompt(row) for row in rows],
+            [inputs.prompt_ids] * len(rows),
             image_token=self._config.image_token_id,
             image_slots=self._config.image_tokens,
             logits_processor=[timer],
-            max_new_tokens=max(lengths, default=0) or inputs.question.max_new_tokens,
-            eos_token_id=None if inputs.lengths else sorted(self._config.stop_tokens),
+            # a static cache of another size would be recompiled
+            max_new_tokens=max(inputs.lengths if self._static else lengths),
+            eos_token_id=None,
             cache_implementation="static" if self._static else None,
         )
         timer.end_batch()
         generated = sequence_BS[:, start:].tolist()
-        if inputs.lengths:
-            ends = [inputs.lengths[row] for row in rows]
-        else:
-            ends = [self._end(ids) for ids in generated]
-        return {row: tuple(ids[:end]) for row, ids, end in zip(rows, generated, ends, strict=True)}
-
-    def _end(self, ids: Sequence[int]) -> int:
-        """The number of tokens up to and including the stop token."""
-        stops = [index for index, token in enumerate(ids) if token in self._config.stop_tokens]
-        return stops[0] + 1 if stops else len(ids)
+        return {
+            row: tuple(ids[:length])
+            for row, ids, length in zip(rows, generated, lengths, strict=True)
+        }
 
     def _decoded_pixels(self, inputs: BenchInputs, rows: Sequence[int]) -> Tensor:
         """The normalized images of a batch, from the same pixels that pgcli's engine gets."""
-        images = [inputs.images[inputs.image(row)].pixels for row in rows]
+        images = [inputs.images[row].pixels for row in rows]
         pixels_BRRC = torch.from_numpy(np.stack([image for image in images if image is not None]))
         return normalize_pixels(pixels_BRRC.to(self._device), self._mean, self._std, self._dtype)
 
@@ -151,7 +145,7 @@ class ReferenceRunner:
         images: list[Image.Image] = []
         pixels: list[Tensor] = []
         for row in rows:
-            with Image.open(inputs.files[inputs.image(row)]) as image:
+            with Image.open(inputs.files[row]) as image:
                 images.append(exif_transpose(image).convert("RGB"))  # like transformers' load_image
             if row == rows[-1] or sum(i.width * i.height for i in images) > MAX_PIXELS:
                 pixels.append(self._processor(images, return_tensors="pt")["pixel_values"])
@@ -159,15 +153,65 @@ class ReferenceRunner:
         return torch.cat(pixels).to(self._device, self._dtype)
 
     def _write(self, inputs: BenchInputs, tokens: Tokens, output: Path) -> None:
-        ids = [list(tokens[row]) for row in range(inputs.rows)]
+        ids = [list(tokens[row]) for row in sorted(tokens)]
         texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
         with output.open("w", encoding="utf-8") as lines:
-            for row, text in enumerate(texts):
-                name = str(inputs.files[inputs.image(row)])
-                lines.write(json.dumps({"image": name, "answer": text.strip()}) + "\n")
+            for file, text in zip(inputs.files, texts, strict=True):
+                lines.write(json.dumps({"image": str(file), "answer": text.strip()}) + "\n")
 
 
-def batches_by_length(inputs: BenchInputs) -> list[list[int]]:
-    """The rows of each batch, sorted by the lengths of their prompts."""
-    order = sorted(range(inputs.rows), key=lambda row: len(inputs.prompt(row)))
-    return [order[first : first + inputs.batch] for first in range(0, inputs.rows, inputs.batch)]
+class StageTimer:
+    """Records the time of each stage, and masks tokens that pgcli never generates.
+
+    It is a logits processor, which transformers calls after every pass; the first call ends the
+    prefill. Masking the logits takes a thousandth of a pass. The input of the LM head is made
+    contiguous, so that transformers runs as fast as it can.
+    """
+
+    def __init__(self, model: Any, device: torch.device, vocabulary: int, image_token: int):
+        self._stopwatch = Stopwatch(device)
+        self._vocabulary, self._image_token = vocabulary, image_token
+        self._batches: list[list[Any]] = []
+        towers = model.model
+        self._hooks = [
+            # for non-contiguous rows PyTorch copies the head's weights for each row, which on a CPU
+            # takes five times as long as everything else
+            model.lm_head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(),)),
+            towers.vision_tower.register_forward_pre_hook(lambda *_: self._mark()),
+            towers.multi_modal_projector.register_forward_hook(lambda *_: self._mark()),
+        ]
+
+    def __enter__(self) -> StageTimer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def __call__(self, token_BS: Tensor, score_BV: Tensor) -> Tensor:
+        if len(self._batches[-1]) == 3:
+            self._mark()
+        score_BV[:, self._vocabulary :] = -torch.inf
+        if self._image_token < self._vocabulary:
+            score_BV[:, self._image_token] = -torch.inf
+        return score_BV
+
+    def start_batch(self) -> None:
+        self._batches.append([])
+        self._mark()
+
+    def end_batch(self) -> None:
+        self._mark()
+
+    def stages(self) -> Stages:
+        """The seconds of all batches; the time before the vision tower counts as prefill."""
+        between = self._stopwatch.between
+        vision = prefill = decode = 0.0
+        for start, vision_start, vision_end, prefill_end, end in self._batches:
+            vision += between(vision_start, vision_end) / 1000
+            prefill += (between(start, vision_start) + between(vision_end, prefill_end)) / 1000
+            decode += between(prefill_end, end) / 1000
+        return Stages(vision, prefill, decode)
+
+    def _mark(self) -> None:
+        self._batches[-1].append(self._stopwatch.mark())

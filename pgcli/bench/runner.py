@@ -14,31 +14,20 @@ from pgcli.tasks import Question
 
 @dataclass(frozen=True)
 class BenchInputs:
-    """Rows of an image and a prompt, every prompt of each image in turn, in batches of `batch`.
+    """A row for each image, all with the prompt of the question, in batches of `batch`.
 
-    `ids` are the prompts' tokens from the first to the newline; `files` are the images' files.
-    `lengths` are the rows' exact numbers of tokens; empty if answers end with their stop token.
-    With `fast_decode` pgcli decodes files at a reduced size.
+    `prompt_ids` are the prompt's tokens from the first to the newline, `files` the images' files,
+    and `lengths` the rows' exact numbers of tokens. With `fast_decode` pgcli decodes files at a
+    reduced size.
     """
 
     images: Sequence[DecodedImage]
     files: Sequence[Path]
     question: Question
-    ids: Sequence[Sequence[int]]
+    prompt_ids: Sequence[int]
     lengths: Sequence[int]
     batch: int
     fast_decode: bool = False
-
-    @property
-    def rows(self) -> int:
-        return len(self.images) * len(self.ids)
-
-    def prompt(self, row: int) -> Sequence[int]:
-        return self.ids[row % len(self.ids)]
-
-    def image(self, row: int) -> int:
-        """The index of a row's image."""
-        return row // len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.full_size import add_words
 from pgcli import tasks
 from pgcli.bench import benchmark, engine_runner, peak_rates, reference_runner, roofline
-from pgcli.bench.bench_images import BenchImages
+from pgcli.bench.benchmark import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import agreement, in_turns, speed, speedup
 from pgcli.bench.peak_rates import MachineRates
-from pgcli.bench.reference_runner import ReferenceRunner
+from pgcli.bench.reference_runner import ReferenceRunner, StageTimer
 from pgcli.bench.report import compare_programs
 from pgcli.bench.roofline import PeakRates, Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
-from pgcli.bench.stage_timer import StageTimer
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
@@ -44,7 +43,7 @@ from pgcli.verify.generated_images import SIZES, default_images, generate_images
 from tests.support.awkward import drawing
 from tests.support.published import paligemma_3b
 
-PROMPTS = ("caption en", "ocr", "answer en which colour does the shape in the middle have?")
+PROMPT = "answer en which colour does the shape in the middle have?"
 SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 
 
@@ -59,11 +58,12 @@ def fixed_machine_rates(monkeypatch):
 def few_rounds(monkeypatch):
     monkeypatch.setattr(benchmark, "ROUNDS", 2)
     monkeypatch.setattr(benchmark, "TOKENS", 4)
+    monkeypatch.setattr(benchmark, "SECONDS", 0.0)
 
 
 def measured(folder, **options):
-    settings = {"batch_size": 2, "natural": False, "quantize": "none", "seconds": 0.0}
-    settings |= {"fast_decode": False, "items": generate_images()}
+    settings = {"batch_size": 2, "quantize": "none", "fast_decode": False}
+    settings["items"] = generate_images()
     return benchmark.bench(
         Checkpoint("tiny", folder),
         **(settings | options),
@@ -89,13 +89,12 @@ def make_runners(folder, tmp_path, *, static=False):
         other = ReferenceRunner(model, folder, config, about, vocabulary=size, static=static)
     pool = BenchImages(generate_images(), engine.spec, tmp_path)
 
-    def work(*lengths, images=3, prompts=PROMPTS, natural=0, batch=4):
+    def work(*lengths, images=9, batch=4):
         """Rows whose answers cycle through these lengths."""
         decoded, files = pool.first(images)
-        question = tasks.ask(prompts, max_new_tokens=natural or max(lengths))
-        ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
-        rows = range(images * len(prompts))
-        each = () if natural else tuple(lengths[row % len(lengths)] for row in rows)
+        question = tasks.ask((PROMPT,), max_new_tokens=max(lengths))
+        each = tuple(lengths[row % len(lengths)] for row in range(images))
+        ids = engine.tokenizer.encode_prompt(PROMPT)
         return BenchInputs(decoded, files, question, ids, each, batch)
 
     return EngineRunner(engine), other, work
@@ -110,7 +109,7 @@ class TestEqualInputs:
             "generate",
             lambda **given: generated.append(given) or generate(**given),
         )
-        given = work(2, images=2, prompts=PROMPTS[:1])
+        given = work(2, images=2)
         hf_runner.run_arrays(given)
         about, (inputs,) = read_preprocessing(tiny, 56), generated
         pixels = torch.stack([torch.from_numpy(image.pixels) for image in given.images])
@@ -118,7 +117,7 @@ class TestEqualInputs:
         expected = normalize_pixels(pixels, mean, std, torch.float32)
         torch.testing.assert_close(inputs["pixel_values"], expected)
         image_token = engine_runner._engine.model.config.image_token_id
-        assert inputs["input_ids"][0].tolist() == [image_token] * 16 + given.ids[0]
+        assert inputs["input_ids"][0].tolist() == [image_token] * 16 + given.prompt_ids
         assert not inputs["token_type_ids"].any()
 
     def test_generated_images_are_distinct(self):
@@ -130,7 +129,7 @@ class TestEqualInputs:
     @pytest.mark.parametrize(
         ("folder", "static"), [("tiny", False), ("tiny", True), ("tiny2", False)]
     )
-    def test_prompts_of_several_lengths_give_the_same_tokens(
+    def test_answers_of_several_lengths_have_the_same_tokens_in_both(
         self, request, tmp_path, folder, static
     ):
         model = request.getfixturevalue(folder)
@@ -154,21 +153,6 @@ class TestEqualInputs:
             score_BV[:, 5] = 0
             assert listener(torch.zeros(2, 1), score_BV).argmax(-1).tolist() == [3, 3]
 
-    def test_natural_answers_end_with_the_stop_token_in_both(self, runners):
-        engine_runner, hf_runner, work = runners
-        config = engine_runner._engine.model.config
-        given = work(natural=12)
-        common = max(
-            (t for row in engine_runner.run_arrays(given).tokens for t in row), key=lambda t: t
-        )
-        endings = replace(config, stop_tokens=(common,))
-        engine_runner._engine.model.config = hf_runner._config = endings
-        mine, other = engine_runner.run_arrays(given), hf_runner.run_arrays(given)
-        assert mine.tokens == other.tokens
-        ended = [row for row in mine.tokens if row[-1] == common]
-        assert ended
-        assert all(common not in row[:-1] for row in mine.tokens)
-
     def test_photographs_are_upright_and_read_a_few_at_a_time(self, runners, tmp_path, monkeypatch):
         ours, other, _ = runners
         monkeypatch.setattr(reference_runner, "MAX_PIXELS", 250 * 200)
@@ -181,18 +165,18 @@ class TestEqualInputs:
         images, files = BenchImages(items, ours._engine.spec, tmp_path).first(4)
         assert [file.name for file in files] == ["0.jpg", "1.jpg", "3.jpg"]
         assert (images[0].width, images[0].height) == (200, 240)
-        ids = [ours._engine.tokenizer.encode_prompt("ocr")]
+        ids = ours._engine.tokenizer.encode_prompt("ocr")
         given = BenchInputs(images, files, tasks.ask(("ocr",)), ids, (5,) * 3, 3)
         runs = [side.run_files(given, tmp_path / "rows.jsonl") for side in (ours, other)]
         assert runs[0].tokens == runs[1].tokens == other.run_arrays(given).tokens
 
-    def test_both_write_a_row_for_every_file_and_prompt(self, runners, tmp_path):
+    def test_both_write_a_row_for_every_file(self, runners, tmp_path):
         engine_runner, hf_runner, work = runners
-        given, written = work(3, prompts=PROMPTS[:1]), []
+        given, written = work(3), []
         for side in (engine_runner, hf_runner):
             output = tmp_path / "rows.jsonl"
             run = side.run_files(given, output)
-            assert len(run.tokens) == given.rows
+            assert len(run.tokens) == len(given.images)
             written.append([json.loads(line) for line in output.read_text().splitlines()])
         mine, other = written
         assert [row["image"] for row in mine] == [row["image"] for row in other]
@@ -288,7 +272,8 @@ class TestSpeeds:
         self, batch_seconds, batch, device, length, monkeypatch
     ):
         monkeypatch.setattr(benchmark, "ROUNDS", 5)
-        assert benchmark.run_length(batch_seconds, batch, 30.0, device) == length
+        monkeypatch.setattr(benchmark, "SECONDS", 60.0)
+        assert benchmark.run_length(batch_seconds, batch, device) == length
 
     def test_few_images_are_repeated_on_a_gpu_after_a_batch_that_compiles(self, tiny, monkeypatch):
         monkeypatch.setattr(InferenceEngine, "device", "cuda:0")
@@ -296,7 +281,7 @@ class TestSpeeds:
         monkeypatch.setattr(
             EngineRunner,
             "run_arrays",
-            lambda self, inputs: warm_ups.append(inputs.rows) or run_arrays(self, inputs),
+            lambda self, inputs: warm_ups.append(len(inputs.images)) or run_arrays(self, inputs),
         )
         report = measured(tiny, items=islice(generate_images(), 3))
         assert report.files.rows == report.clock.rows == 8 * 2
@@ -305,8 +290,9 @@ class TestSpeeds:
 
     def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
         monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # small, so that a busy machine reaches it
-        assert measured(tiny, seconds=0.0).model.rows == 2  # at least one batch
-        assert measured(tiny, seconds=60.0).model.rows > 2
+        assert measured(tiny).model.rows == 2  # at least one batch
+        monkeypatch.setattr(benchmark, "SECONDS", 60.0)
+        assert measured(tiny).model.rows > 2
 
 
 class TestAgreement:
@@ -440,7 +426,7 @@ def test_stop_tokens_do_not_end_a_forced_length(runners):
     engine_runner, _, work = runners
     config = engine_runner._engine.model.config
     engine_runner._engine.model.config = replace(config, stop_tokens=range(10**6))
-    tokens = engine_runner.run_arrays(work(6, prompts=PROMPTS[:1])).tokens
+    tokens = engine_runner.run_arrays(work(6)).tokens
     assert [len(row) for row in tokens] == [6] * len(tokens)
 
 
@@ -477,14 +463,14 @@ def test_random_checkpoints_have_as_many_tokens_as_the_hubs(tmp_path):
 def test_it_prints_tables(tiny, capsys, monkeypatch):
     monkeypatch.setattr("pgcli.cli.ui.stdout.is_terminal", lambda stream: True)
     monkeypatch.setenv("COLUMNS", "160")
-    assert main(["bench", str(tiny), "--batch-size", "2", "--seconds", "0", "--natural"]) == 0
+    assert main(["bench", str(tiny), "--batch-size", "2"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].index("program") == shown[1].index("pgcli")
-    assert any("natural" in line for line in shown)
+    assert any("4 tokens" in line for line in shown)
 
 
 def test_json_has_speeds_agreements_stages_and_the_limit(tiny, capsys):
-    assert main(["bench", str(tiny), "--batch-size", "2", "--json", "--seconds", "0"]) == 0
+    assert main(["bench", str(tiny), "--batch-size", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["checkpoint"]["path"] == str(tiny)
     for name in ("files", "model"):
@@ -524,6 +510,6 @@ def test_bench_and_verify_run_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatc
     with suppress(ValueError, OSError):
         assert measured._tokenizer is not None
     with suppress(ValueError, OSError):
-        reference.prompt_ids(folder, PROMPTS[:1])
+        reference.prompt_ids(folder, (PROMPT,))
     assert not ran.exists()
     assert not questions

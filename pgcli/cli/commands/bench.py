@@ -10,7 +10,7 @@ from pgcli.cli.commands.info import ModelArgument
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
-from pgcli.declare import opt, same
+from pgcli.declare import same
 from pgcli.pipeline.request.options import InputOptions, ModelOptions
 
 
@@ -19,19 +19,6 @@ class BenchOptions(JsonOptions):
     """The options of `bench`."""
 
     source: str | None = same(SourceOptions, "source")
-    natural: bool = opt(
-        "Let answers end by themselves instead of after 16 tokens.",
-        panel="What to ask",
-        own=True,
-        default=False,
-    )
-    seconds: float = opt(
-        "Time for all runs, in seconds; a GPU gets at least eight batches.",
-        panel="How to run",
-        own=True,
-        default=60.0,
-        min=0.0,
-    )
     batch_size: int | None = same(ModelOptions, "batch_size")
     quantize: Literal["none", "int8", "fp8"] = same(ModelOptions, "quantize")
     fast_decode: bool = same(InputOptions, "fast_decode")
@@ -42,12 +29,13 @@ class BenchOptions(JsonOptions):
     "Both run in turns on the same checkpoint, prompts and pixels. Shows images per second from "
     "files to rows and of the model alone (by the clock and as the sum of its stages), the share "
     "of this machine's limit, and the share of equal tokens. Start is the time until the first "
-    "image is decoded; busy is the share of the remaining time in which the model computes.\n\n"
+    "image is decoded; busy is the share of the remaining time in which the model computes. "
+    "Answers have 16 tokens. All runs take about half a minute, on slow machines longer.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
     BenchOptions,
     LoadOptions,
-    examples="$ pgcli bench demo --batch-size 8 --seconds 1\n"
-    "$ pgcli bench google/paligemma-3b-mix-224 --source photos --natural",
+    examples="$ pgcli bench demo --batch-size 8\n"
+    "$ pgcli bench google/paligemma-3b-mix-224 --source photos",
 )
 def bench(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model, revision_of
@@ -68,10 +56,8 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
         checkpoint,
         generate_images() if source is None else iter(source),
         batch_size=options.batch_size,
-        natural=options.natural,
         quantize=options.quantize,
         fast_decode=options.fast_decode,
-        seconds=options.seconds,
         device=loading.device,
         dtype=loading.dtype,
         waiting=screen.status,
