@@ -9,6 +9,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import date, time
 from hashlib import sha256
@@ -62,6 +63,8 @@ COLUMN_OF_TASK: Mapping[Task, str] = {
 NO_COLUMN: Mapping[str, Any] = {**dict.fromkeys(COLUMNS), "prompt": "", "boxes": ()}
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER = b"0" * 19  # may exceed 64 bits
 _ENCODER, _ASCII_ENCODER = (
     json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
     for ascii_only in (False, True)
@@ -353,6 +356,15 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, bytes):
         return to_json(value)
     return value.isoformat() if isinstance(value, date | time) else encodable(str(value))
+
+
+def safe_json_text(value: Any) -> str:
+    """`json_text` of `json_safe`, in two thirds of the time for a value that is safe already."""
+    with suppress(TypeError, ValueError):  # also for NaN and lone surrogates
+        text = json_text(value)
+        if _LONG_INTEGER not in text.encode().translate(_ZEROS):
+            return text
+    return json_text(json_safe(value))
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:

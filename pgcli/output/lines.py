@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.printable import MAX_DEPTH, is_deep
 from pgcli.records import Answer
-from pgcli.rows import RowSchema, json_safe, json_text
+from pgcli.rows import RowSchema, json_text, safe_json_text
 from pgcli.stores.files import open_regular
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class LineFormat:
             values = {name: row.get(name) for name in names}
             for name in schema.keep:
                 values[name] = getattr(values[name], "json", values[name])  # for a cell
-            file.write(f"{json_text(json_safe(values))}\n".encode())
+            file.write(f"{safe_json_text(values)}\n".encode())
             count += 1
         return count
 

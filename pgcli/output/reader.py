@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from pgcli.errors import UsageError
 from pgcli.output import PART, PART_ENDING, load_format, output_endings, part_format
 from pgcli.output.lines import read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
-from pgcli.rows import RowSchema, base_of, with_embedding_list
+from pgcli.rows import RowSchema, base_of, task_of, with_embedding_list
 from pgcli.stores.files import open_regular, refuse_pointer
 
 if TYPE_CHECKING:
@@ -244,5 +245,12 @@ def _problem(row: Row, query: str | None) -> str:
     if query is not None:
         is_hit = query_column(row) == query
         return "" if is_hit else "is not a search result"
-    missing = [repr(name) for name in base_of(row) if name not in row and name in REQUIRED_COLUMNS]
+    missing = missing_columns(tuple(row), task_of(row))
     return f"is not a result row: it has no {', '.join(missing)}" if missing else ""
+
+
+@lru_cache(maxsize=64)  # most rows of a file have the same columns
+def missing_columns(names: tuple[str, ...], task: str | None) -> list[str]:
+    """The required columns that a row with these columns lacks."""
+    row = {**dict.fromkeys(names), "task": task}
+    return [repr(name) for name in base_of(row) if name not in names and name in REQUIRED_COLUMNS]
