@@ -11,7 +11,7 @@ from PIL import Image
 from pgcli.records import Box, Mask
 from pgcli.results.drawings import labels as label_text
 from pgcli.results.drawings import overlay
-from pgcli.results.drawings.colours import PALETTE, LabelColours, contrasting, luminance
+from pgcli.results.drawings.colours import PALETTE, LabelColours, contrasting
 from pgcli.results.drawings.labels import label_position, render_label
 from pgcli.results.drawings.overlay import draw_overlay, style_for
 from pgcli.rle import encode_mask
@@ -149,33 +149,19 @@ def test_control_characters_of_a_label_are_escaped(label, shown):
     assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
 
 
-@pytest.fixture
-def no_system_fonts(monkeypatch):
-    label_text._installed.cache_clear()
-    monkeypatch.setattr(label_text, "SYSTEM_FONTS", ("no such font.ttf",))
-    yield
-    label_text._installed.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("label", "shown"),
-    [
-        ("\u732b", "\\u732b"),
-        ("caf\u00e9", "cafe"),
-        ("cafe\u0301", "cafe"),
-        ("\U0001f431", "\\U0001f431"),
-    ],
-)
-def test_characters_without_a_glyph_are_escaped_or_lose_accents(no_system_fonts, label, shown):
-    assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
-
-
 def test_characters_of_system_fonts_are_drawn():
-    if not label_text._installed():
+    label_text._font.cache_clear()
+    names = [label_text._font(20, is_ascii=is_ascii).getname() for is_ascii in (True, False)]
+    if names[0] == names[1]:
         pytest.skip("none of the system fonts is installed")
-    drawn = render_label("\u00e9t\u00e9", 20, 900)
-    assert not same(drawn, render_label("ete", 20, 900))
-    assert drawn.width < render_label("\\xe9t\\xe9", 20, 900).width
+    assert not same(render_label("\u00e9t\u00e9", 20, 900), render_label("ete", 20, 900))
+
+
+def test_labels_are_drawn_without_system_fonts(monkeypatch):
+    label_text._font.cache_clear()
+    monkeypatch.setattr(label_text, "SYSTEM_FONTS", ("no such font.ttf",))
+    assert render_label("\u732b caf\u00e9", 20, 900).getbbox()
+    label_text._font.cache_clear()
 
 
 def test_a_label_has_the_same_colour_in_every_run():
@@ -199,10 +185,15 @@ def test_more_labels_than_colours_still_have_fixed_colours():
     assert {colours.of(label) for label in labels} == set(PALETTE)
 
 
-@pytest.mark.parametrize("colour", [*PALETTE, (128, 128, 128), (118, 118, 118)])
+@pytest.mark.parametrize("colour", PALETTE)
 def test_text_contrasts_with_its_background(colour):
-    light, dark = sorted([luminance(colour), luminance(contrasting(colour))], reverse=True)
+    light, dark = sorted(map(luminance, (colour, contrasting(colour))), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def luminance(colour):
+    """The relative luminance of WCAG: 0 for black, 1 for white."""
+    return matrix(XYZ)[1] @ linear_rgb(colour)
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -219,10 +210,13 @@ def matrix(text):
     return np.array(text.split(), dtype=float).reshape(3, 3)
 
 
-def lab(colour, kind):
+def linear_rgb(colour):
     values = np.array(colour) / 255
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    xyz = matrix(XYZ) @ np.clip(matrix(kind) @ linear, 0, 1) / [0.95047, 1, 1.08883]
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def lab(colour, kind):
+    xyz = matrix(XYZ) @ np.clip(matrix(kind) @ linear_rgb(colour), 0, 1) / [0.95047, 1, 1.08883]
     f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -234,14 +228,13 @@ def test_colours_differ_with_colour_vision_deficiency(kind):
     assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
 
 
-def test_a_mask_is_half_transparent_with_a_border_in_full_colour():
+def test_a_mask_is_half_transparent():
     y, x = np.mgrid[:300, :400]
     inside = (x - 200) ** 2 + (y - 150) ** 2 < 100**2
     after = draw_overlay(grey(400, 300), [box("cat", 90, 40, 310, 260)], [mask_of(inside)])
     colour = np.array(LabelColours().of("cat"))
     middle = np.asarray(after)[150, 200]
     assert (np.abs(middle - (0.55 * np.array(GREY) + 0.45 * colour)) <= 2).all()
-    assert tuple(np.asarray(after)[150, 101]) == tuple(colour)
     outside = changed(after) & ~inside
     outside[:50] = outside[250:] = False  # the box and its label
     assert not outside[:, 100:300].any()
@@ -253,8 +246,8 @@ def test_masks_belong_to_their_boxes_and_empty_masks_change_nothing():
     boxes = [box("", 0, 0, 20, 20), box("cat", 30, 30, 70, 70), box("", 80, 80, 90, 90)]
     masks = [None, mask_of(inside), Mask(tuple(range(16)), None)]
     after = draw_overlay(grey(100, 100), boxes, masks)
-    assert after.getpixel((40, 50)) == LabelColours().of("cat")
     bare = draw_overlay(grey(100, 100), boxes)
+    assert after.getpixel((50, 50)) != bare.getpixel((50, 50)) == GREY
     assert not (np.asarray(after) != np.asarray(bare))[~inside].any()
     empty = [mask_of(np.zeros((100, 100), dtype=bool))] * 3
     assert same(draw_overlay(grey(100, 100), boxes, empty), bare)

@@ -27,10 +27,9 @@ WHITE: Colour = (255, 255, 255)
 
 
 class LabelColours:
-    """The colour of each label, which follows from its text.
+    """The colour of each label, a hash of its text.
 
-    Labels in `distinct` have different colours as long as there are any left; their order does not
-    matter.
+    Labels in `distinct` have different colours while any are unused, in any order.
     """
 
     def __init__(self, distinct: Iterable[str] = ()):
@@ -45,7 +44,7 @@ class LabelColours:
             self._assigned[label] = self._next_free(_hashed(label))
 
     def of(self, label: str) -> Colour:
-        """The label's colour; case and outer blanks are ignored."""
+        """The label's colour; case and surrounding whitespace are ignored."""
         normalized = _normalized(label)
         return PALETTE[self._assigned.get(normalized, _hashed(normalized))]
 
@@ -56,19 +55,9 @@ class LabelColours:
 
 
 def contrasting(colour: Colour) -> Colour:
-    """Black or white, whichever has more contrast: at least 4.5 to 1 on any colour (WCAG)."""
-    light = luminance(colour)
-    return BLACK if (light + 0.05) ** 2 > 1.05 * 0.05 else WHITE
-
-
-def luminance(colour: Colour) -> float:
-    """The relative luminance of an sRGB colour, 0 for black and 1 for white."""
-    red, green, blue = (_linear(value / 255) for value in colour)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _linear(value: float) -> float:
-    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
+    """Black or white, with a contrast of at least 4.5 to 1 to a colour of the palette (WCAG)."""
+    red, green, blue = colour
+    return BLACK if 0.3 * red + 0.6 * green + 0.1 * blue > 96 else WHITE
 
 
 def _normalized(label: str) -> str:

@@ -19,7 +19,7 @@ from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.results import answer_of
 from pgcli.results.drawings.colours import LabelColours
-from pgcli.results.drawings.formats import SUFFIXES, format_of, save_image, writable_suffixes
+from pgcli.results.drawings.formats import DRAWN, drawing_file
 from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
@@ -38,11 +38,10 @@ LARGE_BYTES = 16 * 2**20  # the run waits for an image of more bytes that is not
 
 
 class Drawings(RowHook):
-    """Draws an image for each row into a folder, named by the row's id.
+    """Draws an image for each row into a folder, named by the row's id, in JPEG or PNG.
 
-    Error rows are not drawn, nor are rows of other tasks without boxes, nor those of an earlier run
-    whose drawing is there. An image that cannot be written raises OutputFailed at one of the next
-    rows, or at the end.
+    Failed rows, rows of other tasks without boxes, and saved rows with an existing drawing are
+    skipped. A failure to write raises OutputFailed at one of the next rows, or at the end.
     """
 
     def __init__(
@@ -56,21 +55,21 @@ class Drawings(RowHook):
         self._folder, self._target = folder, draw_target(folder)
         self._limits, self._reader = limits or ImageLimits(), reader
         self._colours = LabelColours(labels)
-        self._names = FileNames(writable_suffixes())
+        self._names = FileNames(frozenset(DRAWN))
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="draw")
         self._pending: deque[tuple[str, Future[bool]]] = deque()
         self._changed: list[str] = []
         self._begun = self._drawn = self._kept = self._changed_count = 0
 
     def skips(self, item: Item) -> bool:
-        """Never. Raises UsageError for an image in the folder."""
+        """False. Raises UsageError for an image in the folder."""
         self._check_outside(item)
         return False
 
     def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:
-        """Draw the row's image soon. Raises UsageError for one in the folder, OutputFailed."""
+        """Draw the row's image in a thread. Raises UsageError for an image in the folder."""
         self._check_outside(item)
-        name = self._names.claim(item.id, item.index)  # also of an error row: it may be retried
+        name = self._names.claim(item.id, item.index)  # also for a failed row, which may be retried
         # an image in which detect or segment found nothing is copied without boxes
         if answer.error is not None or not (answer.boxes or answer.task in BOX_TASKS):
             return
@@ -100,10 +99,8 @@ class Drawings(RowHook):
         notes += [f"{self._kept:,} drawn before"] if self._kept else []
         if self._changed:
             names = printable(listed(self._changed, total=self._changed_count))
-            notes.append(
-                f"not drawn, as they changed or vanished since they were answered: {names}"
-            )
-        return [("drawn", "; ".join(notes) or "nothing, as no answer has boxes")]
+            notes.append(f"changed or removed images, which are not drawn: {names}")
+        return [("drawn", "; ".join(notes) or "nothing, because no answer has boxes")]
 
     def _check_outside(self, item: Item) -> None:
         """Raise UsageError for an image in the folder: a drawing might replace it."""
@@ -111,7 +108,7 @@ class Drawings(RowHook):
             self._target.refuse_inside(item.path)
 
     def _exists(self, name: FileName) -> bool:
-        endings = [name.ending] if name.ending else [endings[0] for endings in SUFFIXES.values()]
+        endings = [name.ending] if name.ending else DRAWN
         paths = (os.path.join(self._folder, name.stem + ending) for ending in endings)  # noqa: PTH118
         return any(map(os.path.lexists, paths))
 
@@ -127,15 +124,16 @@ class Drawings(RowHook):
         try:
             data = read_original(item, self._limits, self._reader)
             image = load_image(data, self._limits)
-            original = format_of(identify_image(data))
+            original = identify_image(data)
         except ImageError:
             return False
         if image.size != (answer.width, answer.height):
             return False
-        file_name = name.with_ending(SUFFIXES[original.written_as][0])
+        ending = name.ending or (".jpg" if original.format == "JPEG" else ".png")
+        file_name = name.stem + ending
         overlay = draw_overlay(image, answer.boxes, answer.masks, colours=self._colours)
         try:
-            file = save_image(overlay, original)
+            file = drawing_file(overlay, original, ending)
         except (OSError, ValueError) as problem:
             raise draw_error(f"{self._folder}/{file_name}", str(problem)) from problem
         write_below(self._folder, file_name, file, token=token)
@@ -154,8 +152,8 @@ class Drawings(RowHook):
 def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = False) -> Target:
     """The folder of `--draw`, which may be a link to a folder.
 
-    Images in the folder that only the content of a source names are refused when they are reached.
-    Raises UsageError for a folder in a source that is a folder: its drawings would be read too.
+    Drawings refuses images in the folder that a manifest names. Raises UsageError for a folder
+    inside a source, which would read the drawings too.
     """
     inputs = []
     for source in sources if folder else ():
@@ -165,7 +163,7 @@ def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = F
         is_folder = Path(path).is_dir()
         if is_folder and resolves_inside(folder, path):
             raise UsageError(
-                f"{folder} is inside {source}, which is read, and the drawings would be read too",
+                f"{folder} is inside {source}, which is read: drawings would be read too",
                 hint="choose a folder outside it with <--draw=>",
             )
         if is_folder or Path(path).suffix.lower() in IMAGE_ENDINGS:
@@ -174,7 +172,7 @@ def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = F
 
 
 def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> bytes:
-    """The bytes of an item's image, read again from where they are. Raises ImageError."""
+    """The bytes of an item's image, read again. Raises ImageError."""
     if item.fault is not None:
         raise ImageError(item.fault)
     is_here = item.data is not None or item.path is None or url_scheme(item.path) is None
@@ -193,9 +191,9 @@ def draw_rows(
     locator: ImageLocator,
     labels: Iterable[str] = (),
 ) -> Sequence[tuple[str, str]]:
-    """Draw the boxes and masks of saved rows of an output, as its run draws them.
+    """Draw the saved rows of an output as a run does; return the names and texts for the summary.
 
-    Returns what `finish` returns. Raises UsageError for a row that is not one, and OutputFailed.
+    Raises UsageError for an invalid row, and OutputFailed.
     """
     drawings = Drawings(folder, labels=labels, reader=locator.url_reader)
     complete = False
@@ -209,7 +207,7 @@ def draw_rows(
 
 
 def drawable_answer(row: Row) -> Answer:
-    """The answer of a saved row, also of another program. Raises UsageError for an invalid one."""
+    """The answer of a saved row of any program. Raises UsageError for an invalid row."""
     row = with_answer_columns(row)
     row = {**row, "boxes": row["boxes"] or []}
     if row["error"] is None and (problem := find_row_error(row)):

@@ -1,9 +1,10 @@
-"""The labels of boxes: their text as pixels, and where they are in the image."""
+"""The labels of boxes: their text as pixels, and their positions in the image."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from PIL import Image, ImageDraw, ImageFont
@@ -14,24 +15,19 @@ from pgcli.printable import printable
 #: Left, top, right and bottom in whole pixels, as Pillow takes them; the last two are exclusive.
 PixelFrame = tuple[int, int, int, int]
 
-#: Fonts of common systems with more characters than Pillow's own, which has ASCII and a few
-#: symbols. They are tried in this order if a label needs them.
+#: Fonts of common systems for labels that are not ASCII, which is all that Pillow's own font has.
+#: The first installed one is used.
 SYSTEM_FONTS = (
     "NotoSansCJK-Regular.ttc",
-    "DejaVuSans.ttf",
-    "NotoSans-Regular.ttf",
     "wqy-microhei.ttc",
     "DroidSansFallbackFull.ttf",
+    "DejaVuSans.ttf",
     "Arial Unicode.ttf",
     "PingFang.ttc",
-    "Hiragino Sans GB.ttc",
     "msyh.ttc",
-    "malgun.ttf",
     "segoeui.ttf",
-    "Arial.ttf",
 )
 MAX_CHARACTERS = 200  # of a label; no image is wide enough for more
-NO_CHARACTER = "\U0010ffff"  # in no font, so it renders as the font's missing-character glyph
 
 
 def label_position(
@@ -40,8 +36,8 @@ def label_position(
     image_size: tuple[int, int],
     taken: Sequence[PixelFrame],
 ) -> PixelFrame | None:
-    """Where a label of `size` (width, height) is: above its box, else at its top, below, at its
-    bottom, always inside the image. None where every position overlaps a label that is there.
+    """The position of a label of `size` (width, height): above its box, else at the top of the box,
+    below it or at its bottom. None if every position is outside the image or overlaps a label.
     """
     width, height = size
     left = max(0, min(box[0], image_size[0] - width))
@@ -60,14 +56,11 @@ def label_position(
 def render_label(label: str, size: int, width: int) -> Image.Image | None:
     """The label as a mask (mode L) with a font size of `size`, no wider than `width`.
 
-    A longer label ends in dots; None if not even its first character fits, or if it is blank.
-    Control characters are escaped. A character that no installed font has is replaced by its ASCII
-    base character or escaped.
+    Control characters are escaped, and a label that is too long ends in dots. None for a blank
+    label, and if not even the first character fits.
     """
-    text = unicodedata.normalize("NFC", printable(label.strip()[:MAX_CHARACTERS]))
-    font_name, text = _best_font(text)
-    font = _font(font_name, size)
-    ending = ""
+    text, ending = unicodedata.normalize("NFC", printable(label.strip()[:MAX_CHARACTERS])), ""
+    font = _font(size, is_ascii=text.isascii())
     while text and font.getlength(text + ending) > width:
         text, ending = text[:-1].rstrip(), "..."
     if not text:
@@ -79,48 +72,11 @@ def render_label(label: str, size: int, width: int) -> Image.Image | None:
     return mask
 
 
-def _best_font(text: str) -> tuple[str | None, str]:
-    """The font with most of the text's characters, and the text with the others replaced."""
-    best, characters = None, {character for character in text if not character.isascii()}
-    missing = _missing(None, characters)
-    for name in _installed() if missing else ():
-        if len(fewer := _missing(name, characters)) < len(missing):
-            best, missing = name, fewer
-    return best, "".join(_ascii_for(c) if c in missing else c for c in text)
-
-
-def _ascii_for(character: str) -> str:
-    base = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return base or character.encode("unicode_escape").decode()
-
-
-def _missing(name: str | None, characters: set[str]) -> set[str]:
-    return {character for character in characters if not _has(name, character)}
-
-
-@lru_cache(maxsize=4096)
-def _has(name: str | None, character: str) -> bool:
-    font = _font(name, 16)
-    glyph, missing = font.getmask(character), font.getmask(NO_CHARACTER)
-    return glyph.size != missing.size or bytes(glyph) != bytes(missing)
-
-
-@lru_cache(maxsize=1)
-def _installed() -> tuple[str, ...]:
-    installed = []
-    for name in SYSTEM_FONTS:
-        try:
-            _font(name, 16)
-        except OSError:
-            continue
-        installed.append(name)
-    return tuple(installed)
-
-
 @lru_cache(maxsize=64)
-def _font(name: str | None, size: int) -> ImageFont.FreeTypeFont:
-    if name is not None:
-        return ImageFont.truetype(name, size)
+def _font(size: int, *, is_ascii: bool) -> ImageFont.FreeTypeFont:
+    for name in () if is_ascii else SYSTEM_FONTS:
+        with suppress(OSError):
+            return ImageFont.truetype(name, size)
     font = ImageFont.load_default(size)
-    assert isinstance(font, ImageFont.FreeTypeFont)  # without a size, it may be a bitmap font
+    assert isinstance(font, ImageFont.FreeTypeFont)  # with a size, it is no bitmap font
     return font

@@ -37,10 +37,9 @@ def draw_overlay(
 ) -> Image.Image:
     """A copy of the RGB image with the boxes, given in its pixels, and their masks, if any.
 
-    The copy has no metadata. Equal boxes with equal labels are drawn once. A label is above its
-    box, or at another edge of it where another label is or the image ends. Labels that have no
-    position, or would cover more than half of the image, as on an icon, are left out, those of
-    small boxes first.
+    The copy has no metadata. Equal boxes with equal labels are drawn once. Labels without a free
+    position are skipped, and labels of small boxes if all labels would cover more than half of the
+    image, as on an icon.
     """
     colours = colours or LabelColours()
     image = image.copy()
@@ -48,7 +47,7 @@ def draw_overlay(
     style = style_for(image.size)
     for box, mask in zip(boxes, masks or (), strict=False):
         if mask is not None and mask.rle is not None:
-            _fill_mask(image, decode_mask(mask.rle), colours.of(box.label), style)
+            _fill_mask(image, decode_mask(mask.rle), colours.of(box.label))
     unique = {(box.label, _pixel_box(box, image.size)): None for box in boxes}
     by_size = sorted(unique, key=lambda labelled: -_pixels(labelled[1]))  # small ones on top
     for label, box_pixels in by_size:
@@ -82,28 +81,14 @@ def _pixels(frame: PixelFrame) -> int:
     return (right - left) * (bottom - top)
 
 
-def _fill_mask(image: Image.Image, mask: np.ndarray, colour: Colour, style: DrawStyle) -> None:
-    """Fill the mask (height, width) with the colour, transparent inside and opaque at its edge."""
+def _fill_mask(image: Image.Image, mask: np.ndarray, colour: Colour) -> None:
+    """Fill the mask (height, width) with the colour, half transparent."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return
     inside = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    alpha = np.where(_eroded(inside, style.line_width), FILL_ALPHA, 255).astype(np.uint8)
-    alpha[~inside] = 0
+    alpha = np.where(inside, FILL_ALPHA, 0).astype(np.uint8)
     image.paste(colour, (int(columns[0]), int(rows[0])), Image.fromarray(alpha))
-
-
-def _eroded(mask: np.ndarray, radius: int) -> np.ndarray:
-    """The mask eroded by a square of this radius; outside of the image counts as background."""
-    for _ in range(2):  # rows, then columns
-        mask = np.pad(mask, ((0, 0), (radius, radius)))
-        window, covered = 2 * radius + 1, 1
-        while covered < window:  # doubling takes as many steps as the window has bits
-            step = min(covered, window - covered)
-            mask = mask[:, :-step] & mask[:, step:]
-            covered += step
-        mask = mask.T
-    return mask
 
 
 def _draw_box(image: Image.Image, box: PixelFrame, colour: Colour, style: DrawStyle) -> None:
