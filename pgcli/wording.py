@@ -30,7 +30,7 @@ def listed(
 
 
 def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
-    """`12 rows; 3 rejected; 1 box left out`: the text and every note with a count above 0.
+    """`12 rows; 3 rejected; 1 box skipped`: the text and every note with a count above 0.
 
     A note that begins with a plural is given with the singular for one.
     """
@@ -38,7 +38,7 @@ def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
 
 
 def note(number: int, what: str) -> str:
-    """`1 box left out`, `2 boxes left out`."""
+    """`1 box skipped`, `2 boxes left out`."""
     noun, _, details = what.partition(" ")
     if number == 1:
         noun = noun.removesuffix("es" if noun.endswith("xes") else "s")

@@ -244,7 +244,7 @@ def add_image(
 
     Texts of regions without a prompt are skipped: a region is part of a prompt.
     """
-    if has_boxes and (image.boxes or not image.left_out):
+    if has_boxes and (image.boxes or not image.unread):
         boxes = tuple(box for box, _ in image.boxes)
         masks = tuple(mask for _, mask in image.boxes)
         areas = zip(boxes, image.areas, strict=True)
@@ -252,7 +252,7 @@ def add_image(
             boxes=boxes,
             masks=None if masks and not any(masks) else masks,
             areas=tuple(box_area(box) if known is None else known for box, known in areas),
-            crowds=image.crowds,
+            crowds=tuple(image.crowds),
             size=(image.width, image.height) if image.is_stated else None,
         )
         truths.add((image.id, None), truth)
@@ -262,6 +262,6 @@ def add_image(
             prompt = prompt_with_region(prompt, text.region, *size)
             truths.has_prompts = True
         elif text.region is not None:
-            counts.leave_out("texts of regions", image.id)
+            counts.skip("texts of regions", image.id)
             continue
         truths.add((image.id, prompt), RowTruth((text.text,)))

@@ -1,11 +1,13 @@
-"""What is made of saved rows; `Results` is a sequence of answers that converts to tables."""
+"""Saved rows, and everything that is made from them; `Results` is a sequence of answers."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.records import Answer
@@ -30,9 +32,9 @@ def read(path: str | os.PathLike[str]) -> Results:
 
 
 def answer_of(row: Row) -> Answer:
-    """The answer of a row. Other columns than those of an answer are in `Answer.kept`.
+    """The answer of a row; columns that another tool dropped are None, and its own in `kept`.
 
-    Columns that another tool left out are None. Raises UsageError for an invalid row.
+    Raises UsageError for an invalid row.
     """
     from pgcli.errors import UsageError
 
@@ -79,10 +81,16 @@ class Results(Sequence[Answer]):
         return [schema.row(answer) for answer in self]
 
     def to_coco(self) -> dict[str, Any]:
-        """The document that `pgcli export --to coco` writes: boxes, or captions without any."""
-        from pgcli.results.exports.coco import document
+        """The document of `pgcli export --to coco`. Raises NoInputError without an answer."""
+        from pgcli.results.exports.export import export
+        from pgcli.results.options import ExportOptions
 
-        return document([row for row in self.to_dicts() if row["error"] is None])
+        with TemporaryDirectory() as folder:
+            rows, file = Path(folder, "rows.jsonl"), Path(folder, "coco.json")
+            self.save(rows)
+            export([str(rows)], ExportOptions(to="coco", output=str(file)))
+            document: dict[str, Any] = json.loads(file.read_bytes())
+        return document
 
     def to_arrow(self) -> pyarrow.Table:
         """A pyarrow table with the types of Parquet files."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
-from pgcli.output.reader import IndexedRow, indexed_rows
+from pgcli.output.reader import IndexedRow, Row, indexed_rows
 from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.reopen import open_store, record_of, recorded_rows, reopened_request
 from pgcli.pipeline.request import RunRequest
@@ -32,16 +32,14 @@ MAX_MISSING = 1000  # images that are counted one by one
 
 @dataclass
 class RowComparison:
-    """The number of rows compared, of those with errors, and the differences that were found.
+    """The counts of compared rows and the differences between an output and its input.
 
-    `is_running` while the run goes on, so that no row is missing yet. `is_stdin` where the input
-    was standard input, `is_moved` where the sources were in another place when rows were made.
-    `gone` rows are of images that are not in the input any more; `changed_table` says which table
-    of the input has changed.
+    While a run `is_running`, missing rows are no difference. `is_moved` is true if the sources have
+    moved since the run. `gone` counts rows of images that the input no longer has. `changed_table`
+    describes the first changed table of the input.
     """
 
     is_running: bool = False
-
     rows: int = 0
     errors: int = 0
     gone: int = 0
@@ -54,6 +52,7 @@ class RowComparison:
     first_differences: list[str] = field(default_factory=list)
 
     def add(self, difference: str, *, missing: bool = False, surplus: bool = False) -> None:
+        """Count a difference, of a missing or a surplus row if given."""
         if missing and self.is_running:
             return
         self.differences += 1
@@ -62,23 +61,32 @@ class RowComparison:
         if len(self.first_differences) < MAX_DIFFERENCES_SHOWN:
             self.first_differences.append(difference)
 
+    def add_row(self, position: int, row: Row | None) -> bool:
+        """Count a row; return False, and count a difference, for an unreadable one."""
+        if row is None:
+            self.add(f"row {position + 1:,} is truncated or damaged")
+            return False
+        self.rows += 1
+        self.errors += row.get("error") is not None
+        return True
+
     @property
     def remedy(self) -> str:
-        """How to fix the output; rows that are only missing or only surplus have other remedies."""
+        """How to fix the output."""
         if self.missing == self.differences:
             return "the same command adds the missing rows"
         if self.surplus == self.differences:
             return (
-                "the input has fewer rows than before: restore it; or use --overwrite to write "
-                "the output again from the present input"
+                "the input has fewer rows than before: restore it, or use --overwrite to write "
+                "the output again"
             )
         return "--overwrite writes it again; another -o leaves it unchanged"
 
 
 def checked_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
-    """The rows of an output; their differences from the input of the run are added as they pass.
+    """The rows of an output; differences from the input of its run are added on the way.
 
-    Raises UsageError for an output without a record of a run, and what reading the sources raises.
+    Raises UsageError for an output without a run record, and for unreadable sources.
     """
     store = open_store(output)
     record = record_of(output, store)
@@ -87,14 +95,16 @@ def checked_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]
     rows = complete_rows(indexed_rows(Path(output)), comparison)
     if "-" in request.sources:
         comparison.is_stdin = True
-        return compare_with_each_other(rows, rows_saved(store), comparison)
+        counts = (owner.values.get("rows") for owner in owners(store))
+        saved = max((count for count in counts if isinstance(count, int)), default=0)
+        return compare_with_each_other(rows, saved, comparison)
     expected = present_rows(store, request, comparison)
     stamps = ImageStamps(store).read()
     return compare_with_input(rows, expected, request.input.limit, stamps, comparison)
 
 
 def complete_rows(rows: Iterable[IndexedRow], comparison: RowComparison) -> Iterator[IndexedRow]:
-    """The rows; the last one of a run that goes on is left out where it is incomplete."""
+    """The rows, without an incomplete last row that a run is still writing."""
     following = iter(rows)
     current = next(following, None)
     while current is not None:
@@ -105,7 +115,7 @@ def complete_rows(rows: Iterable[IndexedRow], comparison: RowComparison) -> Iter
 
 
 def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -> RunRows:
-    """The rows that the input has now; those of known files keep their places."""
+    """The rows of the input now; rows of known files keep their positions."""
     question = request.question
     if isinstance(question, EmbeddingQuestion) and question.embeds_texts:
         file = question.texts_file and os.path.join(request.folder, question.texts_file)  # noqa: PTH118
@@ -129,7 +139,7 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
 def changed_files(
     expected: RunRows, stamps: np.ndarray, errors: Sequence[int], comparison: RowComparison
 ) -> Iterator[str]:
-    """How the changed files have changed, those of error rows apart."""
+    """Descriptions of the changed files, except files with failed rows only."""
     per_item = expected.per_item or 1
 
     def is_answered(items: range) -> bool:
@@ -150,25 +160,19 @@ def compare_with_input(
     stamps: np.ndarray,
     comparison: RowComparison,
 ) -> Iterator[IndexedRow]:
-    """The rows. Each must be that of the item and the prompt at its place, and none be missing.
-
-    Images are compared with the stamps of those that were answered.
-    """
+    """The rows, compared with the item and prompt at their position; images with `stamps`."""
     numbered = enumerate((item, prompt) for _, item in expected.stream() for prompt in item.prompts)
     errors: list[int] = []
     for position, row in rows:
         yield position, row
         match = skip_to(position, numbered, comparison)
-        if row is None:
-            comparison.add(f"row {position + 1:,} is cut or damaged")
+        if not comparison.add_row(position, row) or row is None:
             continue
-        comparison.rows += 1
         if row.get("error") is not None:
-            comparison.errors += 1
             errors.append(position)
         if match is None:
             comparison.add(
-                f"row {position + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True
+                f"row {position + 1:,} matches no input: {row.get('id')!r}", surplus=True
             )
         elif change := input_difference(row, *match, is_moved=comparison.is_moved):
             comparison.add(f"row {position + 1:,} {change}")
@@ -177,7 +181,7 @@ def compare_with_input(
             break
         comparison.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
     if comparison.changed_table:
-        if not comparison.differences:  # those of its rows say more
+        if not comparison.differences:  # differences of rows say more
             comparison.add(comparison.changed_table)
         return
     for change in changed_files(expected, stamps, errors, comparison):
@@ -187,7 +191,7 @@ def compare_with_input(
 def skip_to(
     position: int, numbered: Iterator[tuple[int, tuple[Item, str]]], comparison: RowComparison
 ) -> tuple[Item, str] | None:
-    """The item and the prompt of a row; those before it have no row. None after the last."""
+    """The item and the prompt of a row, or None; items before it that have no row are missing."""
     for number, (item, prompt) in numbered:
         if number == position:
             return item, prompt
@@ -198,18 +202,12 @@ def skip_to(
 def compare_with_each_other(
     rows: Iterable[IndexedRow], saved: int, comparison: RowComparison
 ) -> Iterator[IndexedRow]:
-    """The rows, whose input was standard input: every image has them in order, and none twice.
-
-    `saved` rows or more are there.
-    """
+    """The rows of standard input: in order, none twice, and at least `saved`."""
     index, prompts = -1, set[str]()  # of the rows of this image
     for position, row in rows:
         yield position, row
-        if row is None:
-            comparison.add(f"row {position + 1:,} is cut or damaged")
+        if not comparison.add_row(position, row) or row is None:
             continue
-        comparison.rows += 1
-        comparison.errors += row.get("error") is not None
         number, prompt = row.get("index"), str(prompt_of(row))
         if not isinstance(number, int) or number < index:
             comparison.add(f"row {position + 1:,} is out of order")
@@ -218,22 +216,16 @@ def compare_with_each_other(
                 comparison.add(f"image {missing + 1:,} has no row", missing=True)
             index, prompts = number, set()
         if prompt in prompts:
-            comparison.add(f"row {position + 1:,} is there twice: {row.get('id')!r}")
+            comparison.add(f"row {position + 1:,} is a duplicate: {row.get('id')!r}")
         prompts.add(prompt)
     if comparison.rows < saved and not comparison.differences:
         comparison.add(
-            f"the run saved {saved:,} rows, and {comparison.rows:,} are left", missing=True
+            f"the run saved {saved:,} rows, and {comparison.rows:,} remain", missing=True
         )
 
 
-def rows_saved(store: Store) -> int:
-    """The number of rows that are known to be saved, as a command answered so many."""
-    counts = (owner.values.get("rows") for owner in owners(store))
-    return max((count for count in counts if isinstance(count, int)), default=0)
-
-
 def compared_text(comparison: RowComparison) -> str:
-    """What was compared, as the end of a sentence."""
+    """The compared properties, for the end of a sentence."""
     if comparison.is_stdin:
         return "number and order of rows"
     images = "" if comparison.is_moved else "images' names, "
@@ -244,11 +236,11 @@ def compared_text(comparison: RowComparison) -> str:
 
 
 def not_compared(comparison: RowComparison) -> Iterator[str]:
-    """What was not compared, and why."""
+    """The properties that were not compared, with the reasons."""
     if comparison.is_stdin:
-        yield "standard input, which is gone: ids and names of images"
+        yield "ids and names of images, because standard input is gone"
         return
     if comparison.is_moved:
-        yield "names of images, which were moved"
+        yield "names of images, because they were moved"
     if comparison.gone:
-        yield f"{count(comparison.gone, 'row')} of images that are not in the input any more"
+        yield f"{count(comparison.gone, 'row')} of images that the input no longer has"

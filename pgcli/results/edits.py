@@ -1,4 +1,4 @@
-"""The edits that the page of `pgcli view` saves, and the rows as they correct them."""
+"""Reads the edits that a page of `pgcli view` saved, and applies them to rows."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ MAX_BYTES = 128 * 2**20
 HINT = "name the file that the page of pgcli view saved with 'Save edits'"
 EDIT_KEYS = {"file", "index", "id", "prompt", "digest", "state", "answer", "boxes"}
 BOX_KEYS = {"label", "source", *CORNERS}
-#: The page writes corners to a tenth of a pixel: a box that differs by less was not moved.
+#: In pixels. The page writes corners to a tenth: a box with a smaller difference was not moved.
 SAME_PIXELS = 0.06
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit of a row, which `key` and `digest` identify; id and prompt are as the page has them.
+    """An edit of the row with this `key` and `digest`; id and prompt are written as on the page.
 
-    `answer` is the corrected text, None if it is unchanged. `boxes` are all boxes of the corrected
-    row, None if they are unchanged, each with its number among the model's boxes, which is None for
-    one that a person drew. `file` is the name of the result file on a page of several.
-    `number` counts the edits of the file from 1.
+    `answer` is the corrected text, None if unchanged. `boxes` are all boxes of the corrected row,
+    None if unchanged, each with its index among the model's boxes or None for a drawn box. `file`
+    names the result file on a page of several. `number` counts the edits from 1.
     """
 
     number: int
@@ -58,7 +57,7 @@ class Edit:
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """What names the row."""
+        """The identity of the row."""
         return self.index, self.id, self.prompt
 
     @property
@@ -71,14 +70,13 @@ class Edit:
 
 
 def read_edits(file: Path) -> list[Edit]:
-    """The edits of a file. Raises UsageError for anything that is not such a file."""
+    """The edits in a file. Raises UsageError."""
     document = read_document(file, MAX_BYTES, hint=HINT)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UsageError(f"{file} is not a file of edits", hint=HINT)
+        raise UsageError(f"{file} is not an edits file of pgcli view", hint=HINT)
     if document.get("version") != VERSION:
         raise UsageError(
-            f"{file} has version {document.get('version')!r} of edits, and this is version "
-            f"{VERSION}",
+            f"{file} has version {document.get('version')!r} of edits, not {VERSION}",
             hint="make the page again with this version of pgcli, or update pgcli",
         )
     with value_errors(file, hint=HINT):
@@ -117,10 +115,9 @@ def edited_boxes(value: object, what: str) -> tuple[tuple[Box, int | None], ...]
     pairs = []
     boxes = read_boxes(value, what)
     for place, (box, values) in enumerate(zip(boxes, array(value, what), strict=True)):
-        name = f"{what}[{place}]"
+        name, source = f"{what}[{place}]", values.get("source")
         if unknown := values.keys() - BOX_KEYS:
             raise InvalidValue(f"{name} has an unknown key, {min(unknown)!r}")
-        source = values.get("source")
         source = None if source is None else whole_number(source, f"{name}: source")
         pairs.append((replace(box, label=label(box.label, f"{name}: label")), source))
     return tuple(pairs)
@@ -129,15 +126,16 @@ def edited_boxes(value: object, what: str) -> tuple[tuple[Box, int | None], ...]
 def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
     """The row with the edit's answer or boxes, and without the numbers of the model's tokens.
 
-    The answer of boxes is written anew from them. Raises InvalidValue for an edit that the row
-    cannot have.
+    The answer is rewritten from corrected boxes. Raises InvalidValue if the edit does not fit.
     """
     changed = dict(row)
     if not edit.is_correction:
         return changed
     if edit.answer is not None:
         if row.get("boxes") or row.get("task") in BOX_TASKS:
-            raise InvalidValue(f"{edit} changes the answer of a row with boxes, and not the boxes")
+            raise InvalidValue(
+                f"{edit} changes the answer of a row with boxes instead of its boxes"
+            )
         changed["answer"] = edit.answer.strip()
     if edit.boxes is not None:
         own = read_boxes(row.get("boxes") or ())
@@ -155,11 +153,11 @@ def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
 def corrected_box(
     row: Mapping[str, Any], own_boxes: Sequence[Box], box: Box, source: int | None, edit: Edit
 ) -> tuple[Box, dict[str, Any] | None]:
-    """A box of the corrected row, and its mask: one of the model's, or one that was drawn.
+    """A box of the corrected row and its mask.
 
-    A drawn box has a score and a confidence of 1 and no mask, as what a person says. A moved box
-    keeps the codes of its mask, which are relative to it, and not the pixels. Raises InvalidValue
-    for a source that the row does not have, and for a box without an area in the image.
+    A drawn box has a score and a confidence of 1 and no mask. A moved box keeps the codes of its
+    mask, which are relative to the box, and loses the pixels. Raises InvalidValue for an unknown
+    source and for a box without an area in the image.
     """
     masks = row.get("masks") or ()
     if source is not None and source >= len(own_boxes):
@@ -176,16 +174,17 @@ def corrected_box(
     return own.moved(corners), mask and mask | {"rle": None}
 
 
-#: Which rows are written: all but rejected ones, only accepted ones, or all.
+#: The rows to write.
 WantedRows = Literal["not-rejected", "accepted", "all"]
+UNWANTED = {"not-rejected": ("rejected",), "accepted": ("rejected", "open"), "all": ()}
 
 
 @dataclass
 class MatchedEdits:
-    """The edits by the row that they are of, and those that cannot be applied.
+    """The applicable edits by the key of their row, and the others.
 
-    `missing` edits are of no row of the file, `changed` ones of a row with another answer now;
-    `elsewhere` counts those of other files of a page of several.
+    The row of a `missing` edit does not exist, and the row of a `changed` edit has another answer.
+    `elsewhere` counts the edits of other files.
     """
 
     applied: dict[tuple[int, str, str], Edit] = field(default_factory=dict)
@@ -203,7 +202,7 @@ def match_edits(edits: Sequence[Edit], output: Path, rows: Iterator[Row]) -> Mat
     for edit in own:
         if (first := wanted.setdefault(edit.key, edit)) is not edit:
             raise UsageError(
-                f"{edit} is of the same row as edit {first.number}", hint="remove one of the two"
+                f"{edit} edits the same row as edit {first.number}", hint="remove one of the two"
             )
     matched = MatchedEdits(elsewhere=len(edits) - len(own))
     for row in rows:
@@ -218,15 +217,15 @@ def match_edits(edits: Sequence[Edit], output: Path, rows: Iterator[Row]) -> Mat
 
 
 def row_key(row: Row) -> tuple[int, str, str]:
-    """What names the row in edits, as the page shows it."""
+    """The key of a row, written as on the page."""
     return image_index(row), clean_text(row["id"]) or "", clean_text(prompt_of(row)) or ""
 
 
 class EditedRows:
-    """The rows with their edits applied, in their order.
+    """The rows in order, with their edits applied.
 
-    `counts` are of the last pass: the `rows` that are written, and those of all rows that are
-    `accepted`, `rejected` and `open`, and of the accepted ones those that are `corrected`.
+    `counts` has the written `rows` of the last pass, all `accepted`, `rejected` and `open` rows,
+    and the `corrected` ones among the accepted.
     """
 
     def __init__(self, output: Path, edits: MatchedEdits, wanted: WantedRows):
@@ -234,15 +233,13 @@ class EditedRows:
         self.counts: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Row]:
-        """The wanted rows. Raises UsageError for an edit that its row cannot have."""
+        """The wanted rows. Raises UsageError for an edit that does not fit its row."""
         self.counts.clear()
         for row in read_results(self._output, exact=True):
             edit = self._edits.get(row_key(row))
             state = "open" if edit is None else edit.state
             self.counts[state] += 1
-            if self._wanted == "accepted" and state != "accepted":
-                continue
-            if self._wanted == "not-rejected" and state == "rejected":
+            if state in UNWANTED[self._wanted]:
                 continue
             self.counts["rows"] += 1
             if edit is None or state == "rejected":
@@ -252,9 +249,8 @@ class EditedRows:
             try:
                 yield corrected(row, edit)
             except (ValueError, TypeError, KeyError, AttributeError) as problem:
+                text = f"{edit}: the boxes of its row are invalid: {problem}"
                 raise UsageError(
-                    f"{problem}"
-                    if isinstance(problem, InvalidValue)
-                    else f"{edit} is of a row whose boxes are not valid: {problem}",
+                    str(problem) if isinstance(problem, InvalidValue) else text,
                     hint="remove this edit from the file, or make the page again",
                 ) from problem

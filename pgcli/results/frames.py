@@ -1,8 +1,8 @@
-"""Compares the sizes of annotations with their images, and turns boxes of stored pixels upright.
+"""Compares the sizes of annotations with their images, and rotates boxes of stored images upright.
 
-A camera may store a photograph on its side, with an EXIF orientation that says how it is shown.
-Rows have boxes of the upright image; some tools draw on the stored one. Where the orientation swaps
-the sides, the size that is stated shows which one it was.
+A camera may store a photograph on its side, with an EXIF orientation. Rows have boxes of the
+upright image, but some tools draw on the stored one. If the orientation swaps the sides, the
+stated size shows which image a tool used.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pgcli.stores import Reader
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 
-OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round
+OUTSIDE_PIXELS = 1  # by which a box may exceed its image, since annotation tools round
 
 
 class SizesDifferError(Exception):
-    """The size that is stated is neither that of the image nor of how it is stored."""
+    """The stated size is neither the upright nor the stored size of the image."""
 
     def __init__(self, stated: tuple[int, int], header: ImageHeader):
         (width, height), stored = header.size, header.stored_size
@@ -46,11 +46,11 @@ class SizesDifferError(Exception):
 
 
 class Frame(Enum):
-    """The pixels that boxes were drawn on, by the size that is stated and by the boxes themselves.
+    """The image that boxes were drawn on, by the stated size and by the boxes themselves.
 
     The stored size is stated with boxes that fit both sizes (SIDEWAYS), only the stored one
-    (STORED), or only the upright one (SWAPPED, as Label Studio writes COCO). UNKNOWN is that of an
-    image that EXIF turns without a change of its size.
+    (STORED), or only the upright one (SWAPPED, as in Label Studio's COCO). UNKNOWN is for an image
+    that EXIF rotates without a change of size.
     """
 
     UPRIGHT = "upright"
@@ -60,16 +60,13 @@ class Frame(Enum):
     UNKNOWN = "unknown"
 
 
-#: The frames of a single image whose boxes are turned: nothing else shows that they are upright.
+#: The frames of a single image with boxes to rotate, since nothing shows that they are upright.
 TURNED = (Frame.SIDEWAYS, Frame.STORED)
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The boxes of an image, the size that is stated with them, and the header of the image.
-
-    Either is None where it is not known.
-    """
+    """The boxes of an image, the size stated with them, and the header of the image, if known."""
 
     name: str
     stated: tuple[int, int] | None
@@ -77,7 +74,7 @@ class Drawing:
     header: ImageHeader | None
 
     def frame(self) -> Frame | None:
-        """The frame; None where it is not known or does not matter. Raises SizesDifferError."""
+        """The frame; None if it is unknown or irrelevant. Raises SizesDifferError."""
         if self.header is None:
             return None
         upright, stored = self.header.size, self.header.stored_size
@@ -102,10 +99,9 @@ class Drawing:
 
 
 def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:
-    """The header of an item's image, also of a PNG that has its orientation after its pixels; with
-    a `reader`, of one at an address as well.
+    """The header of an item's image, which a `reader` fetches from an address.
 
-    Of a file, its start and of a PNG its end are read, and all of it where the end may have an
+    Only the start of a file is read, and the end of a PNG, or all of it if the end may have an
     orientation. Raises ImageError.
     """
     limits = ImageLimits()
@@ -125,11 +121,11 @@ def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:
 
 
 def settled_frames(drawings: Sequence[Drawing], *, swaps_sides: bool = False) -> list[Frame | None]:
-    """The frame of each image of a file, in which one tool wrote all: none is SIDEWAYS any more.
+    """The frame of each image of a file, which one tool wrote.
 
-    An image that does not show its frame has that of the others; UNKNOWN remains where they show
-    none, or several. Sideways images are STORED, or SWAPPED for a tool that `swaps_sides`. Raises
-    UsageError for images of another size, and for a file that has STORED and SWAPPED ones.
+    An UNKNOWN frame follows the other images if they agree. SIDEWAYS images are STORED, or SWAPPED
+    if the tool `swaps_sides`. Raises UsageError for images of another size, and for a file with
+    STORED and SWAPPED images.
     """
     frames: list[Frame | None] = []
     others: list[str] = []
@@ -162,19 +158,19 @@ def settled_frames(drawings: Sequence[Drawing], *, swaps_sides: bool = False) ->
 
 
 def frame_notes(names: Sequence[str], frames: Sequence[Frame | None]) -> Iterator[str]:
-    """What is said of the images of these names that EXIF turns."""
+    """Notes on the images that EXIF rotates, by their names."""
     for frame, text in (
-        (Frame.STORED, "annotated as stored: boxes are turned upright, as EXIF says"),
+        (Frame.STORED, "annotated as stored: boxes are rotated upright by EXIF"),
         (Frame.SWAPPED, "with swapped sides in the file: boxes are taken as upright"),
-        (Frame.UNKNOWN, "turned by EXIF: boxes are taken as upright, as sizes do not show it"),
-    ):  # fmt: skip
+        (Frame.UNKNOWN, "rotated by EXIF without a change of size: boxes are taken as upright"),
+    ):
         matches = [name for name, match in zip(names, frames, strict=True) if match is frame]
         if matches:
             yield f"{count(len(matches), 'image')} {text} (first: {matches[0]})"
 
 
 def turned_corners(corners: Region, header: ImageHeader) -> Region:
-    """The corners of a box of stored pixels in the upright image."""
+    """The corners of a box of the stored image in the upright one."""
     width, height = header.stored_size
     left, top, right, bottom = corners
     x, y = (left, right), (top, bottom)
@@ -193,16 +189,16 @@ def turned_corners(corners: Region, header: ImageHeader) -> Region:
 
 
 def turned_box(box: Box, header: ImageHeader) -> Box:
-    """A box of stored pixels in the upright image."""
+    """A box of the stored image in the upright one."""
     return box.moved(turned_corners(box.corners, header))
 
 
 def turned_mask(mask: Rle, header: ImageHeader) -> Rle:
-    """A mask of stored pixels as one of the upright image. Raises ValueError for invalid counts."""
+    """A mask of the stored image in the upright one. Raises ValueError for invalid counts."""
     pixels_HW = decode_mask(mask)
     if header.orientation in SIDEWAYS:
         pixels_HW = pixels_HW.T
-    # the axes that are reversed after that: rows, columns
+    # then reversed axes: rows, columns
     for axis in {2: [1], 3: [0, 1], 4: [0], 6: [1], 7: [0, 1], 8: [0]}.get(header.orientation, []):
         pixels_HW = np.flip(pixels_HW, axis)
     return encode_mask(pixels_HW)

@@ -1,4 +1,4 @@
-"""Finds the images of saved rows: where their run found them, or in a folder that is named."""
+"""Finds the images of saved rows: where their run found them, or in a given folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from pgcli.stores.urls import is_web, url_path, url_scheme
 if TYPE_CHECKING:
     from pgcli.inputs import Inventory
 
-#: Items are read one after the other over a gap of as many: to begin anew may take longer.
+#: Items are read in order across a gap of this many, since starting again may take longer.
 MAX_GAP = 1000
 NOT_FOUND = Fault("missing", "The image does not exist any more.")
 INPUT_CHANGED = Fault("missing", "The run's input changed: another image has this index now.")
@@ -60,7 +60,7 @@ class MissingImages:
 
 @dataclass(frozen=True, slots=True)
 class ImageRef:
-    """The image of a row, and the output that the row is in; its input has the image."""
+    """The image of a row, and the output of the row, whose input has the image."""
 
     output: Path
     index: int
@@ -69,7 +69,6 @@ class ImageRef:
 
     @classmethod
     def of(cls, row: Row, output: Path) -> ImageRef:
-        """The image of a row."""
         return cls(output, image_index(row), str(row.get("id")), str(row.get("image") or ""))
 
 
@@ -80,12 +79,12 @@ def image_index(row: Row) -> int:
 
 
 def image_key(row: Row) -> tuple[object, ...]:
-    """What consecutive rows of the same image have in common."""
+    """The key of an image, which consecutive rows share."""
     return row["index"], row["id"], row["image"]
 
 
 def saved_record(output: Path) -> RunRecord | None:
-    """The record of the run that wrote an output; None if there is none."""
+    """The record of the run that wrote an output, or None."""
     try:
         return read_record(open_folder(state_location(str(output))))
     except FileNotFoundError:
@@ -93,7 +92,7 @@ def saved_record(output: Path) -> RunRecord | None:
 
 
 def is_in_container(image: str) -> bool:
-    """Whether a row's image is named by the archive or table that contains it."""
+    """Whether the path of a row's image leads into an archive or table."""
     return any(map(manifest_ending, image.split("/")))
 
 
@@ -108,10 +107,9 @@ class ImageLocator:
     """Finds the images of rows, best in the order of the rows.
 
     `images` is the only folder to search for files, by the paths of the run that lead into it, and
-    by the rows' paths and ids relative to it. `url_reader` fetches addresses. Where there are no
-    `images`, files that are not where their run found them are searched `beside` another file, in
-    its folder. Problems that concern many images go to `on_event`. Raises UsageError for `images`
-    that are not a folder.
+    by the rows' paths and ids relative to it. Without it, moved files are also searched in the
+    folder `beside`. `url_reader` fetches addresses. Problems of many images go to `on_event`.
+    Raises UsageError if `images` is not a folder.
     """
 
     def __init__(
@@ -125,11 +123,11 @@ class ImageLocator:
             raise UsageError(f"{images} is not a folder", hint="name the folder of the images")
         self.on_event, self.url_reader = on_event, url_reader
         self._images, self._beside = images, beside
-        self._input = lru_cache(maxsize=None)(self._open_input)
+        self._input = lru_cache(maxsize=None)(lambda output: RunInput(output, self))
         self._container = lru_cache(maxsize=None)(Container)
 
     def say(self, message: str, hint: str = "") -> None:
-        """Tell the user something that concerns many images."""
+        """Report something about many images."""
         self.on_event(Message(message, hint))
 
     def hint(self, missing: MissingImages, moved: str = "") -> str:
@@ -142,11 +140,11 @@ class ImageLocator:
         return "; ".join(hints)
 
     def items(self, images: Iterable[ImageRef]) -> Iterator[Item]:
-        """An item for each image, in order; see `item`."""
+        """The item of each image, in order."""
         return (self.item(number, image) for number, image in enumerate(images))
 
     def with_items(self, rows: Iterable[Row], output: Path) -> Iterator[tuple[Row, Item]]:
-        """Each row with its item, which is looked up once for consecutive rows of one image."""
+        """Each row with the item of its image."""
         for number, (_, rows_of_image) in enumerate(groupby(rows, key=image_key)):
             item = None
             for row in rows_of_image:
@@ -154,7 +152,7 @@ class ImageLocator:
                 yield row, item
 
     def item(self, number: int, image: ImageRef) -> Item:
-        """The image as an item: a file, an address, bytes, or the reason why it is missing."""
+        """The image as a file, an address, bytes, or with the fault why it is missing."""
         run_input, is_url = self._input(image.output), url_scheme(image.image) is not None
         path = None if is_url else self.find_file(image)
         is_in_input = path is None or self._images is None
@@ -163,7 +161,7 @@ class ImageLocator:
             if url.fault is not None:
                 return Item(number, image.id, image.image, url.path, fault=url.fault)
             path = url.path
-            # the run's input has the signature of an address, which the row has not
+            # the run's input has the signature of an address, unlike the row
             is_in_input = is_in_container(url_path(image.image)) or is_web(image.image)
         if is_in_input and (match := run_input.item(image)) is not None:
             return replace(match, index=number, id=image.id, image=image.image)
@@ -176,9 +174,7 @@ class ImageLocator:
         return Item(number, image.id, image.image, path, root=root)
 
     def _item_in_container(self, image: ImageRef) -> Item | None:
-        """The image in the archive or table that the path of a row leads to; for rows without a
-        record of their run, which names it by its place in the run's input.
-        """
+        """The image in the archive or table of the row's path, for rows without a run record."""
         if self._input(image.output).is_recorded or url_scheme(image.image):
             return None
         for path in self._candidates(image):
@@ -188,7 +184,7 @@ class ImageLocator:
         return None
 
     def _candidates(self, image: ImageRef) -> list[str]:
-        """The paths that an image may have, the likeliest first."""
+        """The possible paths of an image, the likeliest first."""
         name, id_ = parse_path(image.image), parse_path(image.id)
         candidates = [self.path_in_run(image)]
         if not self._input(image.output).is_recorded:  # merged, corrected or imported rows
@@ -199,7 +195,7 @@ class ImageLocator:
         return candidates
 
     def find_file(self, image: ImageRef) -> str | None:
-        """The file that a row's path leads to, if it exists and may be an image."""
+        """The existing file of a row's path, unless it is an archive or table."""
         root = None if self._images is None else os.path.realpath(self._images)
         for path in self._candidates(image):
             with suppress(ValueError):  # a NUL, which no file name has
@@ -210,52 +206,47 @@ class ImageLocator:
         return None
 
     def path_in_run(self, image: ImageRef) -> str:
-        """The path of a row's image, relative to the folder that its run was started in."""
+        """The path of a row's image from the working directory of its run."""
         folder = self._input(image.output).folder
         return os.path.join(folder, parse_path(image.image))  # noqa: PTH118
 
     def source_paths(self, outputs: Iterable[Path]) -> Iterator[str]:
-        """The local paths that the runs of these outputs were given as sources."""
+        """The local sources of the runs of these outputs."""
         for run_input in map(self._input, outputs):
             for source in run_input.sources:
                 if source != "-" and not url_scheme(source):
                     path = os.path.join(run_input.folder, parse_path(source))  # noqa: PTH118
                     yield from expand_source(path)
 
-    def _open_input(self, output: Path) -> RunInput:
-        return RunInput(output, self)
-
 
 class SequentialItems:
-    """The items of an inventory by index; those of tables and archives one after the other."""
+    """The items of an inventory by index; reading them in order is fast."""
 
     def __init__(self, inventory: Inventory):
-        self._inventory = inventory
+        self.inventory = inventory
         self._items: Iterator[Item] = iter(())
         self._last: Item | None = None
 
     def at(self, index: int) -> Item | None:
-        """The item of this index; None if there is none."""
+        """The item of this index, or None."""
         last = -1 if self._last is None else self._last.index
-        if not 0 <= index < (self._inventory.total or 0):
+        if not 0 <= index < (self.inventory.total or 0):
             return None
         if not 0 <= last <= index <= last + MAX_GAP:
-            self._items, self._last = self._inventory.items(index), None
+            self._items, self._last = self.inventory.items(index), None
         while self._last is None or self._last.index < index:
             self._last = next(self._items)
         return self._last
 
 
 class Container:
-    """The images of an archive by their paths: its own, a slash, and their name; those of a table,
-    whose path all of them have, by their ids.
-    """
+    """The images of an archive by their paths, `ARCHIVE/NAME`, or of a table by their ids."""
 
     def __init__(self, path: str):
         from pgcli.inputs import Inventory, ReadOptions
 
         self._path, self._indices = path, dict[str, int]()
-        with suppress(PgcliError):  # then it has no images
+        with suppress(PgcliError):  # an unreadable container has no images
             inventory = Inventory.scan([path], ReadOptions(repeats_ids=True))
             self._items = SequentialItems(inventory)
             for item in inventory.items(images=False):
@@ -263,68 +254,63 @@ class Container:
                 self._indices.setdefault(item.image if is_member else item.id, item.index)
 
     def item(self, path: str, id_: str) -> Item | None:
-        """The image of this path, or of this id if that is the container's; None without one."""
+        """The image of this path, or of this id in a table at the path, or None."""
         index = self._indices.get(id_ if path == self._path else path)
         return None if index is None else self._items.at(index)
 
 
 class RunInput:
-    """The input of a run as it is recorded, opened when the first item is asked for."""
+    """The input of a run by its record, opened when the first item is needed."""
 
     def __init__(self, output: Path, locator: ImageLocator):
         self._output, self._locator = output, locator
         self._record = saved_record(output)
         values = self._record.input if self._record is not None else {}
         folder, sources = values.get("folder"), values.get("sources")
-        #: The folder that relative paths of the run start from; empty for the current folder.
+        #: The working directory of the run; empty for the current one.
         self.folder = folder if isinstance(folder, str) and os.path.isdir(folder) else ""  # noqa: PTH112
         listed = sources if isinstance(sources, list) else ()
         self.sources = [source for source in listed if isinstance(source, str)]
-        #: Why there are no items; empty as long as there is no such reason.
-        self.problem = ""
-        self._hint = ""
         self.is_recorded = self._record is not None
-        self._inventory: Inventory | None = None
-        self._is_open = self._is_reported = False
-        self._reason: Fault | None = None  # why the item that was asked for last is not there
+        #: Why the input cannot be read; empty if it can.
+        self.problem = ""
+        self._hint, self._is_reported = "", False
+        self._reason: Fault | None = None  # why the last item is missing
+
+    @cached_property
+    def _items(self) -> SequentialItems | None:
+        if self._record is None:
+            return None
+        rows = reopened_rows(str(self._output), self._locator.url_reader)
+        if rows is None:
+            self.problem = "it was standard input, which can be read only once"
+        return None if rows is None else SequentialItems(rows.inventory)
 
     def item(self, image: ImageRef) -> Item | None:
-        """The image as the run read it; None if the input has no such item, or it is gone."""
+        """The image as the run read it; None if the input does not have it any more."""
         self._reason = None
+        if self.problem:
+            return None
         try:
-            if not self._is_open:
-                self._is_open = True
-                self._open()
-            if self._inventory is None:
+            if self._items is None:
                 return None
             match = self._items.at(image.index)
             if match is None or match.id != image.id:
                 if match is not None:
                     is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
                     self._reason = match.fault if is_gone else INPUT_CHANGED
-                match = self._inventory.find(image.id)
+                match = self._items.inventory.find(image.id)
         except (PgcliError, OSError, ValueError) as problem:
             self.problem, self._hint = str(problem), getattr(problem, "hint", "")
-            self._inventory = None
             return None
         if match is None or match.path is None or match.data is not None or match.span is not None:
             return match
         is_here = url_scheme(match.path) is not None or os.path.lexists(match.path)
         return match if is_here else None
 
-    def _open(self) -> None:
-        if self._record is None:
-            return
-        rows = reopened_rows(str(self._output), self._locator.url_reader)
-        self._inventory = None if rows is None else rows.inventory
-        if self._inventory is None:
-            self.problem = "it was standard input, which can be read only once"
-        else:
-            self._items = SequentialItems(self._inventory)
-
     def fault(self, image: str) -> Fault:
-        """Why the image was not found. A problem of the whole input is reported once."""
-        # paths of files start with the source that they were found in
+        """Why the image is missing. A problem of the whole input is reported once."""
+        # paths of files start with their source
         is_file = any(f"{image}/".startswith(source.rstrip("/") + "/") for source in self.sources)
         if self.problem and (is_in_container(image) or not is_file):
             if not self._is_reported:

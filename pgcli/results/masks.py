@@ -1,4 +1,4 @@
-"""The contours of a mask: as the polygon that formats have, and as the path that a page draws."""
+"""The contours of a mask, as a polygon for exports and as a path for pages."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ MAX_CONTOURS = 64  # the largest ones; masks of the model have 64 pixels a side 
 MAX_BRIDGE_POINTS = 512  # points of a contour that are tried as the end of a bridge
 SAMPLES = 96  # per side of a drawn mask; the model's masks have 64 per side of a box
 
-#: By how much a point may move without passing the centre of a pixel. A polygon has the centres on
-#: its left and upper sides, and not those on the others.
+#: The distances by which a point can move without passing a pixel's centre. A polygon contains the
+#: centres on its left and upper sides only.
 HALF_PIXEL, UNDER_HALF = 0.5, math.nextafter(0.5, 0.0)
 
 
 def contours(pixels: np.ndarray) -> list[np.ndarray]:
     """The contours through the midpoints of the pixel sides of a mask, (n, 2) of x and y each.
 
-    They turn stairs into slopes, and contain the same pixel centres. The mask is on the right of
-    every contour, so holes have the opposite direction.
+    Stairs become slopes, which contain the same pixel centres. The mask is on the right of every
+    contour, so holes have the opposite direction.
     """
     padded = np.pad(pixels.astype(np.int8), 1)
     below, right = np.diff(padded, axis=0)[:, 1:-1], np.diff(padded, axis=1)[1:-1]
     (y, x), (v, u) = np.nonzero(below), np.nonzero(right)
     if len(x) + len(u) > MAX_SIDES:
         return []
-    across, up = below[y, x] > 0, right[v, u] > 0  # the direction that has the mask on its right
+    across, up = below[y, x] > 0, right[v, u] > 0  # with the mask on the right
     starts_n2 = np.concatenate([np.stack([x + ~across, y], 1), np.stack([u, v + up], 1)])
     ends_n2 = np.concatenate([np.stack([x + across, y], 1), np.stack([u, v + ~up], 1)])
-    ends = dict[tuple[int, int], list[tuple[int, int]]]()  # of the sides that start at a corner
+    ends = dict[tuple[int, int], list[tuple[int, int]]]()  # by start
     for start, end in zip(
         map(tuple, starts_n2.tolist()), map(tuple, ends_n2.tolist()), strict=True
     ):
@@ -47,25 +47,20 @@ def contours(pixels: np.ndarray) -> list[np.ndarray]:
                 end = leaving.pop()
                 middles.append(((corner[0] + end[0]) / 2, (corner[1] + end[1]) / 2))
                 corner = end
-            loops.append(without_straight_points(np.array(middles)))
+            contour_n2 = np.array(middles)
+            before = contour_n2 - np.roll(contour_n2, 1, axis=0)
+            after = np.roll(contour_n2, -1, axis=0) - contour_n2
+            # without the points inside of straight lines
+            loops.append(contour_n2[before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]])
     return loops
 
 
-def without_straight_points(contour_n2: np.ndarray) -> np.ndarray:
-    """The closed line without the points at which it goes straight on."""
-    before = contour_n2 - np.roll(contour_n2, 1, axis=0)
-    after = np.roll(contour_n2, -1, axis=0) - contour_n2
-    corners_n2: np.ndarray = contour_n2[before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]]
-    return corners_n2
-
-
 def polygon(mask: Rle, extent: Region | None = None) -> np.ndarray:
-    """The mask as one closed polygon as YOLO and Label Studio have it, (n, 2) of x, y in pixels.
+    """The mask as one closed polygon for YOLO and Label Studio, (n, 2) of x, y in pixels.
 
-    It contains the centres of the mask's pixels and of no others. Parts and holes are joined by
-    bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask, and for one
-    that is larger than any image, which a few characters can encode. With an `extent`, that of the
-    polygon from which the mask was filled, the polygon reaches as far.
+    It contains the centres of exactly the mask's pixels. Bridges of zero width join parts and
+    holes, as in Ultralytics. Empty for an empty mask, and for one larger than any image, which a
+    few characters can encode. With an `extent`, the polygon extends to these sides.
     """
     merged = np.empty((0, 2))
     if mask.size[0] * mask.size[1] > ImageLimits().max_pixels:
@@ -78,8 +73,8 @@ def polygon(mask: Rle, extent: Region | None = None) -> np.ndarray:
 
 
 def fitted_polygon(polygon_n2: np.ndarray, extent: Region) -> np.ndarray:
-    """The polygon with this extent: what is less than half a pixel outside is cut off, so that no
-    centre of a pixel changes sides, and lines of no width reach what is further out.
+    """The polygon with this extent: less than half a pixel is cut off, so that no pixel's centre
+    changes sides, and lines of zero width reach further out.
     """
     for number, edge in enumerate(extent):
         axis, outwards = number % 2, -1 if number < 2 else 1
@@ -121,8 +116,8 @@ def bridged(polygon_n2: np.ndarray, contour_n2: np.ndarray) -> np.ndarray:
 def svg_path(mask: Rle) -> str:
     """The contours of a mask as the path of an SVG in pixels; empty for an empty mask.
 
-    The mask is sampled within its bounds and never decoded, as a few characters can encode any
-    size. Raises ValueError for invalid counts.
+    The mask is sampled within its bounds, not decoded, since a few characters can encode any size.
+    Raises ValueError for invalid counts.
     """
     left, top, right, bottom = map(int, mask_bounds(mask))
     width, height = right - left, bottom - top

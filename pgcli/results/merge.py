@@ -1,4 +1,4 @@
-"""The rows of several result files as those of one, and the rows of two side by side."""
+"""Merges the rows of several result files, and pairs the rows of two."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.rows import answer_digest, prompt_of
 
-#: The largest difference of cosines and of values of embeddings that are taken for the same.
+#: The largest difference between equal cosines or embedding values.
 TOLERANCE = 1e-3
-#: The index of an image, the number of a file, and a row of both.
+#: The index of an image, the number of a file, and a row.
 MergeRow = tuple[int, int, Row]
 
 
 @dataclass
 class MergeStats:
-    """What a merge found. `conflicts` are keys with different answers, of which one is kept."""
+    """The counts of a merge. `conflicts` are keys with different answers; the first is kept."""
 
     rows: int = 0
     errors: int = 0
@@ -35,9 +35,8 @@ class MergeStats:
 class MergedRows:
     """A row for each index and prompt, in the order of the index and then of the files.
 
-    The first answer is kept; an error row is replaced by an answer. `stats` are of the last pass.
-    One image with its rows is in memory at a time. A pass raises UsageError for files that are not
-    of one input.
+    The first answer is kept, and an answer replaces an error. `stats` describe the last pass. The
+    rows of one image are in memory at a time. Raises UsageError for files of different inputs.
     """
 
     def __init__(self, outputs: Sequence[Path]):
@@ -76,7 +75,7 @@ def merge_row(kept: dict[str | None, Row], row: Row, stats: MergeStats) -> None:
 
 
 def ordered_rows(number: int, output: Path) -> Iterator[MergeRow]:
-    """The rows of a file. Raises UsageError where their indices are not in order."""
+    """The rows of a file. Raises UsageError for indices that are not in order."""
     last = -1
     for row in read_results(output, exact=True):
         index = row["index"]
@@ -90,7 +89,7 @@ def ordered_rows(number: int, output: Path) -> Iterator[MergeRow]:
 
 
 def check_same_image(first: MergeRow, second: MergeRow, outputs: Sequence[Path]) -> None:
-    """Raise UsageError where two rows of an index are of different images."""
+    """Raise UsageError if two rows with one index are about different images."""
     (index, first_file, first_row), (_, second_file, second_row) = first, second
     if first_row["id"] != second_row["id"]:
         raise UsageError(
@@ -101,7 +100,7 @@ def check_same_image(first: MergeRow, second: MergeRow, outputs: Sequence[Path])
 
 
 def is_same_answer(first: Row, second: Row) -> bool:
-    """Whether two rows say the same of their image, cosines and embeddings within TOLERANCE."""
+    """Whether two rows have the same answer, with cosines and embeddings within TOLERANCE."""
     return content(first) == content(second) and all(
         abs(a - b) <= TOLERANCE for a, b in zip(cells(first), cells(second), strict=True)
     )
@@ -113,7 +112,6 @@ def cells(row: Row) -> list[float]:
 
 
 def content(row: Row) -> tuple[Any, ...]:
-    """What a row says of its image, besides numbers that differ a little on another machine."""
     texts = tuple(score["text"] for score in row.get("scores") or ())
     return answer_digest(row), texts, len(cells(row))
 
@@ -123,16 +121,15 @@ Key = tuple[str | None, str | None]
 
 
 def key_text(value: Any) -> str | None:
-    """An id or a prompt as rows are joined by it: text, also where another program wrote JSON."""
+    """An id or a prompt as text, which other programs may have written as JSON."""
     is_text = value is None or isinstance(value, str)
     return value if is_text else json.dumps(value, sort_keys=True, default=str)
 
 
 def paired_rows(first: Iterable[Row], second: Iterable[Row]) -> Iterator[Pair]:
-    """Both rows of each id and prompt, then rows of one file only, with None for the other.
+    """The two rows of each id and prompt, then rows of one file with None.
 
-    Rows of files in the same order are paired as they come; memory is needed for rows that one
-    file has much earlier than the other.
+    Rows of files in the same order are paired at once; rows that wait for their pair are in memory.
     """
     waiting: tuple[dict[Key, list[Row]], dict[Key, list[Row]]] = ({}, {})
     for pair in zip_longest(first, second):

@@ -7,7 +7,8 @@ import io
 from collections.abc import Callable, Sequence
 from html import escape
 
-from pgcli.images import ImageError, ImageLimits, load_image
+from pgcli.images import ImageError, ImageLimits
+from pgcli.images.decode import load_thumbnail
 from pgcli.printable import printable
 from pgcli.records import Answer, Box
 from pgcli.results.drawings.overlay import draw_overlay
@@ -61,12 +62,11 @@ def thumbnail(answer: Answer, path: str) -> str:
     if answer.error is not None or not answer.width or not answer.height:
         return ""
     try:
-        image = load_image(path, ImageLimits())
+        size, image = load_thumbnail(path, SIDE, ImageLimits())
     except ImageError:
         return ""
-    if image.size != (answer.width, answer.height):  # the file was replaced
+    if size != (answer.width, answer.height):  # the file was replaced
         return ""
-    image.thumbnail((SIDE, SIDE))
     x, y = image.width / answer.width, image.height / answer.height
     boxes = [
         box.moved((box.xmin * x, box.ymin * y, box.xmax * x, box.ymax * y)) for box in answer.boxes

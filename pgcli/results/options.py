@@ -1,4 +1,4 @@
-"""The options of pages and exports."""
+"""The options of pages, exports and imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _texts = partial(opt, panel="Text files", own=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """Where the images of rows are."""
+    """The folder of the images."""
 
     images: str | None = opt(
         "Look for images in this folder only.", panel="Which images", own=True, metavar="DIR"
@@ -30,7 +30,7 @@ class ImageOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelOptions:
-    """The labels whose order numbers the classes."""
+    """The labels of the classes, in the order of their numbers."""
 
     label: tuple[str, ...] = _labels(
         "The label of a class, in the order of their numbers; repeatable.", repeat=True
@@ -41,9 +41,9 @@ class LabelOptions:
 
 
 def read_labels(names: Sequence[str], file: str | None) -> list[str]:
-    """The labels by name, then those in a text file.
+    """The named labels and then the labels in a text file.
 
-    Raises UsageError for an invalid label, and for one that occurs twice.
+    Raises UsageError for an invalid or duplicate label.
     """
     from pgcli.results.imports.json_values import label
 
@@ -61,10 +61,7 @@ def read_labels(names: Sequence[str], file: str | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GalleryOptions:
-    """Where a page and its images go, and its size.
-
-    `option` is that of the command line which names the page, for hints.
-    """
+    """The targets and the size of a page; hints use `option`, which names the page."""
 
     option: str = "-o"
     output: str | None = _target(
@@ -85,7 +82,7 @@ class GalleryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What is exported of which rows, and where to."""
+    """The format, the target and the rows of an export."""
 
     to: str = _target(
         ", ".join(registry.BUILT_IN["exports"]) + ".",

@@ -1,4 +1,4 @@
-"""What is made of each row once it is saved: a drawing, a text beside the image, a page."""
+"""Hooks that write something for each saved row: a drawing, a text beside the image."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from pgcli.records import Answer, Item
 
 
 class RowHook:
-    """Something made of each row once it is saved; this one makes nothing."""
+    """Writes something for each saved row; this one writes nothing."""
 
     def skips(self, item: Item) -> bool:
-        """Whether the image need not be asked, where rows go to standard output only.
-
-        Called in input order, for each item before its rows.
-        """
+        """Whether to skip the image; called in input order, before its rows."""
         return False
 
     def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:

@@ -15,6 +15,7 @@ from pgcli.results.files_below import write_below
 from pgcli.results.row_hook import RowHook
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
+from pgcli.wording import count, with_notes
 
 MAX_NAME_BYTES = 255  # of file systems
 MAX_BLANK_BYTES = 2**16
@@ -24,10 +25,9 @@ HINT = "free disk space, or check the folder's permissions; the same command wri
 class Sidecars(RowHook):
     """Writes `photo.txt` next to `photo.jpg`, or `photo.jpg.txt` if another image has that name.
 
-    An existing text is kept, or with `overwrite` replaced; a blank file is no text. Rows that an
-    earlier run saved have a text, too; error rows and images that are not files have none. With
-    `is_only_output`, images whose text is kept need not be asked. Exports write their texts by
-    `claim` and `write`.
+    An existing text is kept, or replaced with `overwrite`; a blank file is filled. Saved rows of an
+    earlier run get a text too; failed rows and images that are not files get none. With
+    `is_only_output`, images with a kept text are skipped. Exports use `claim` and `write`.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Sidecars(RowHook):
         self._taken: set[int] = set()  # hashes take less memory than millions of names
         self._claimed: dict[int, str | None] = {}
         self._renamed_example = ""
-        #: Texts that are `written`, or `kept` because they exist; images that are `unnamed`,
-        #: `renamed` by the name of another, or were `skipped`.
+        #: Texts that are `written`, or exist and are `kept`; images that are `unnamed`, `renamed`
+        #: because another has their name, or `skipped`.
         self.counts: Counter[str] = Counter()
 
     def skips(self, item: Item) -> bool:
-        """Whether the item's text is kept whatever its answer is. Claims the name of its text."""
+        """Whether the item's text is kept with any answer. Claims the name of the text."""
         if item.path is None or not is_file(item):
             return False
         name = self.claim(item.path)
@@ -77,26 +77,23 @@ class Sidecars(RowHook):
         self.write(name, answer.answer)
 
     def finish(self, *, complete: bool) -> Sequence[tuple[str, str]]:
-        counts = self.counts
-        named = f"named as {self._renamed_example}: another image has the shorter name"
-        unnamed = "not written, as their names are too long or taken"
         notes = [
-            (counts["kept"], "that exists is kept", "that exist are kept"),
-            (counts["skipped"], "image is not asked", "images are not asked"),
-            (counts["renamed"], named, named),
-            (counts["unnamed"], unnamed, unnamed),
+            (self.counts["kept"], "files kept unchanged"),
+            (self.counts["skipped"], "images skipped"),
+            (self.counts["renamed"], f"files named as {self._renamed_example}: the name is taken"),
+            (self.counts["unnamed"], "files not written: the name is too long or taken"),
         ]
-        written = numbered(counts["written"], "file", "files") + f" ending in {self._ending}"
-        return [("sidecars", "; ".join([written, *(numbered(*note) for note in notes if note[0])]))]
+        written = f"{count(self.counts['written'], 'file')} ending in {self._ending}"
+        return [("sidecars", with_notes(written, notes))]
 
     def own_name(self, image: str) -> str:
-        """The name of an image's text if no other text has it."""
+        """The name of an image's text, unless another text has the name."""
         return str(PurePosixPath(image).with_suffix(self._ending))
 
     def claim(self, image: str) -> str | None:
-        """A free name for an image's text, or None if there is none that file systems allow.
+        """A free name for an image's text, or None if both names are taken or too long.
 
-        It is unique also on file systems that ignore case. If `a.jpg` has `a.txt`, `a.png` gets
+        Names differ also on file systems that ignore case. If `a.jpg` has `a.txt`, `a.png` gets
         `a.png.txt`.
         """
         for name in (self.own_name(image), image + self._ending):
@@ -107,9 +104,9 @@ class Sidecars(RowHook):
         return None
 
     def write(self, name: str, answer: str | None, *, below: str | None = None) -> None:
-        """Write an answer to the file, completely or not at all, or keep what exists.
+        """Write an answer to the file atomically, or keep an existing text.
 
-        Folders of the name that are missing `below` that one are created. Raises OutputFailed.
+        Missing folders `below` that one are created. Raises OutputFailed.
         """
         is_written = False
         if not self._is_kept(name):
@@ -131,10 +128,7 @@ class Sidecars(RowHook):
 
 
 def is_blank(path: str) -> bool:
-    """Whether there is a file with nothing but whitespace, or a byte order mark, at the path.
-
-    A link is not followed.
-    """
+    """Whether the path is a file, not a link, with whitespace or a byte order mark only."""
     try:
         if Path(path).is_symlink():
             return False
@@ -146,13 +140,8 @@ def is_blank(path: str) -> bool:
 
 
 def is_file(item: Item) -> bool:
-    """Whether the item's image is a file of its own, beside which a text can be."""
+    """Whether the item's image is a local file of its own."""
     path = item.path
     if path is None or item.data is not None or item.span is not None:
         return False
     return url_scheme(path) is None and bool(PurePath(path).name)  # `.` and `/` are not images
-
-
-def numbered(number: int, singular: str, plural: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{number:,} {singular if number == 1 else plural}"

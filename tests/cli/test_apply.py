@@ -108,7 +108,7 @@ def test_kept_columns_and_numbers_of_parquet_match_the_digest(cli):
 
 DRAWN = {"label": "a", "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "a list": (lambda one: Path("rows.edits.json").write_text("[]"), "is not a file of edits"),
+    "a list": (lambda one: Path("rows.edits.json").write_text("[]"), "is not an edits file"),
     "newer": (lambda one: write_edits(one, version=2), "has version 2"),
     "no list": (lambda one: write_edits(edits={}), "edits is not an array"),
     "no object": (lambda one: write_edits(7), "edit 1 is not an object"),

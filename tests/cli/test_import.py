@@ -107,9 +107,9 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
     )
     code, err = imported(cli, "coco")
     assert code == 0
-    assert "4 boxes; 3 of them with masks; 1 box with a negative side left out (first: annotation 7"
-    assert "1 box without an area in the image left out (first: 'cat' in photos/a.png)" in err
-    assert "1 crowd left out (first: 'cat' in photos/a.png)" in err
+    assert "4 boxes; 3 of them with masks; 1 box with a negative side skipped (first: annotation 7"
+    assert "1 box without an area in the image skipped (first: 'cat' in photos/a.png)" in err
+    assert "1 crowd skipped (first: 'cat' in photos/a.png)" in err
     (row,) = read_rows("truth.jsonl")
     boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]
     assert [corners(one) for one in row["boxes"]] == boxes
@@ -201,7 +201,7 @@ def test_paths_that_lead_out_are_left_out(cli, tmp_path):
         3,
         ["photos/a.png", "gone.png", "x" * 999],
     )
-    assert "4 images left out" in err
+    assert "4 images skipped" in err
     assert "hint: --images" in err
     write(coco(images=images[:1]))
     code, err = imported(cli, "coco", "--overwrite")
@@ -224,4 +224,4 @@ def test_large_files_and_masks_of_too_many_points_are_refused(cli, monkeypatch):
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(cli, "coco")
-    assert (code, "1 mask that cannot be read left out" in err) == (2, True)
+    assert (code, "1 mask that cannot be read skipped" in err) == (2, True)

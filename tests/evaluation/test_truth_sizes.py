@@ -177,8 +177,8 @@ def test_what_is_left_out_of_a_truth_is_said(cli):
     Path("coco.json").write_text(json.dumps(document))
     code, _, err = cli("eval rows.jsonl --truth coco.json")
     assert code == 0
-    assert "coco.json: 1 area without a number left out (first: annotation 1 of a.png)" in err
-    assert "1 annotation without a box or a mask left out (first: annotation 2 of b.png)" in err
+    assert "coco.json: 1 area without a number skipped (first: annotation 1 of a.png)" in err
+    assert "1 annotation without a box or a mask skipped (first: annotation 2 of b.png)" in err
     assert "1 image without a row of boxes" in err
     found = evaluate(cli, "rows.jsonl", "--truth", "coco.json")
     assert (found["surplus"], found["metrics"]["recall@0.5"]["value"]) == (1, 1.0)

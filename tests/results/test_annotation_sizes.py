@@ -152,7 +152,7 @@ def test_images_that_exif_flips_are_turned_as_the_others_of_the_file(cli, orient
     document(("flipped.png", STORED))  # nothing shows it
     code, err = imported(cli)
     assert (code, first_box(0)) == (0, [LEFT, TOP, RIGHT, BOTTOM])
-    assert "1 image turned by EXIF: boxes are taken as upright" in err
+    assert "1 image rotated by EXIF without a change of size" in err
     assert "(first: flipped.png)" in err
 
 
@@ -220,7 +220,7 @@ def test_size_that_is_not_stated_is_that_of_the_image(cli):
     code, err = imported(cli)
     assert code == 3
     assert "gone.png: There is no such file" in err or "gone.png" in err
-    assert "1 image turned by EXIF: boxes are taken as upright" in err
+    assert "1 image rotated by EXIF without a change of size" in err
     sizes = [(one["width"], one["height"]) for one in read_rows("truth.jsonl")]
     assert sizes == [UPRIGHT, STORED]
     document(("gone.png", STORED), ("b.png", STORED))  # an absent one is not compared

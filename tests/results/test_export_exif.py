@@ -78,4 +78,4 @@ def test_damaged_rotated_image_is_skipped_and_reported(cli, tmp_path):
     file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
     code, err = exported(cli, file, "yolo", tmp_path / "out", "--store-images", "copy")
     assert code == 3
-    assert "1 image that cannot be read left out" in err
+    assert "1 image that cannot be read skipped" in err

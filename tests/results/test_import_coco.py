@@ -128,8 +128,8 @@ def test_one_image_may_not_have_two_entries(cli):
         ([0.93, 0.5, 1], [0.93, 0.5, 1.0]),
         ([None, "9", float("nan")], [1.0, 1.0, 1.0]),
         ([0.5, 50, 1], "annotation 1 has the score 0.5 and annotation 2 50"),
-        ([1, 101, 50], "annotation 2: the score 101 is neither a share nor a percentage"),
-        ([1, -0.5, 1], "annotation 2: the score -0.5 is neither a share nor a percentage"),
+        ([1, 101, 50], "annotation 2: the score 101 is neither a fraction nor a percentage"),
+        ([1, -0.5, 1], "annotation 2: the score -0.5 is neither a fraction nor a percentage"),
     ],
 )
 def test_scores_are_shares_or_percentages(cli, scores, expected):
@@ -142,7 +142,7 @@ def test_scores_are_shares_or_percentages(cli, scores, expected):
     boxes = read_rows("rows.jsonl")[0]["boxes"]
     assert [one["confidence"] for one in boxes] == pytest.approx(expected)
     assert [one["score"] for one in boxes] == pytest.approx(expected)
-    assert ("2 scores without a number left out (first: annotation 2 of a.png)" in err) == (
+    assert ("2 scores without a number skipped (first: annotation 2 of a.png)" in err) == (
         scores[0] is None
     )
 
@@ -163,7 +163,7 @@ def test_images_of_lvis_are_asked_for_labels_they_were_searched_for(cli):
         image |= {"neg_category_ids": absent, "not_exhaustive_category_ids": partial}
     Path("given.json").write_text(json.dumps(given))
     code, _, err = cli("import given.json --from coco -o rows.jsonl")
-    assert (code, "1 box of labels whose objects are not all marked left out" in err) == (0, True)
+    assert (code, "1 box of labels whose objects are not all marked skipped" in err) == (0, True)
     rows = [(row["id"], row["prompt"], len(row["boxes"])) for row in read_rows("rows.jsonl")]
     assert rows == [
         ("a.png", "detect cat ; unused", 1),
@@ -258,7 +258,7 @@ def test_absent_images_are_counted_once(cli, is_sized):
     Path("given.json").write_text(json.dumps(given))
     code, _, err = cli("import given.json --from coco -o rows.jsonl")
     assert code == (0 if is_sized else 3)
-    assert ("1 image not found" if is_sized else "1 image left out") in err
+    assert ("1 image not found" if is_sized else "1 image skipped") in err
     assert [row["id"] for row in read_rows("rows.jsonl")] == ["a.png", "b.png"][not is_sized :]
     Path("b.png").unlink()
     assert cli("import given.json --from coco -o rows.jsonl --overwrite")[0] == 2

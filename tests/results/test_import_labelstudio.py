@@ -1,4 +1,4 @@
-"""Label Studio's regions: turned, mirrored, painted, with texts; scores; what is left out."""
+"""Label Studio's regions: turned, mirrored, painted, with texts; scores; skipped entries."""
 
 import json
 import math
@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pgcli.results.imports.brush import brush_mask
+from pgcli.results.imports.shapes import brush_mask
 from pgcli.rle import decode_mask
 from tests.support.command import Command
 from tests.support.exporting import read_rows, row, saved
 
 CAT = {"rectanglelabels": ["cat"]}
 SIZE = {"original_width": 64, "original_height": 48, "to_name": "image"}
-COUNTED = " left out (first: task 1, result 1)"
+COUNTED = " skipped (first: task 1, result 1)"
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def test_regions_of_rotated_images_are_left_out(cli):
     value = region("rectanglelabels", rectangle(25, 25, 50, 25), image_rotation=360)
     assert len(imported(cli, [value])[0]) == 1
     _, err = imported(cli, [value | {"image_rotation": 90}], code=2)
-    assert "1 region of images that were rotated in Label Studio left out" in err
+    assert "1 region of images that were rotated in Label Studio skipped" in err
 
 
 def test_results_of_one_id_are_one_region(cli):
@@ -199,7 +199,7 @@ def test_results_of_one_id_are_one_region(cli):
         ("line", 16, 12, 48, 24),
     ]
     assert rows[0]["prompt"] == "detect line ; text"
-    assert "2 results of other kinds left out (first: task 1, result 1)" in err
+    assert "2 results of other kinds skipped (first: task 1, result 1)" in err
     assert "1 image without a row of boxes" in err
 
 
@@ -241,8 +241,8 @@ def test_texts_of_regions_that_are_not_read_are_counted(cli):
         region("textarea", {"text": ["a nose"]}, id="r"),
     ]
     _, err = imported(cli, results, code=2)
-    assert "1 keypoint left out" in err
-    assert "1 text of unread regions left out" in err
+    assert "1 keypoint skipped" in err
+    assert "1 text of unread regions skipped" in err
 
 
 @pytest.mark.parametrize("key", ["annotations", "predictions"])
@@ -269,9 +269,9 @@ def test_scores_are_shares_or_percentages(cli, key, scores, expected):
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([59, 101], "task 1, result 2: the score 101 is neither a share nor a percentage"),
+        ([59, 101], "task 1, result 2: the score 101 is neither a fraction nor a percentage"),
         ([-0.1], "task 1, result 1: the score -0.1 is neither"),
-        ([0.93, 59], "task 1, result 1 has the score 0.93 and task 1, result 2 59: they are not"),
+        ([0.93, 59], "task 1, result 1 has the score 0.93 and task 1, result 2 59: fractions"),
         (["59"], "task 1, result 1: score is not a number"),
     ],
 )
@@ -305,7 +305,7 @@ def test_exports_of_other_kinds_and_of_several_images_are_named(cli):
     minimal = {"id": 1, "image": "a.png", "label": [rectangle(1, 1, 9, 9)]}
     for document in ([minimal], [{"image": "a.png", "choice": "x", "annotation_id": 7}]):
         _, err = imported_document(cli, document, code=2)
-        assert "tasks.json is an export as JSON-MIN, which is not read" in err
+        assert "tasks.json is a JSON-MIN export" in err
         assert "hint: export the project as JSON, not as JSON-MIN or CSV" in err
     value = rectangle(1, 1, 9, 9)
     results = [region("rectanglelabels", value, to_name=name) for name in ("left", "right")]

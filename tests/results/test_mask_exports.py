@@ -182,7 +182,7 @@ def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(cli, masks
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
 def test_mask_of_a_huge_image_allocates_no_pixels(cli, folder, tmp_path, to):
     (row,) = segmented(folder)[:1]
-    # the image is not there: with another size it would be left out
+    # the image is not there: with another size it would be skipped
     options = ("--store-images", "none") if to in ("yolo", "fiftyone") else ()
     side = 1 << 15
     far = Rle((side, side), encode_counts([0, 1, side**2 - 1], size=(side, side)).counts)

@@ -123,7 +123,7 @@ def test_columns_of_other_programs_are_read_by_the_names_of_training(cli, workdi
     Path("made.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     code, _, err = cli("import", "made.jsonl", "--from", "csv", "-o", "truth.jsonl")
     assert code == 0
-    assert "1 row without an answer left out (first: photos/sub/c.png)" in err
+    assert "1 row without an answer skipped (first: photos/sub/c.png)" in err
     rows = read_rows("truth.jsonl")
     assert [row["prompt"] for row in rows] == ["detect cat", "caption en"]
     (box,) = rows[0]["boxes"]
@@ -227,7 +227,7 @@ def test_what_a_row_says_of_its_boxes_is_kept_and_the_rest_counted(cli, workdir)
     ]
     Path("made.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     _, _, err = cli("import", "made.jsonl", "--from", "csv", "-o", "truth.jsonl")
-    assert "1 text of rows with boxes left out (first: photos/a.png)" in err
+    assert "1 text of rows with boxes skipped (first: photos/a.png)" in err
     rows = read_rows("truth.jsonl")
     assert [row["prompt"] for row in rows] == ["detect cat", "detect cat"]
     scores = [(kept["score"], kept["confidence"]) for kept in rows[0]["boxes"]]

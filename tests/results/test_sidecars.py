@@ -41,9 +41,7 @@ def test_each_image_has_a_text_and_errors_have_none(tmp_path):
     fact = written(images(tmp_path, *names), "one", "sks, ", "!", bad="bad.png")
     assert texts(tmp_path).keys() == {"a.txt", "a.png.txt", "b.txt", "sub/a.txt", "c.tar.txt"}
     assert set(texts(tmp_path).values()) == {"sks, one!\n"}
-    assert (
-        fact == "5 files ending in .txt; 1 named as a.png.txt: another image has the shorter name"
-    )
+    assert fact == "5 files ending in .txt; 1 file named as a.png.txt: the name is taken"
     assert not list(tmp_path.rglob(".pgcli*"))
 
 
@@ -52,7 +50,7 @@ def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path):
     (tmp_path / "a.txt").write_text("mine")
     (tmp_path / "elsewhere").write_text("one\n")
     (tmp_path / "c.txt").symlink_to(tmp_path / "elsewhere")
-    assert written(items) == "1 file ending in .txt; 2 that exist are kept"
+    assert written(items) == "1 file ending in .txt; 2 files kept unchanged"
     assert texts(tmp_path) == {"a.txt": "mine", "b.txt": "one\n", "c.txt": "one\n"}
     assert written(items, "two", overwrite=True) == "3 files ending in .txt"
     assert set(texts(tmp_path).values()) == {"two\n"}
@@ -81,7 +79,7 @@ def test_texts_that_are_not_blank_for_certain_are_kept(tmp_path, data):
     (item,) = images(tmp_path, "a.png")
     (tmp_path / "a.txt").write_bytes(data)
     assert Sidecars(".txt", is_only_output=True).skips(item)
-    assert written([item]) == "0 files ending in .txt; 1 that exists is kept"
+    assert written([item]) == "0 files ending in .txt; 1 file kept unchanged"
     assert (tmp_path / "a.txt").read_bytes() == data
 
 
@@ -89,7 +87,7 @@ def test_text_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
     (item,) = images(tmp_path, "a.png")
     hook = Sidecars(".txt")
     (tmp_path / "a.txt").write_text("mine")
-    monkeypatch.setattr(hook, "_is_kept", lambda name: False)  # as it was not there a moment ago
+    monkeypatch.setattr(hook, "_is_kept", lambda name: False)  # as if it did not exist a moment ago
     hook.on_row(answer(), item, is_saved=False)
     assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
 
@@ -108,7 +106,7 @@ def test_images_that_are_not_files_have_none(tmp_path):
 
 
 def test_names_are_claimed_in_the_order_of_the_input(tmp_path):
-    """An image that is not asked yet, or has an error, keeps its name."""
+    """A failed image keeps its name."""
     items = images(tmp_path, "a.png", "a.jpg")
     written(items, bad="a.png")
     assert texts(tmp_path).keys() == {"a.jpg.txt"}
@@ -128,7 +126,7 @@ def test_image_with_too_long_a_name_has_no_text(tmp_path):
     for item in images(tmp_path, "n" * 251 + ".png", "o" * 247 + ".png"):
         hook.on_row(answer(item.index), item, is_saved=False)
     ((_, fact),) = hook.finish(complete=True)
-    assert fact == "1 file ending in .caption; 1 not written, as their names are too long or taken"
+    assert fact == "1 file ending in .caption; 1 file not written: the name is too long or taken"
     assert (tmp_path / ("o" * 247 + ".caption")).exists()
 
 

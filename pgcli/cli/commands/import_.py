@@ -91,7 +91,7 @@ def import_(
         note = f"; first skipped image: {first}" if first else ""
         text = with_notes(f"{file} has no annotated image", rows.notes(settings.counts))
         if not first:
-            hint = NOTHING_HINT if annotations.images or settings.counts.left_out else NO_IMAGE_HINT
+            hint = NOTHING_HINT if annotations.images or settings.counts.skipped else NO_IMAGE_HINT
         raise UsageError(text + note, hint=hint)
     absent = annotations.absent
     if absent.count == annotations.image_count:

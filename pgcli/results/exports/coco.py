@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +17,15 @@ from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.regions import prompt_with_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
-from pgcli.results.exports.rows import FileRow, box_sides, collect_stats
-from pgcli.results.options import ExportOptions
+from pgcli.results.exports.rows import box_sides
 from pgcli.rows import json_text, mask_to_dict
 
 
 def write_coco(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Write the file, keeping one entry in memory at a time.
+    """Write the file, with one entry in memory at a time.
 
-    Rows of tasks with boxes make an instances file, others a captions file. In a file of both, the
-    images have the captions, as pycocotools expects a category in every annotation. Annotations are
+    Rows with boxes make an instances file, others a captions file. In a file of both, the images
+    have the captions, since pycocotools expects a category in every annotation. Annotations are
     first written to a temporary file, since COCO lists all images before them.
     """
     has_boxes, counts = export.stats.has_boxes, export.counts
@@ -39,7 +35,7 @@ def write_coco(target: Path, entries: Iterable[ExportEntry], export: Export) -> 
     ):
         info = {"description": "made by pgcli"}
         if has_boxes and export.prompt is not None:
-            info["prompt"] = export.prompt  # which `pgcli import` gives its rows
+            info["prompt"] = export.prompt  # for `pgcli import`
         file.write(f'{{"info":{json_text(info)},"images":[')
         for entry in entries:
             file.write(",\n" if counts.images else "\n")
@@ -58,14 +54,14 @@ def write_coco(target: Path, entries: Iterable[ExportEntry], export: Export) -> 
         pending.seek(0)
         shutil.copyfileobj(pending, file)
         file.write("\n]")
-        if has_boxes:  # with categories, pycocotools expects one in every annotation
+        if has_boxes:  # pycocotools expects categories in all annotations or none
             categories = [{"id": index + 1, "name": name} for name, index in export.labels.items()]
             file.write(f',"categories":{json_text(categories)}')
         file.write("}\n")
 
 
 def captions_beside_boxes(entry: ExportEntry) -> dict[str, Any]:
-    """The captions of an image in a file of boxes, and whether it has no row of boxes."""
+    """The captions of an image in a file of boxes, with a mark if it has no row of boxes."""
     texts = [row for row in entry.rows if row["task"] not in BOX_TASKS and not row["boxes"]]
     if not texts:
         return {}
@@ -78,22 +74,6 @@ def captions_beside_boxes(entry: ExportEntry) -> dict[str, Any]:
 def region_key(row: Row) -> dict[str, Any]:
     """The region of a row, under the key that `pgcli import` reads; empty without one."""
     return {REGION: row[REGION]} if row.get(REGION) else {}
-
-
-def document(rows: Sequence[Row]) -> dict[str, Any]:
-    """The content of the file for rows without errors; rows of an image follow each other."""
-    stats = collect_stats((FileRow(row, 0, 0) for row in rows), None)
-    labels = {label: number for number, label in enumerate(sorted(stats.labels))}
-    groups = groupby(rows, key=itemgetter("index", "id", "image"))
-    entries = (
-        ExportEntry(number, image, tuple(same))
-        for number, ((_, _, image), same) in enumerate(groups, start=1)
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "coco.json"
-        write_coco(file, entries, Export(ExportOptions(to="coco"), stats, labels))
-        content: dict[str, Any] = json.loads(file.read_bytes())
-    return content
 
 
 def image_annotations(entry: ExportEntry, export: Export) -> Iterator[dict[str, Any]]:
@@ -127,17 +107,14 @@ def instance(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) ->
     if mask is not None and mask.rle is not None:
         values["segmentation"] = mask_to_dict(mask)["rle"]
         values["area"] = rle.mask_area(mask.rle)
-    if export.options.to == "fiftyone":  # whose importer calls the score confidence
+    if export.options.to == "fiftyone":  # imports the score as its confidence
         confidence = values.pop("confidence")
         values["score"] = box.score if confidence is None else confidence
     return values
 
 
 def write_fiftyone(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Fill a folder that FiftyOne imports as a COCODetectionDataset: data/ and labels.json.
-
-    An unreadable image is skipped with its boxes.
-    """
+    """Fill the data/ and labels.json of FiftyOne's COCODetectionDataset."""
     folder = target / "data"
     folder.mkdir()
     stored = (entry for entry in entries if store_image(folder, entry, export))

@@ -1,4 +1,4 @@
-"""Records of an export: an image with its rows, what is exported, the counts, and a format."""
+"""Records of an export: an image with its rows, the options, the counts, and the format."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from pgcli.wording import MAX_NAMES
 
 @dataclass(frozen=True, slots=True)
 class ExportEntry:
-    """An image with its rows, none of which is an error.
+    """An image with its rows, all of which have answers.
 
-    `number` counts from 1 in the order of the rows. `image` is the image's name outside of the
-    export; `name` is its unique relative path within, `stem` with a suffix, and `own_name` the path
-    it has if no other image conflicts. `path` is the image's file, or None for bytes and addresses.
-    `read` returns its bytes or raises `ImageError`. `is_address` is true if `image` is an absolute
-    address.
+    `number` counts from 1. `image` is the image's name outside of the export; `name` is the unique
+    relative path of its file in the export, and `stem` the path without a suffix. `path` is the
+    image's file, or None for bytes and addresses. `read` returns its bytes or raises `ImageError`.
+    `is_address` is true if `image` is an absolute address.
     """
 
     number: int
@@ -31,7 +30,6 @@ class ExportEntry:
     rows: tuple[Row, ...]
     name: str = ""
     stem: str = ""
-    own_name: str = ""
     path: str | None = None
     read: Callable[[], bytes] = bytes
     is_address: bool = False
@@ -59,11 +57,10 @@ class ExportEntry:
 class ExportCounts:
     """What an export wrote and what it skipped.
 
-    `boxes_without_mask` are written as rectangles where others are polygons. `missing` images could
-    not be read, `copied` ones could not be linked, `unsupported` ones are not read by the target
-    tool, `rotated` ones were stored with another EXIF orientation. `kept` texts existed before,
-    `unnamed` ones have no free file name. `renamed` counts images and texts under another name than
-    their own, `renamed_examples` are the first.
+    `boxes_without_mask` are rectangles among polygons. `missing` images are unreadable, `copied`
+    ones could not be linked, the target tool cannot read `unsupported` ones, EXIF rotates `rotated`
+    ones. `kept` texts existed before, `unnamed` ones have no free file name. `renamed` counts the
+    images and texts with another name than their id, `renamed_examples` has the first ones.
     """
 
     images: int = 0
@@ -80,7 +77,7 @@ class ExportCounts:
     renamed_examples: list[str] = field(default_factory=list)
 
     def add_renamed(self, name: str, new_name: str) -> None:
-        """Count an image or text whose own name is taken or would be misread."""
+        """Count an image or text with another name, because its own is taken or not allowed."""
         self.renamed += 1
         if len(self.renamed_examples) < MAX_NAMES:
             self.renamed_examples.append(f"{name} is {new_name}")
@@ -88,7 +85,7 @@ class ExportCounts:
 
 @dataclass(frozen=True)
 class Export:
-    """What a format writes: the options, what the rows have in common, and what was written.
+    """The options and statistics of an export, and the counts of what it wrote.
 
     `labels` maps every label to its number from 0.
     """
@@ -100,15 +97,10 @@ class Export:
 
     @property
     def prompt(self) -> str | None:
-        """The only prompt of the rows, or of those of boxes; None if they have several."""
+        """The only prompt of the rows, or of the rows with boxes; None if they have several."""
         prompts = self.stats.box_prompts if self.stats.has_boxes else self.stats.prompts
         only = next(iter(prompts)) if len(prompts) == 1 else None
         return only if self.options.only_prompt is None else self.options.only_prompt
-
-
-def keep_name(part: str, is_folder: bool) -> str:
-    """The name unchanged, for tools that read any name."""
-    return part
 
 
 def without_leading_dot(part: str, is_folder: bool) -> str:
@@ -124,15 +116,14 @@ FORMAT_OPTIONS = frozenset("label label_file store_images image_prefix prepend a
 class ExportFormat:
     """A format: its writer, and what it requires of the rows.
 
-    `write` writes the file or fills the new folder; with `is_merged`, it adds to existing files.
-    `needs_boxes` is true for formats of boxes only. `max_one` names what an image may have only one
-    of: an answer, or a text without boxes. `reads_images` is true if the image files are needed.
-    With `unique_stems`, names must differ without their suffixes. `suffixes` are those of the files
-    that the format adds to folders of images. `sanitize_name` makes a folder's or file's name one
-    that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. With
-    `has_label_folders`, images with a label of `classify` are in the folder of that label. With
-    `keeps_types`, kept columns of Parquet files have cells of their types, and with `writes_paths`
-    those of images are relative to their folder. `options` are those of FORMAT_OPTIONS that apply.
+    `write` writes the file or fills the new folder; with `is_merged`, it adds texts to any folder.
+    `needs_boxes` is true for formats of boxes only. An image may have at most one answer
+    with `max_one` "answers", and one text without boxes with "texts". `reads_images` is true if the
+    image files are needed. With `unique_stems`, names differ without their suffixes. The format
+    adds files with `suffixes` to the folders of images. `sanitize_name` changes the name of a
+    folder or file that the tool would misread. With `keeps_types`, kept columns of Parquet files
+    keep their types; with `writes_paths`, image paths are relative to their folder. `options` are
+    the FORMAT_OPTIONS that apply.
     """
 
     write: Callable[[Path, Iterable[ExportEntry], Export], None]
@@ -142,20 +133,18 @@ class ExportFormat:
     max_one: Literal["answers", "texts"] | None = None
     reads_images: bool = False
     unique_stems: bool = False
-    has_label_folders: bool = False
     keeps_types: bool = False
     writes_paths: bool = False
     suffixes: frozenset[str] = frozenset()
-    sanitize_name: Callable[[str, bool], str] = keep_name
-    suffix_aliases: Mapping[str, str] = field(default_factory=dict)
+    sanitize_name: Callable[[str, bool], str] | None = None
     options: frozenset[str] = frozenset()
 
     @property
     def unused(self) -> frozenset[str]:
-        """The names of options that have no effect on the format."""
+        """The options that do not apply."""
         return FORMAT_OPTIONS - self.options
 
     def applied(self, options: ExportOptions) -> ExportOptions:
-        """The options, with the defaults of those that have no effect on the format."""
+        """The options, with defaults for those that do not apply."""
         defaults: dict[str, Any] = {field.name: field.default for field in fields(options)}
         return replace(options, **{name: defaults[name] for name in defaults.keys() & self.unused})

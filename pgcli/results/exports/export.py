@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from pgcli import registry
 from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, UsageError
 from pgcli.pipeline.progress.events import OnEvent, ignore, tracked
-from pgcli.results.exports.entry import Export, ExportCounts, ExportEntry, ExportFormat
+from pgcli.results.exports.entry import Export, ExportCounts, ExportFormat
 from pgcli.results.exports.export_entries import ExportEntries
 from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
 from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
 from pgcli.results.options import ExportOptions, read_labels
 from pgcli.stores import Reader
-from pgcli.stores.target import Target, TargetKind
+from pgcli.stores.target import Target
 from pgcli.wording import count, listed, with_notes
 
 
@@ -28,17 +28,23 @@ def export(
     url_reader: Reader | None = None,
     on_event: OnEvent = ignore,
 ) -> ExportCounts:
-    """Write the rows of result files in another format, and return what was written and left out.
+    """Write the rows of result files in another format, and count the written and skipped ones.
 
-    Boxes are those that `box_filter` keeps, and images at addresses are read by `url_reader`.
-    Options that the format does not have are ignored. The rows are read twice: first for
-    statistics. Raises UsageError, NoInputError, OutputExists and OutputFailed.
+    `box_filter` selects the boxes, and `url_reader` reads images at addresses. Options that do not
+    apply to the format are ignored. The rows are read twice, first for statistics. Raises
+    UsageError, NoInputError, OutputExists and OutputFailed.
     """
     format: ExportFormat = registry.load("exports", options.to)
     options = format.applied(options)
     locator = ImageLocator(on_event, options.images, url_reader)
-    target = export_target(format, results, options)
-    if target is not None:
+    target = None
+    if options.output is not None or not format.is_merged:  # else texts go next to the images
+        target = Target(
+            name=options.output or "",
+            kind="folder" if format.is_merged else "whole folder" if format.is_folder else "file",
+            overwrite=options.overwrite or format.is_merged,
+            inputs=results,
+        )
         target.check()
     paths = [Path(name) for name in results]
     notes = [note for note in map(incomplete_note, paths) if note]
@@ -46,31 +52,14 @@ def export(
     stats = collect_stats(tracked(rows, on_event, "reading rows", unit="rows"), options.only_prompt)
     check_rows(format, ", ".join(results), stats, options)
     exported = Export(options, stats, label_numbers(options, stats))
-    images = ExportEntries(paths, format, exported, locator)
-    if target is not None and not format.is_merged:
-        images.check_sources(target)
-    counted = tracked(images.entries(rows), on_event, "images", stats.images, unit="images")
-    with closing(counted):
-        write_export(format, target, counted, exported)
+    entries = ExportEntries(paths, format, exported, locator, target).entries(rows)
+    counted = tracked(entries, on_event, "images", stats.images, unit="images")
+    with closing(counted), target.publish() if target else nullcontext(Path()) as path:
+        format.write(path, counted, exported)
     report_export(format, exported, locator)
     for note in notes:
         locator.say(f"{note}; the export ends there")
     return exported.counts
-
-
-def export_target(
-    format: ExportFormat, results: Sequence[str], options: ExportOptions
-) -> Target | None:
-    """The file or folder of the export; None for texts beside the images."""
-    if options.output is None and format.is_merged:
-        return None
-    kind: TargetKind = "whole folder" if format.is_folder else "file"
-    return Target(
-        name=options.output or "",
-        kind="folder" if format.is_merged else kind,
-        overwrite=options.overwrite or format.is_merged,
-        inputs=results,
-    )
 
 
 def check_rows(format: ExportFormat, results: str, stats: RowStats, options: ExportOptions) -> None:
@@ -120,26 +109,8 @@ def label_numbers(options: ExportOptions, stats: RowStats) -> Mapping[str, int]:
     return {label: number for number, label in enumerate(labels)}
 
 
-def write_export(
-    format: ExportFormat, target: Target | None, entries: Iterator[ExportEntry], export: Export
-) -> None:
-    """Write the export: beside the images, into a folder, or as a whole."""
-    with nullcontext(Path()) if target is None else target.publish() as path:
-        if target is not None and target.kind == "whole folder":
-            entries = outside_target(entries, target)
-        format.write(path, entries, export)
-
-
-def outside_target(entries: Iterator[ExportEntry], target: Target) -> Iterator[ExportEntry]:
-    """The entries. Raises UsageError for an image in the target, which may be replaced."""
-    for entry in entries:
-        if entry.path is not None:
-            target.refuse_inside(entry.path)
-        yield entry
-
-
 def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -> None:
-    """Report what was written and what was left out."""
+    """Report the written and the skipped rows and images."""
     options, stats, counts = export.options, export.stats, export.counts
     output = options.output or "files next to the images"
     outside = stats.outside if "label" in format.options else 0  # the others have these boxes
@@ -147,21 +118,21 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
     boxes = f" with {count(counts.boxes, 'box')}" if stats.has_boxes else captions
     notes = [
         (counts.copied, "images copied: only files can be linked to"),
-        (counts.unsupported, "images that Ultralytics does not read: GIF and PPM"),
+        (counts.unsupported, "images that Ultralytics does not read: GIF, PPM, .jpe and .jfif"),
         (counts.rotated, "images turned upright by EXIF"),
-        (outside, "boxes without an area in the image left out"),
-        (stats.errors, "rows with errors left out"),
-        (stats.other_prompts, "rows of other prompts left out"),
+        (outside, "boxes without an area in the image skipped"),
+        (stats.errors, "rows with errors skipped"),
+        (stats.other_prompts, "rows with other prompts skipped"),
         (counts.boxes_without_mask, "boxes written as rectangles, without a mask"),
-        (counts.kept, "texts not replaced, as a file is there"),
-        (counts.missing.count, "images that cannot be read left out"),
+        (counts.kept, "texts exist and are kept"),
+        (counts.missing.count, "images that cannot be read skipped"),
         (counts.unnamed, "texts not written: the name is too long or taken"),
     ]
     exported = f"exported {count(counts.images, 'image')}{boxes} as {options.to} to {output}"
     locator.say(with_notes(exported, notes))
     if counts.missing.count:
         hint = locator.hint(counts.missing)
-        locator.say(f"the first image left out: {counts.missing.first}", hint=hint)
+        locator.say(f"the first skipped image: {counts.missing.first}", hint=hint)
     if counts.renamed:
         names = listed(counts.renamed_examples, total=counts.renamed)
         locator.say(f"renamed, as the name is taken or not valid: {names}")

@@ -19,7 +19,7 @@ from pgcli.printable import encodable
 from pgcli.records import Fault, Item, Mask
 from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES
-from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, keep_name
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
 from pgcli.results.frames import (
@@ -48,22 +48,23 @@ class ExportEntries:
         format: ExportFormat,
         export: Export,
         locator: ImageLocator,
+        target: Target | None,
     ):
         self._outputs, self._format, self._export = outputs, format, export
         self._locator = locator
-        self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
-        self._names = FileNames(self._endings, self._sanitize)
-
-    def check_sources(self, target: Target) -> None:
-        """Raise UsageError if a source of the run is in the target, which is replaced."""
-        for path in self._locator.source_paths(self._outputs):
-            target.refuse_inside(path)
+        self._target = None if format.is_merged else target
+        self._names = FileNames(
+            frozenset() if format.unique_stems else IMAGE_ENDINGS, self._sanitize
+        )
 
     def entries(self, rows: Iterable[FileRow]) -> Iterator[ExportEntry]:
         """One entry for each image, with a unique name.
 
-        Raises UsageError for an image outside of the folder that paths are relative to.
+        Raises UsageError for an image outside the folder that paths are relative to, and for a
+        source of the run or an image in the target, which is replaced.
         """
+        for source in self._locator.source_paths(self._outputs):
+            self._refuse_inside(source)
         silence_decoders()
         options = self._export.options
         folder = options.images if self._format.writes_paths else None
@@ -77,13 +78,18 @@ class ExportEntries:
                 self._export.counts.missing.add(ref.image, fault)
                 continue
             group = image.upright_rows(group)
-            names = self._claim_names(number, group[0], image)
+            names = self._claim_name(number, group[0], image)
             address = ref.image if folder is None else self._relative_path(folder, ref)
             is_url = url_scheme(address) is not None
+            self._refuse_inside(image.path)
             yield ExportEntry(number, address, group, *names, image.path, image.read, is_url)
 
+    def _refuse_inside(self, path: str | None) -> None:
+        if self._target is not None and path is not None:
+            self._target.refuse_inside(path)
+
     def _locate(self, number: int, rows: Sequence[Row], ref: ImageRef) -> RowImage:
-        """The image, as far as the format needs it: its bytes, or only its file."""
+        """The image with its bytes, or only its file if the format needs no more."""
         format = self._format
         if format.reads_images and self._export.options.store_images != "none":
             item = self._locator.item(number, ref)
@@ -98,32 +104,30 @@ class ExportEntries:
         return RowImage(item, size, self._locator.url_reader)
 
     def _sanitize(self, part: str, is_folder: bool) -> str:
-        """The name of a folder or file, as the format allows it."""
+        """An allowed name for a folder or file."""
         image_endings = frozenset[str]() if self._format.is_merged else IMAGE_ENDINGS
-        part = self._format.sanitize_name(part, is_folder)
+        if self._format.sanitize_name is not None:
+            part = self._format.sanitize_name(part, is_folder)
         return folder_name(part, image_endings | self._format.suffixes, is_folder=is_folder)
 
-    def _claim_names(self, number: int, row: Row, image: RowImage) -> tuple[str, str, str]:
-        """The unique name of the image within the export, its stem, and the name it would have
-        if that were free and allowed.
-        """
+    def _claim_name(self, number: int, row: Row, image: RowImage) -> tuple[str, str]:
+        """The unique name of the image in the export, or of its text, and the name's stem."""
         format, id_ = self._format, row["id"]
-        if format.has_label_folders and row["task"] == "classify":
-            id_ = f"{folder_of_label(row['answer'])}/{id_}"
         suffixes = (PurePosixPath(parse_path(name)).suffix for name in (id_, row["image"]))
         ending = next((suffix for suffix in suffixes if suffix.lower() in IMAGE_ENDINGS), "")
-        # a text file takes the bytes of the image's name; the names in an index are UTF-8
+        default = ending or (image.ending if format.reads_images else "")
+        if not format.is_folder:
+            return f"{number:09}{default.lower()}", f"{number:09}"
+        # a text file has the bytes of the image's name; names in an index are UTF-8
         wish = parse_path(id_) if format.is_merged else encodable(parse_path(id_))
         wish = wish.removesuffix(ending) if format.unique_stems else wish
-        own = FileNames(self._endings, keep_name).claim(wish, number)
-        name = self._names.claim(wish, number)
-        if not ending and format.reads_images:
-            ending = image.ending
-        full_name = name.with_ending(format.suffix_aliases.get(ending.lower(), ending))
-        own_name = own.with_ending(ending)
-        if full_name != own_name and not format.is_merged and format.reads_images:
-            self._export.counts.add_renamed(own_name, full_name)
-        return full_name, name.stem, own_name
+        claimed = self._names.claim(wish, number)
+        if format.is_merged:
+            (default,) = format.suffixes
+        name = claimed.with_ending(default)
+        if name != (own_name := claimed.wish + ("" if claimed.ending else default)):
+            self._export.counts.add_renamed(own_name, name)
+        return name, claimed.stem
 
     def _relative_path(self, folder: str, ref: ImageRef) -> str:
         """The path of the image relative to the folder. Raises UsageError for an image outside."""
@@ -134,39 +138,30 @@ class ExportEntries:
         if path == ".." or path.startswith("../"):
             raise UsageError(
                 f"{image} is not in {folder}",
-                hint="--images names a folder that contains all images; without it, paths are "
-                "absolute",
+                hint="--images names a folder that contains all images; omit it for absolute paths",
             )
         return encodable(path)
-
-
-def folder_of_label(label: str | None) -> str:
-    """The name of the folder of a label's images, which is one folder whatever the label is."""
-    name = (label or "").replace("/", "_").strip()
-    return name if name.strip(".") else "_"
 
 
 CHANGED = "changed"  # the code of an image that has another size
 
 
 class RowImage:
-    """The image of rows: a file, bytes, or an address.
-
-    `size` is the width and height that the rows state; None if any will do.
-    """
+    """The image of rows: a file, bytes, or an address. `size` is the expected one, None for any."""
 
     def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: Reader | None):
         self._item, self._size, self._url_reader = item, size, url_reader
 
     @cached_property
     def path(self) -> str | None:
-        """The image file, if there is one and it still has the rows' size.
+        """The image file, if it exists and has the rows' size, or an image ending for any size.
 
-        Without a size, the ending of the name is enough. The file is checked because a row from
-        elsewhere may name any file of the user.
+        It is checked because a row of another program may name any file of the user.
         """
         path = self._item.path
-        if path is None or not self._is_file or not os.path.isfile(path):  # noqa: PTH113
+        if path is None or self._item.span is not None or url_scheme(path) is not None:
+            return None
+        if not os.path.isfile(path):  # noqa: PTH113 - Path raises for long names
             return None
         has_ending = self._size is None and Path(path).suffix.lower() in IMAGE_ENDINGS
         return path if has_ending or self.ending else None
@@ -175,7 +170,7 @@ class RowImage:
     def ending(self) -> str:
         """The file ending of the image's format; empty if it cannot be read."""
         header = self._header
-        return "" if isinstance(header, Fault) else SUFFIXES[header.format][0]
+        return "" if isinstance(header, Fault) else SUFFIXES[header.format]
 
     def read(self) -> bytes:
         """The bytes of the image. Raises `ImageError` if it cannot be read or has changed."""
@@ -184,9 +179,9 @@ class RowImage:
         return read_original(self._item, ImageLimits(), self._url_reader)
 
     def upright_rows(self, rows: Sequence[Row]) -> tuple[Row, ...]:
-        """The rows, with boxes and masks of the stored image turned as EXIF turns it.
+        """The rows, with boxes and masks of the stored image rotated upright.
 
-        They are as they were if the image cannot be read, which `read` says where it is needed.
+        An unreadable image changes nothing; `read` reports it if it is needed.
         """
         header = self._header
         if self._size is None or isinstance(header, Fault) or header.orientation == 1:
@@ -196,20 +191,14 @@ class RowImage:
         return tuple(turned_row(row, header) if frame in TURNED else row for row in rows)
 
     @property
-    def _is_file(self) -> bool:
-        """Whether the image is a file of its own, not one at an address or in an archive."""
-        path = self._item.path
-        return path is not None and self._item.span is None and url_scheme(path) is None
-
-    @property
     def size_fault(self) -> Fault | None:
-        """What differs if the image has another size than its rows state."""
+        """The fault of an image of another size, or None."""
         header = self._header
         return header if isinstance(header, Fault) and header.code == CHANGED else None
 
     @cached_property
     def _header(self) -> ImageHeader | Fault:
-        """What the image states, or why it cannot be read, or has not the rows' size."""
+        """The header of the image, or the fault of an unreadable image or of another size."""
         try:
             header = whole_header(self._item, self._url_reader)
             Drawing("", self._size, (), header).frame()
@@ -221,12 +210,12 @@ class RowImage:
 
 
 def turned_row(row: Row, header: ImageHeader) -> Row:
-    """A row of an image as it is stored as one of the upright image."""
+    """A row about the stored image as one about the upright image."""
     width, height = header.size
     boxes = [turned_box(box, header) for box in read_boxes(row["boxes"])]
     turned = {**row, "width": width, "height": height, "boxes": [*map(box_to_dict, boxes)]}
     if row.get("masks"):
-        # without codes, which are of the stored image
+        # without the codes, which belong to the stored image
         masks = [
             mask and Mask((), turned_mask(mask, header)) for mask in map(read_mask, row["masks"])
         ]

@@ -1,4 +1,4 @@
-"""Stores the images of an export that is a folder: links, or copies that are upright."""
+"""Stores the images of an exported folder as links or upright copies."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from pgcli.images import ImageError, ImageLimits, stored_and_upright
 from pgcli.images.errors import wrap_image_errors
-from pgcli.results.drawings.formats import SAVE_OPTIONS, can_write
+from pgcli.results.drawings.formats import SAVE_OPTIONS
 from pgcli.results.exports.entry import Export, ExportEntry
 
 SUBSAMPLING_420 = 2  # symmetric, so that rotation loses no colour resolution
 
 
 def upright_file(data: bytes) -> bytes | None:
-    """The image rotated by its EXIF orientation, in its format; None if it is upright already.
+    """The image rotated by its EXIF orientation, in its own format; None if it is upright.
 
-    JPEG and AVIF are re-encoded in high quality; others keep every pixel. Raises `ImageError`.
+    JPEG and AVIF are encoded again in high quality; others keep every pixel. Raises `ImageError`.
     """
     images = stored_and_upright(data, ImageLimits())
-    if images is None or not can_write(str(images[0].format)):
+    if images is None:
         return None
     stored, upright = images
     file = BytesIO()
@@ -34,7 +34,7 @@ def upright_file(data: bytes) -> bytes | None:
 
 
 def save_options(stored: ImageFile.ImageFile, upright: Image.Image) -> dict[str, Any]:
-    """Options that save the rotated image with the stored one's colour profile and EXIF."""
+    """Options that save the rotated image with its colour profile and EXIF."""
     options = dict(SAVE_OPTIONS.get(str(stored.format), {}))
     if isinstance(stored, JpegImageFile) and get_sampling(stored) == SUBSAMPLING_420:
         options["subsampling"] = SUBSAMPLING_420
@@ -43,7 +43,7 @@ def save_options(stored: ImageFile.ImageFile, upright: Image.Image) -> dict[str,
 
 
 def store_image(folder: Path, entry: ExportEntry, export: Export) -> bool:
-    """Link or copy the entry's image into the folder; return False if it cannot be read.
+    """Link or copy the entry's image into the folder; return False for an unreadable image.
 
     Images that are not files, such as bytes, are copied.
     """
@@ -64,10 +64,7 @@ def store_image(folder: Path, entry: ExportEntry, export: Export) -> bool:
 
 
 def image_bytes(entry: ExportEntry, export: Export) -> bytes | None:
-    """The bytes of the entry's image, upright as its boxes expect.
-
-    Returns None if it cannot be read, and counts it as missing.
-    """
+    """The bytes of the entry's image, upright like its boxes; None, counted, if unreadable."""
     try:
         data = entry.read()
         upright = upright_file(data)

@@ -17,7 +17,7 @@ from pgcli.results.exports.image_files import store_image
 from pgcli.results.exports.rows import box_sides
 from pgcli.rows import json_text
 
-#: What `datasets` interprets in a name as a split, a shard, a hidden file or an archive.
+#: The words of names that `datasets` takes for a split, a shard, a hidden file or an archive.
 SPECIAL = re.compile(
     r"(?:^|(?<=[-._ 0-9]))"
     r"(?:train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?=[-._ 0-9]|$)"
@@ -26,14 +26,7 @@ SPECIAL = re.compile(
 
 
 def write_imagefolder(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Fill the folder. An unreadable image is skipped.
-
-    Images with a label of `classify` are in a folder for each label: they need no metadata.
-    """
-    if export.stats.task == "classify":
-        for entry in entries:
-            export.counts.images += store_image(target, entry, export)
-        return
+    """Fill the folder, without unreadable images."""
     with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
         for entry in entries:
             if not store_image(target, entry, export):
@@ -43,7 +36,7 @@ def write_imagefolder(target: Path, entries: Iterable[ExportEntry], export: Expo
 
 
 def metadata(entry: ExportEntry, export: Export) -> dict[str, Any]:
-    """The image's line: its text, and its boxes if the rows are of tasks with boxes.
+    """The image's line: its text, and its boxes if a row has boxes.
 
     `categories` are indices into the list of all labels, `labels` their names.
     """
@@ -74,7 +67,6 @@ IMAGEFOLDER = ExportFormat(
     write_imagefolder,
     is_folder=True,
     max_one="texts",
-    has_label_folders=True,
     reads_images=True,
     suffixes=frozenset({".jsonl"}),
     sanitize_name=imagefolder_name,

@@ -16,7 +16,7 @@ from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.rows import box_sides, outline, row_boxes
 from pgcli.rows import json_text
 
-#: Set to false in the data of a task whose image nobody searched for boxes.
+#: False in the data of a task without a row of boxes.
 HAS_BOXES = "has_boxes"
 
 
@@ -36,7 +36,8 @@ def task(entry: ExportEntry, export: Export) -> dict[str, Any]:
     prefix = None if entry.is_address else export.options.image_prefix
     address = prefix + quote(entry.image) if prefix else entry.image
     predictions = []
-    for model, rows in groupby(sorted(entry.rows, key=model_of), key=model_of):
+    rows_by_model = sorted(entry.rows, key=lambda row: str(row["model"]))
+    for model, rows in groupby(rows_by_model, key=lambda row: str(row["model"])):
         results = [result for row in rows for result in row_results(row, entry, export)]
         for number, result in enumerate(results, start=1):
             result["id"] = f"{entry.number}-{number}"
@@ -45,11 +46,6 @@ def task(entry: ExportEntry, export: Export) -> dict[str, Any]:
     if export.stats.has_boxes and not any(row["task"] in BOX_TASKS for row in entry.rows):
         data[HAS_BOXES] = False
     return {"data": data, "predictions": predictions}
-
-
-def model_of(row: Row) -> str:
-    """The row's model, the predictions' version."""
-    return str(row["model"])
 
 
 def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[str, Any]]:
@@ -82,7 +78,7 @@ def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[s
 
 
 def row_region(row: Row) -> Box | None:
-    """The region that the text of a row is about, as a box; None for the whole image."""
+    """The region of a row as a box, or None."""
     try:
         return Box("", *parse_region(row.get(REGION)))
     except ValueError:
@@ -90,7 +86,7 @@ def row_region(row: Row) -> Box | None:
 
 
 def size_fields(entry: ExportEntry) -> dict[str, int]:
-    """The size of the image, of which regions are percentages."""
+    """The size of the image, the unit of regions in percent."""
     return {
         "original_width": entry.width,
         "original_height": entry.height,

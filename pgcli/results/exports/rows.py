@@ -1,4 +1,4 @@
-"""The rows of an export: of several files in one order, valid, with their boxes, and counted."""
+"""The rows of an export: of several files in one order, validated and counted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pgcli.wording import MAX_NAMES
 
 
 def row_boxes(row: Row) -> Iterator[tuple[Box, Mask | None]]:
-    """A row's boxes, clipped to the image, each with its mask if that was decoded.
+    """A row's boxes, clipped to the image, each with its decoded mask or None.
 
-    A box without an area in the image, as other tools may write it, is skipped.
+    Boxes without an area in the image are skipped.
     """
     masks = row.get("masks") or ()
     for box, value in zip_longest(read_boxes(row["boxes"]), masks[: len(row["boxes"])]):
@@ -45,7 +45,7 @@ def box_sides(box: Box) -> list[float]:
 def outline(box: Box, mask: Mask | None) -> np.ndarray:
     """The polygon of a box's mask, (n, 2) in pixels; empty without a mask.
 
-    A mask without codes is that of an annotation, and reaches as far as its box.
+    A mask without codes comes from an annotation, and extends to the sides of its box.
     """
     if mask is None or mask.rle is None:
         return np.empty((0, 2))
@@ -53,7 +53,7 @@ def outline(box: Box, mask: Mask | None) -> np.ndarray:
 
 
 class FileRow(NamedTuple):
-    """A row and the number of its file. `input` is equal for files whose runs had one input."""
+    """A row and the number of its file. `input` is equal for files from runs of the same input."""
 
     row: Row
     file: int
@@ -61,15 +61,15 @@ class FileRow(NamedTuple):
 
     @property
     def image(self) -> tuple[object, ...]:
-        """What consecutive rows of the same image have in common."""
+        """The key of an image, which consecutive rows share."""
         return (self.input, *image_key(self.row))
 
 
 class SeveralFiles:
-    """The rows of the files by the index, id and path of their images, without reading them whole.
+    """The rows of the files as a stream, ordered by the index, id and path of their images.
 
-    Their boxes are those that `box_filter` keeps. A later pass has no rows that a run which goes on
-    added since the first. With `exact`, kept columns of Parquet files have cells.
+    `box_filter` selects their boxes. Later passes skip rows that a run added after the first pass.
+    With `exact`, kept columns of Parquet files keep their types.
     """
 
     def __init__(
@@ -101,13 +101,12 @@ def image_order(file_row: FileRow) -> tuple[int, str, str, int]:
 
 
 def input_of(output: Path) -> tuple[object, object]:
-    """The folder and the sources of the run that made the output, as far as it is known."""
+    """The working directory and the sources of the run that wrote the output, None if unknown."""
     record = saved_record(output)
     values = {} if record is None else record.input
     return values.get("folder"), values.get("sources")
 
 
-ANSWER_COLUMNS = frozenset({"task", "prompt", "answer", "boxes"})
 TEXT_COLUMNS = ("id", "image", "task", "prompt")
 MAX_SIDE = 2**31
 
@@ -116,10 +115,10 @@ MAX_SIDE = 2**31
 class RowStats:
     """The statistics of the rows of a result file.
 
-    `other_prompts` counts rows that are not of the prompt asked for. `answers` and `texts` are the
-    largest numbers of any one image. `has_boxes` is true if a row is of a task that finds boxes,
-    `has_masks` if a box has a mask. `outside` boxes have no area in their image. Of `prompts`, and
-    of `box_prompts` of rows with boxes, there are at most as many as a message names.
+    `other_prompts` counts rows with another prompt than the selected one. `answers` and `texts` are
+    the largest numbers for one image. `has_boxes` is true if a task finds boxes or a row has some.
+    `outside` boxes have no area in their image. `prompts`, and `box_prompts` of rows with boxes,
+    have the first MAX_NAMES only.
     """
 
     task: str = ""
@@ -139,15 +138,12 @@ class RowStats:
 
     @property
     def exported(self) -> int:
-        """The number of rows that are exported."""
+        """The number of exported rows."""
         return self.rows - self.errors - self.other_prompts
 
 
 def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
-    """The statistics of the rows, of one prompt if given. Raises UsageError for a damaged row.
-
-    Memory is needed for their labels, not for the rows.
-    """
+    """The statistics of the rows, of one prompt if given. Raises UsageError for an invalid row."""
     stats = RowStats()
     for _, same in groupby(valid_rows(rows, prompt, stats), key=attrgetter("image")):
         answers = texts = 0
@@ -163,14 +159,13 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
             stats.outside += len(row["boxes"]) - len(inside)
             stats.has_masks |= any(mask is not None for _, mask in inside)
             stats.labels.update(box["label"] for box in row["boxes"])
-            stats.columns |= {name: None for name in row if name not in added_columns(row)}
             stats.task = row["task"]
         stats.answers, stats.texts = max(stats.answers, answers), max(stats.texts, texts)
     return stats
 
 
 def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
-    """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
+    """The rows to export, as UTF-8 text; all rows are counted and validated."""
     for file_row in rows:
         row = with_answer_columns(
             {
@@ -192,22 +187,17 @@ def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> 
         if prompt is not None and row["prompt"] != prompt:
             stats.other_prompts += 1
             continue
+        stats.columns |= dict.fromkeys(file_row.row)
         yield file_row._replace(row=row)
 
 
 def with_answer_columns(row: Row) -> Row:
-    """The row with the columns of answers that rows of its task do not have."""
+    """The row with every column of answers, also of tasks that have other columns."""
     task = task_of(row)
     if task not in BASE_OF_TASK:
         return row
     missing: dict[str, Any] = {"image": None, "answer": None, "prompt": "", "boxes": []}
     return {**row, **{name: missing[name] for name in missing.keys() - row.keys()}, "task": task}
-
-
-def added_columns(row: Row) -> frozenset[str]:
-    """The columns that `with_answer_columns` added."""
-    columns = BASE_OF_TASK.get(task_of(row))
-    return frozenset() if columns is None else ANSWER_COLUMNS - set(columns)
 
 
 def find_row_error(row: Row) -> str:

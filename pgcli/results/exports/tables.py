@@ -14,7 +14,7 @@ from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.rows import RowSchema, json_text
 
 #: A spreadsheet evaluates a text that starts with one of these signs, also in full width, after
-#: blanks and characters that it does not show.
+#: whitespace and invisible characters.
 _FORMULA = re.compile(
     r"[\t\r]|[\s\x00-\x1f\x7f-\xa0\xad\u180e\u200b-\u200f\u2060-\u206f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]"
 )
@@ -34,7 +34,7 @@ def write_csv(target: Path, entries: Iterable[ExportEntry], export: Export) -> N
 
 
 def cell(value: Any) -> Any:
-    """The value as a cell; an apostrophe precedes a text that is a formula."""
+    """The value as a cell; a formula gets a leading apostrophe."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = json_text(value) if isinstance(value, list | dict) else str(value)
@@ -45,9 +45,7 @@ CSV = ExportFormat(write_csv)
 
 
 def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Write the file. Rows are first written to a temporary file, for the types of their columns
-    to be known.
-    """
+    """Write the file, by way of a temporary file that shows the types of the columns."""
     from pgcli.output.parquet import PARQUET  # imports pyarrow
     from pgcli.output.tables import row_tables, spool_tables
 

@@ -18,29 +18,26 @@ def write_texts(
 ) -> None:
     """Write a text for each image below the folder, or next to the images if it is `Path()`.
 
-    Each file is written atomically. If `a.jpg` has `a.txt`, `a.png` gets `a.png.txt`.
+    Each file is written atomically.
     """
-    options = export.options
+    options, counts = export.options, export.counts
     texts = Sidecars(suffix, options.prepend, options.append, overwrite=options.overwrite)
-    is_next_to_images = target == Path()
     for entry in entries:
-        image = entry.path if is_next_to_images else str(target / entry.name)
-        own_image = image if is_next_to_images else str(target / entry.own_name)
+        answer = entry.rows[0]["answer"]
+        if target != Path():
+            texts.write(str(target / entry.name), answer, below=str(target))
+            continue
         # a row may name any path: texts are written only next to existing images
-        is_missing = is_next_to_images and image is not None and not Path(image).is_file()
-        if image is None or own_image is None or is_missing:
-            export.counts.missing.add(entry.image, NO_FILE)
-            continue
-        name = texts.claim(image)
-        if name is None:
-            export.counts.unnamed += 1
-            continue
-        if name != texts.own_name(own_image):
-            export.counts.add_renamed(texts.own_name(own_image), name)
-        below = None if is_next_to_images else str(target)
-        texts.write(name, entry.rows[0]["answer"], below=below)
-    export.counts.images += texts.counts["written"]
-    export.counts.kept += texts.counts["kept"]
+        if entry.path is None or not Path(entry.path).is_file():
+            counts.missing.add(entry.image, NO_FILE)
+        elif (name := texts.claim(entry.path)) is None:
+            counts.unnamed += 1
+        else:
+            if name != (own_name := texts.own_name(entry.path)):
+                counts.add_renamed(own_name, name)
+            texts.write(name, answer)
+    counts.images += texts.counts["written"]
+    counts.kept += texts.counts["kept"]
 
 
 def text_format(suffix: str) -> ExportFormat:
@@ -50,6 +47,7 @@ def text_format(suffix: str) -> ExportFormat:
         is_folder=True,
         is_merged=True,
         max_one="answers",
+        unique_stems=True,
         suffixes=frozenset({suffix}),
         options=frozenset({"prepend", "append"}),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.image_files import image_bytes
@@ -13,26 +13,23 @@ from pgcli.rows import json_text
 
 
 def write_webdataset(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Write the tar. Keys are the images' numbers, which are unique and contain no dot.
-
-    An unreadable image is skipped.
-    """
+    """Write the tar, without unreadable images. Keys are numbers, which contain no dot."""
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
         for entry in entries:
             data = image_bytes(entry, export)
             if data is None:
                 continue
             (row,) = entry.rows
-            add_file(tar, entry, PurePosixPath(entry.name).suffix.lower(), data)
-            add_file(tar, entry, ".txt", (row["answer"] or "").encode())
-            add_file(tar, entry, ".json", json_text(row).encode())
+            add_file(tar, entry.name, data)
+            add_file(tar, f"{entry.stem}.txt", (row["answer"] or "").encode())
+            add_file(tar, f"{entry.stem}.json", json_text(row).encode())
             export.counts.images += 1
             export.counts.boxes += len(row["boxes"])
 
 
-def add_file(tar: tarfile.TarFile, entry: ExportEntry, suffix: str, data: bytes) -> None:
-    """Add a file with the entry's key, without time and owner, for reproducible exports."""
-    member = tarfile.TarInfo(f"{entry.number:09}{suffix}")
+def add_file(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a file without time and owner, for reproducible exports."""
+    member = tarfile.TarInfo(name)
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))
 

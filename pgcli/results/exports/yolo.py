@@ -20,19 +20,15 @@ from pgcli.rows import json_text
 #: Characters that JSON leaves unescaped and that YAML reads as line ends or rejects.
 NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
-DETECT = "detect "  # begins a prompt; labels follow
-
-#: Formats that Ultralytics does not read, and suffixes of one that it reads under another.
-UNSUPPORTED = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
-SUFFIX_ALIASES = {".jpe": ".jpg", ".jfif": ".jpg"}
+#: Endings of images that Ultralytics does not read.
+UNSUPPORTED = (".gif", ".ppm", ".pgm", ".pbm", ".pnm", ".jpe", ".jfif")
 
 
 def write_yolo(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Fill the folder. An image without boxes has an empty label file.
+    """Fill the folder, without unreadable images. An image without boxes has an empty label file.
 
-    If any box has a mask, all boxes are polygons, since Ultralytics rejects labels of both kinds.
-    An unreadable image is skipped with its boxes. The prompt in data.yaml is for `pgcli import`;
-    labels that it asks for are classes, also without boxes.
+    If any box has a mask, all boxes are polygons, since Ultralytics rejects a mixture. `pgcli
+    import` reads the prompt in data.yaml.
     """
     (target / "images").mkdir()
     (target / "labels").mkdir()
@@ -46,20 +42,10 @@ def write_yolo(target: Path, entries: Iterable[ExportEntry], export: Export) -> 
         export.counts.images += 1
         export.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
         export.counts.boxes += len(lines)
-    classes = dict.fromkeys((*export.labels, *prompt_classes(export)))
-    names = "".join(f"  {index}: {yaml_quoted(label)}\n" for index, label in enumerate(classes))
+    names = "".join(f"  {index}: {yaml_quoted(name)}\n" for name, index in export.labels.items())
     prompt = "" if export.prompt is None else f"prompt: {yaml_quoted(export.prompt)}\n"
     head = f"train: images\nval: images\n{prompt}names:"
     (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
-
-
-def prompt_classes(export: Export) -> list[str]:
-    """The labels that the prompt of the rows asks for, unless the command names the labels."""
-    prompt = export.prompt or ""
-    if (export.options.label or export.options.label_file) or not prompt.startswith(DETECT):
-        return []
-    labels = prompt.removeprefix(DETECT).partition("<loc")[0].split(";")
-    return [label.strip() for label in labels if label.strip()]
 
 
 def line(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) -> str:
@@ -97,6 +83,5 @@ YOLO = ExportFormat(
     unique_stems=True,
     suffixes=frozenset({".txt"}),
     sanitize_name=yolo_name,
-    suffix_aliases=SUFFIX_ALIASES,
     options=frozenset({"label", "label_file", "store_images"}),
 )

@@ -34,25 +34,25 @@ JsonEntry = Mapping[str, Any]
 
 
 class UnreadableError(Exception):
-    """An annotation that cannot be read: the kind of its fault, for `ImportCounts.leave_out`."""
+    """An unreadable annotation, with the kind of its fault for `ImportCounts.skip`."""
 
 
 def has_shape(annotation: JsonEntry) -> bool:
-    """Whether an annotation has a box or a mask, however it is written."""
+    """Whether an annotation has a box or a mask, which may be invalid."""
     return bool(annotation.get("bbox") or annotation.get("segmentation"))
 
 
 def read_caption(annotation: JsonEntry) -> TrueText | None:
-    """A caption, with the prompt and the region that an export of pgcli has; None without one.
+    """A caption with its prompt and region, which exports of pgcli have, or None.
 
-    One that is blank says nothing of the image if the annotation has a box or a mask.
+    A blank caption beside a box or a mask is ignored.
     """
     caption, prompt = annotation.get("caption"), annotation.get("prompt")
     if not isinstance(caption, str) or (not caption.strip() and has_shape(annotation)):
         return None
     prompt, region = encodable(prompt) if isinstance(prompt, str) else None, None
     if (corners := four_numbers(annotation.get(REGION))) is not None:
-        # which the prompt has as location tokens, too
+        # the prompt has the region as location tokens, too
         prompt, region = prompt and split_locations(prompt)[0], corners
     return TrueText(encodable(without_marks(caption).strip()), prompt, region)
 
@@ -64,8 +64,7 @@ def read_annotation(
     size: PixelSize | None,
     counts: ImportCounts,
 ) -> tuple[Box, Rle | None, float | None]:
-    """A box, its mask and the area of its object, as far as they can be read; a box with a caption
-    may have no label.
+    """The box, the mask and the area of an annotation; the label may be empty beside a caption.
 
     Raises UnreadableError.
     """
@@ -84,11 +83,18 @@ def read_annotation(
     except UnreadableError as problem:
         if not annotation.get("bbox"):
             raise
-        counts.leave_out(str(problem), where)
+        counts.skip(str(problem), where)
     if annotation.get("bbox"):
-        corners = box_corners(annotation["bbox"])
-        if mask is None:
-            corners = rotated_bounds(corners, rotation_of(annotation), centre(corners))
+        if (sides := four_numbers(annotation["bbox"])) is None:
+            raise UnreadableError("boxes without four numbers")
+        left, top, width, height = sides
+        if width < 0 or height < 0:
+            raise UnreadableError("boxes with a negative side")
+        corners = left, top, left + width, top + height
+        attributes = annotation.get("attributes")
+        if mask is None and isinstance(attributes, dict):  # CVAT rotates about the centre
+            degrees = optional_number(attributes.get("rotation")) or 0.0
+            corners = rotated_bounds(corners, degrees, (left + width / 2, top + height / 2))
     if corners is None:
         raise UnreadableError("annotations without a box or a mask")
     score = own_number(annotation, "score", where, counts)
@@ -99,26 +105,13 @@ def read_annotation(
     return Box(name, *corners, score, confidence), mask, object_size
 
 
-def rotation_of(annotation: JsonEntry) -> float:
-    """The degrees by which CVAT's box is rotated about its centre; `bbox` is the one before."""
-    attributes = annotation.get("attributes")
-    degrees = optional_number(attributes.get("rotation")) if isinstance(attributes, dict) else None
-    return degrees or 0.0
-
-
-def centre(corners: Region) -> tuple[float, float]:
-    """The centre of a box."""
-    left, top, right, bottom = corners
-    return (left + right) / 2, (top + bottom) / 2
-
-
 def own_number(annotation: JsonEntry, name: str, where: str, counts: ImportCounts) -> float | None:
-    """A number that an annotation may have; None without, counted for a value that is none."""
+    """An optional number of an annotation; None, counted, for another value."""
     value = annotation.get(name)
     if value is None:
         return None
     if (known := optional_number(value)) is None:
-        counts.leave_out(f"{name}s without a number", where)
+        counts.skip(f"{name}s without a number", where)
     return known
 
 
@@ -131,7 +124,7 @@ def optional_number(value: object) -> float | None:
 
 
 def with_shares(annotations: list[JsonEntry]) -> list[JsonEntry]:
-    """The annotations, with scores of percent as shares. Raises InvalidValue for other scores."""
+    """The annotations, with percentages as fractions. Raises InvalidValue for other scores."""
     for name in ("score", "confidence"):
         scores = [optional_number(annotation.get(name)) for annotation in annotations]
         places = (f"annotation {place}" for place in range(1, len(scores) + 1))
@@ -143,22 +136,12 @@ def with_shares(annotations: list[JsonEntry]) -> list[JsonEntry]:
     return annotations
 
 
-def box_corners(value: object) -> Region:
-    """Left, top, right and bottom of a bbox. Raises UnreadableError."""
-    if (sides := four_numbers(value)) is None:
-        raise UnreadableError("boxes without four numbers")
-    left, top, width, height = sides
-    if width < 0 or height < 0:
-        raise UnreadableError("boxes with a negative side")
-    return left, top, left + width, top + height
-
-
 def read_segmentation(
     value: object, where: str, size: PixelSize | None, counts: ImportCounts
 ) -> tuple[Rle | None, Region | None]:
-    """The mask of a segmentation, polygons or run lengths, and its bounds; None without one.
+    """The mask of polygons or run lengths and its bounds, None without one.
 
-    Without a size, polygons have their bounds only. Raises UnreadableError.
+    Polygons without an image size have bounds only. Raises UnreadableError.
     """
     if not value:
         return None, None
@@ -169,9 +152,9 @@ def read_segmentation(
             if not polygons:
                 raise UnreadableError("polygons with fewer than three points")
             if len(polygons) < len(every):
-                counts.leave_out("polygons with fewer than three points", where)
+                counts.skip("polygons with fewer than three points", where)
             if size is None:
-                counts.leave_out("masks of images without a size", where)
+                counts.skip("masks of images without a size", where)
             return None if size is None else fill(polygons, size, "mask"), bounds(polygons)
         mask = run_lengths(mapping(value, "mask"))
         if size is not None and mask.size != size[::-1]:

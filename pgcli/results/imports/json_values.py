@@ -1,4 +1,4 @@
-"""Reads JSON of unknown origin, and checks the types of its values."""
+"""Reads JSON files of other programs and validates their values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pgcli.stores.files import open_regular
 
 MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
 MAX_PERCENT = 100
-MAX_DIGITS = 400  # a float of as many is infinite, and Python refuses to read an int of 4,301
+MAX_DIGITS = 400  # a longer integer is an infinite float; Python reads no integer of 4,301 digits
 
 
 class InvalidValue(ValueError):
-    """A value that is missing or of another type than the format says."""
+    """A missing value, or one of another type than the format requires."""
 
 
 def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
@@ -49,7 +49,7 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
 
 @contextmanager
 def value_errors(name: object, *, hint: str) -> Iterator[None]:
-    """A block in which a ValueError becomes a UsageError that begins with the name of the file."""
+    """Raise a ValueError of the block as a UsageError that starts with the name of the file."""
     try:
         yield
     except ValueError as problem:
@@ -76,7 +76,7 @@ def array(value: object, what: str) -> list[Any]:
 
 
 def text(value: object, what: str) -> str:
-    """The value as text that UTF-8 can hold, without byte order marks. Raises InvalidValue."""
+    """The value as UTF-8 text without byte order marks. Raises InvalidValue."""
     if not isinstance(value, str):
         raise InvalidValue(f"{what} is not text")
     return encodable(without_marks(value))
@@ -92,7 +92,7 @@ def whole_number(value: object, what: str) -> int:
 
 
 def id_text(value: object) -> str | None:
-    """An id, a whole number or a text, as text: 1, 1.0 and "1" are the same; None for others."""
+    """An integer or text id as text: 1, 1.0 and "1" are the same; None for other values."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_id = isinstance(value, str | int) and not isinstance(value, bool)
@@ -100,7 +100,7 @@ def id_text(value: object) -> str | None:
 
 
 def unique_ids(entries: Sequence[Mapping[str, Any]], what: str) -> list[str | None]:
-    """The `id` of each object, None for one without. Raises InvalidValue for an id given twice."""
+    """The `id` of each object or None. Raises InvalidValue for a duplicate id."""
     ids = [id_text(entry.get("id")) for entry in entries]
     places: dict[str, int] = {}
     for place, key in enumerate(ids, start=1):
@@ -118,28 +118,30 @@ def number(value: object, what: str) -> float:
 
 
 def score_unit(named: Iterable[tuple[float | None, str]]) -> float:
-    """What the scores of a file, each with its place, are divided by: 100 for percentages, else 1.
+    """The divisor of the scores of a file, which are named: 100 for percentages, else 1.
 
-    Raises InvalidValue for scores that are neither, or of which some are fractions.
+    Raises InvalidValue for other scores, and for a mixture of fractions and percentages.
     """
     scores = {score: what for score, what in named if score is not None}
     fraction = next((score for score in scores if 0 < score < 1), None)
     largest = max(scores, default=0.0)
     for score, what in scores.items():
         if not 0 <= score <= MAX_PERCENT:
-            raise InvalidValue(f"{what}: the score {score:g} is neither a share nor a percentage")
+            raise InvalidValue(
+                f"{what}: the score {score:g} is neither a fraction nor a percentage"
+            )
     if largest <= 1:
         return 1
     if fraction is not None:
         raise InvalidValue(
             f"{scores[fraction]} has the score {fraction:g} and {scores[largest]} {largest:g}: "
-            "they are not all shares, and not all percentages"
+            "fractions and percentages are mixed"
         )
     return MAX_PERCENT
 
 
 def label(value: object, what: str) -> str:
-    """The value as a label that the answer of a detection can hold. Raises InvalidValue."""
+    """The value as a label that a detection answer can contain. Raises InvalidValue."""
     name = text(value, what).strip()
     if not name or ";" in name or "<loc" in name or "<seg" in name or len(name.splitlines()) > 1:
         raise InvalidValue(f"{what} is empty, or has a line break, a semicolon or a token of a box")

@@ -1,4 +1,4 @@
-"""Reads Label Studio's JSON export: the tasks, and the image and the annotation of each."""
+"""Reads Label Studio's JSON export: tasks with their images and annotations."""
 
 from __future__ import annotations
 
@@ -22,32 +22,36 @@ from pgcli.results.imports.json_values import (
 )
 from pgcli.results.imports.labelstudio_regions import (
     RegionResults,
-    RegionTruth,
     add_region,
     group_regions,
 )
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import PixelSize, checked_size
-from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings
+from pgcli.results.imports.truth import (
+    AnnotatedImage,
+    Annotations,
+    ImageTruth,
+    ImportSettings,
+)
 
 MAX_BYTES = 512 * 2**20
 HINT = "export the project as JSON, not as JSON-MIN or CSV"
 
-#: What the server puts before the names of local and of uploaded files.
+#: Label Studio's prefixes of local and uploaded files.
 LOCAL_FILES = "/data/local-files/?d="
 UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
 Value = Mapping[str, Any]
 
 
 def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
-    """The images of the tasks that were annotated. Raises UsageError.
+    """The images of the annotated tasks. Raises UsageError.
 
-    Where no task has annotations, as in what `pgcli export` writes, predictions are taken.
+    If no task has annotations, as in exports of pgcli, predictions are read.
     """
     document = read_document(file, MAX_BYTES, hint=HINT)
     counts = settings.counts
     if isinstance(document, list) and any(map(is_minimal, document)):
-        raise UsageError(f"{file} is an export as JSON-MIN, which is not read", hint=HINT)
+        raise UsageError(f"{file} is a JSON-MIN export, which mixes up regions and data", hint=HINT)
     with value_errors(file, hint=HINT):
         tasks = [
             mapping(value, f"task {place}")
@@ -56,7 +60,7 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
     with value_errors(file, hint="correct it in Label Studio, and export the project again"):
         key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
         if key == "predictions" and any(task.get(key) for task in tasks):
-            counts.notes.append("no task has annotations: predictions are taken")
+            counts.notes.append("no task has annotations: predictions are read")
         regions = [task_regions(task, key, f"task {n}") for n, task in enumerate(tasks, start=1)]
         unit = score_unit(
             (region.score, region.what)
@@ -76,7 +80,7 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
 
 
 def is_minimal(task: object) -> bool:
-    """Whether a value is a task of JSON-MIN, whose regions and data are not told apart."""
+    """Whether a value is a task of JSON-MIN, which does not separate regions from data."""
     if not isinstance(task, dict) or task.keys() & {"data", "annotations", "predictions"}:
         return False
     regions = [entry for value in task.values() if isinstance(value, list) for entry in value]
@@ -90,9 +94,9 @@ def read_task(
     what: str,
     settings: ImportSettings,
 ) -> AnnotatedImage | None:
-    """The image of a task; None, counted, without annotation or size. Raises InvalidValue."""
+    """The image of a task; None, counted, without an annotation or size. Raises InvalidValue."""
     if regions is None:
-        settings.counts.leave_out("tasks that nobody annotated", what)
+        settings.counts.skip("tasks without annotations", what)
         return None
     data = mapping(task.get("data"), f"{what}: data")
     name = label_studio_image_name(image_address(data, what), settings.image_prefix)
@@ -103,9 +107,9 @@ def read_task(
     size = stated or upright_size(name, path, settings)
     if size is None:
         return None
-    truth = RegionTruth()
-    if data.get(HAS_BOXES) is False and not task.get("annotations"):  # of an export of pgcli
-        truth.left_out.add(None)
+    truth = ImageTruth()
+    if data.get(HAS_BOXES) is False and not task.get("annotations"):  # pgcli's
+        truth.unread.add(None)
     for region in regions:
         add_region(region, size, unit, truth, settings.counts)
     own_id = data.get("id")
@@ -114,16 +118,15 @@ def read_task(
         id_,
         path,
         *size,
-        tuple(truth.boxes),
-        tuple(truth.texts),
-        left_out=frozenset(truth.left_out),
+        **vars(truth),
         is_stated=stated is not None,
     )
 
 
 def task_regions(task: Value, key: str, what: str) -> list[RegionResults] | None:
-    """The regions of the ground truth or else of the latest annotation, of all predictions; None
-    for a task that was not annotated. Raises InvalidValue.
+    """The regions of the ground truth or the latest annotation, or of all predictions.
+
+    None for a task without annotations. Raises InvalidValue.
     """
     values = array(task.get(key) or [], f"{what}: {key}")
     annotations = [mapping(value, f"{what}: {key}") for value in values]
@@ -150,7 +153,7 @@ def task_regions(task: Value, key: str, what: str) -> list[RegionResults] | None
 
 
 def image_address(data: Value, what: str) -> str:
-    """The address of a task's image: `image`, or else the only value that names one."""
+    """The address of a task's image: `image`, or else the only value that names an image."""
     if "image" in data:
         return text(data["image"], f"{what}: image")
     names = [
@@ -168,7 +171,7 @@ def image_address(data: Value, what: str) -> str:
 
 
 def label_studio_image_name(address: str, prefix: str | None) -> str:
-    """The name of an image without what Label Studio, or the export, put before it."""
+    """The name of an image without the prefix of Label Studio or of the export."""
     if prefix is not None and address.startswith(prefix):
         return unquote(without_query(address.removeprefix(prefix)))
     if address.startswith(LOCAL_FILES):
@@ -179,12 +182,12 @@ def label_studio_image_name(address: str, prefix: str | None) -> str:
 
 
 def without_query(address: str) -> str:
-    """An address of local files as the path that it names, any other without what follows `?`."""
+    """The path in an address of a local file, or the address without its query."""
     return address.removeprefix(LOCAL_FILES).partition("?")[0]
 
 
 def region_size(regions: Sequence[RegionResults], what: str) -> PixelSize | None:
-    """The size that the regions state; None without regions. Raises InvalidValue, also for two."""
+    """The size in the regions, or None. Raises InvalidValue, also for several sizes."""
     sizes = {
         checked_size(result["original_width"], result.get("original_height"), what): None
         for region in regions

@@ -1,31 +1,38 @@
-"""Reads the regions of a Label Studio annotation: the results of one id are about one region."""
+"""Reads the regions of a Label Studio annotation: results with one id are about one region."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pgcli.records import Box, Region, Rle
-from pgcli.results.imports.brush import brush_mask
 from pgcli.results.imports.json_values import array, label, mapping, number, text
-from pgcli.results.imports.shapes import PixelSize, bounds, fill, inside, rotated_bounds, rotation
-from pgcli.results.imports.truth import BoxWithMask, ImportCounts, TrueText
+from pgcli.results.imports.shapes import (
+    PixelSize,
+    bounds,
+    brush_mask,
+    fill,
+    inside,
+    rotated_bounds,
+    rotation,
+)
+from pgcli.results.imports.truth import ImageTruth, ImportCounts, TrueText
 from pgcli.rle import mask_bounds
 
 Value = Mapping[str, Any]
 #: The key of a result's texts in its value, by the result's type.
 TEXT_KEYS = {"textarea": "text", "choices": "choices"}
-#: Keys of a value that say where a region of an image or a video is.
+#: Keys of a value with the position of a region in an image or a video.
 PLACE_KEYS = (
     *("x", "y", "width", "height", "rotation", "radiusX", "radiusY"),
     *("points", "vertices", "rle", "imageDataURL", "sequence"),
 )
-#: What the types of regions that are not read are called, by their beginnings.
+#: The types of unread regions, by their prefixes.
 UNREAD = {
     "keypoint": "keypoints",
     "brush": "masks of brushes that cannot be read",
@@ -38,7 +45,7 @@ SHAPES = ("rectangle", "polygon", "ellipse", *UNREAD)
 
 @dataclass(frozen=True)
 class RegionResults:
-    """The results of one id; `what` names the first of them."""
+    """The results with one id; `what` names the first result."""
 
     what: str
     results: Sequence[Value]
@@ -57,7 +64,7 @@ class RegionResults:
 
     @cached_property
     def is_in_image(self) -> bool:
-        """Whether it is a part of the image, not about all of it. Raises InvalidValue."""
+        """Whether it is a part of the image. Raises InvalidValue."""
         return any(map(place_of, self.values)) or any(
             kind.startswith(SHAPES) for kind in self.kinds
         )
@@ -89,17 +96,8 @@ class RegionResults:
         return None if score is None else number(score, f"{self.what}: score")
 
 
-@dataclass
-class RegionTruth:
-    """What the regions of an image say: see AnnotatedImage."""
-
-    boxes: list[BoxWithMask] = field(default_factory=list)
-    texts: list[TrueText] = field(default_factory=list)
-    left_out: set[str | None] = field(default_factory=set)
-
-
 def group_regions(results: Sequence[Value], what: str) -> list[RegionResults]:
-    """The regions of an annotation: results of one id and place, and those of the id without one.
+    """The regions of an annotation: results with one id, and one or no position.
 
     Raises InvalidValue.
     """
@@ -118,15 +116,15 @@ def group_regions(results: Sequence[Value], what: str) -> list[RegionResults]:
 
 
 def place_of(value: Value) -> str:
-    """Where a result says that its region is; empty for one about a whole image."""
+    """The position of a result's region as text; empty for the whole image."""
     known = [value.get(name) for name in PLACE_KEYS]
     return repr(known) if any(part is not None for part in known) else ""
 
 
 def add_region(
-    region: RegionResults, size: PixelSize, unit: float, truth: RegionTruth, counts: ImportCounts
+    region: RegionResults, size: PixelSize, unit: float, truth: ImageTruth, counts: ImportCounts
 ) -> None:
-    """Add the boxes and texts of a region to the truth of its image; what is not read is counted.
+    """Add the boxes and texts of a region to the truth of its image; unread parts are counted.
 
     Raises InvalidValue.
     """
@@ -134,36 +132,33 @@ def add_region(
     place = shape(region, size) if region.is_in_image else None
     for kind in region.kinds if not isinstance(place, str) else ():
         if kind not in TEXT_KEYS and not kind.endswith("labels") and not kind.startswith(SHAPES):
-            counts.leave_out("results of other kinds", what)
+            counts.skip("results of other kinds", what)
     if place is None:
         truth.texts += map(TrueText, texts)
         if any(kind.endswith("labels") for kind in region.kinds):
-            counts.leave_out("regions of other kinds", what)
+            counts.skip("regions of other kinds", what)
         return
     texts = list(filter(None, texts))
     corners = mask = None
     if isinstance(place, str):
-        counts.leave_out(place, what)
+        counts.skip(place, what)
     else:
         corners, mask = inside(place[0], size, counts, what), place[1]
     if corners is None or not labels:
-        truth.left_out |= set(labels) or {None}
+        truth.unread |= set(labels) or {None}
     if corners is None:
         for _ in texts:
-            counts.leave_out("texts of unread regions", what)
+            counts.skip("texts of unread regions", what)
         return
     if not labels and not texts:
-        counts.leave_out("regions without a label", what)
+        counts.skip("regions without a label", what)
     score = 1.0 if region.score is None else region.score / unit
     truth.boxes += ((Box(name, *corners, score, score), mask) for name in labels)
     truth.texts += (TrueText(entry, region=corners) for entry in texts)
 
 
 def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] | str:
-    """The corners and the mask of a region; for one that is not read, what such are called.
-
-    Raises InvalidValue.
-    """
+    """The corners and the mask of a region, or the kind of an unread one. Raises InvalidValue."""
     what = region.what
     for result, value in zip(region.results, region.values, strict=True):
         if number(result.get("image_rotation") or 0, f"{what}: image_rotation") % 360:
@@ -193,7 +188,7 @@ def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] |
         if "width" in value and "height" in value:
             x, y, across, down = percent_to_pixels(value, ("x", "y", "width", "height"), size, what)
             degrees = number(value.get("rotation") or 0, f"{what}: rotation")
-            # it was turned about its first corner
+            # Label Studio rotates about the first corner
             return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
     names = (name for name in UNREAD if any(kind.startswith(name) for kind in region.kinds))
     return UNREAD.get(next(names, ""), "regions of other kinds")

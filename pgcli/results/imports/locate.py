@@ -1,4 +1,4 @@
-"""Finds the images that an annotation file names, within the folder that they have to be in."""
+"""Finds the images that an annotation file names, inside their folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image
 
 
 def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> str | None:
-    """The real path of an image, or its address; None, counted, if it leads out of the root.
+    """The real path of an image, or its address; None, counted, if it is outside the root.
 
-    `folder` is where the name starts, by default the root; images may be in either.
+    The name is relative to `folder`, by default the root; images may be in either.
     """
     if url_scheme(name):
         return name
@@ -34,7 +34,7 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
 
 
 def local_name(name: str, settings: ImportSettings) -> str:
-    """The name without `./` at its start, and with slashes if it was written on Windows."""
+    """The name without a leading `./`, and with slashes if it has Windows' backslashes."""
     name = re.sub(r"^(\./+)+", "", name)
     if "\\" not in name or os.path.lexists(os.path.join(settings.root, name)):  # noqa: PTH118
         return name
@@ -42,7 +42,7 @@ def local_name(name: str, settings: ImportSettings) -> str:
 
 
 def upright_size(name: str, path: str, settings: ImportSettings) -> tuple[int, int] | None:
-    """The width and height of an image file; None, counted, if it cannot be read."""
+    """The width and height of an image file; None, counted, for an unreadable one."""
     if url_scheme(path):
         settings.counts.missing.add(name, UNKNOWN_SIZE)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pgcli.errors import UsageError
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
 from pgcli.parsing import detection_text
-from pgcli.records import Answer, Mask
+from pgcli.records import Answer, DecodedImage, Item, Mask, Task, unanswered
 from pgcli.results.imports.truth import AnnotatedImage, Annotations, BoxWithMask, ImportCounts
 from pgcli.rows import RowSchema
 from pgcli.stores.urls import url_scheme
@@ -25,11 +25,10 @@ CAPTION = "caption en"
 class TruthRows:
     """The rows of annotations, as often as they are read.
 
-    An image has a row for its boxes if the file has boxes, also without any, with the prompt that
-    the file says, or else all labels in its prompt; with `each`, one for each label. It has none
-    if its boxes were all left out: what is there is not known. It has a row for each of its texts.
-    `prompt` replaces the prompts. Paths are relative to `folder`, the output's, where they are in
-    it.
+    If the file has boxes, each image has a row of boxes, which may be empty, with the prompt of the
+    file or else a prompt with all labels, or with `each` a row per label. If all boxes of an image
+    were skipped, it has no such row, because its content is unknown. Each text is a row. `prompt`
+    replaces all prompts. Paths inside `folder`, the output's, are relative to it.
     """
 
     annotations: Annotations
@@ -56,12 +55,12 @@ class TruthRows:
             known.add((image.id, image.prompt))
 
     def notes(self, counts: ImportCounts) -> list[tuple[int, str]]:
-        """What was left out, each with its number."""
+        """The numbers and kinds of skipped entries."""
         unread = sum(image.is_unread() for image in self.annotations.images)
         return [
             *counts.kinds,
             (unread, "images without a row of boxes: no region was read as one"),
-            (counts.missing.count, "images left out"),
+            (counts.missing.count, "images skipped"),
         ]
 
     @property
@@ -92,17 +91,18 @@ class TruthRows:
         labels = [
             label for label in self.annotations.labels if searched is None or label in searched
         ]
+        file_prompt = self.annotations.prompt
         groups: Sequence[Sequence[str]] = [[name] for name in labels] if self.each else [labels]
-        for names in groups if image.says_boxes and (labels or image.prompt) else ():
+        for names in groups if image.says_boxes and (labels or image.prompt or file_prompt) else ():
             if image.is_unread(names[0] if self.each else None):
                 continue
             boxes = [(box, mask) for box, mask in image.boxes if box.label in names]
-            own = None if self.each else image.prompt or self.annotations.prompt
+            own = None if self.each else image.prompt or file_prompt
             prompt = self.prompt or own or f"detect {' ; '.join(names)}"
             yield box_answer(index, image, path, prompt, boxes)
         for text in image.texts:
             prompt = self.prompt or text.prompt or CAPTION
-            task = "caption" if prompt.startswith("caption") else "ask"
+            task: Task = "caption" if prompt.startswith("caption") else "ask"
             kept = {REGION: text.region and list(text.region)}
             yield imported_row(index, image, path, task, prompt, text.text, kept=kept)
 
@@ -126,11 +126,9 @@ def box_answer(
 
 
 def imported_row(
-    index: int, image: AnnotatedImage, path: str, task: Any, prompt: str, text: str, **more: Any
+    index: int, image: AnnotatedImage, path: str, task: Task, prompt: str, text: str, **more: Any
 ) -> Answer:
     """A row without the numbers of a model."""
-    numbers = "tokens finish logprob load_ms vision_ms prefill_ms decode_ms batch".split()
-    size = {"width": image.width, "height": image.height}
-    known = {"index": index, "id": image.id, "image": path, "task": task, "prompt": prompt}
-    nothing = dict.fromkeys((*numbers, "error", "error_message"))
-    return Answer(**{"boxes": (), **known, **size, **nothing, **more}, answer=text, model=TRUTH)
+    decoded = DecodedImage(Item(index, image.id, path), image.width, image.height, None, 0.0)
+    row = unanswered(decoded, prompt, task=task, model=TRUTH)
+    return replace(row, answer=text, load_ms=None, **more)

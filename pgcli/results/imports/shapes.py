@@ -1,4 +1,4 @@
-"""Boxes and masks of regions: clipped boxes, filled polygons, masks in COCO's encodings."""
+"""Boxes and masks of regions: clipped boxes, filled polygons, Label Studio's brush masks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pgcli.images import ImageLimits
 from pgcli.records import Region, Rle
 from pgcli.results.imports.json_values import InvalidValue, number, whole_number
 from pgcli.results.imports.truth import ImportCounts
-from pgcli.rle import encode_runs, mask_area, union
+from pgcli.rle import encode_mask, encode_runs, mask_area, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
+BRUSH_CHANNELS, BRUSH_BITS = 4, 8  # red, green, blue and alpha, which Label Studio reads as bytes
 PixelSize = tuple[int, int]  # width, height
 
 
 def checked_size(width: object, height: object, what: str) -> PixelSize:
-    """Both as the sides of an image that is not too large. Raises InvalidValue."""
+    """The size of an image. Raises InvalidValue, also for too many pixels."""
     size = whole_number(width, f"{what}: width"), whole_number(height, f"{what}: height")
     if not 0 < size[0] * size[1] <= ImageLimits().max_pixels:
         raise InvalidValue(f"{what}: {size[0]} x {size[1]} is not the size of an image")
@@ -27,10 +28,10 @@ def checked_size(width: object, height: object, what: str) -> PixelSize:
 
 
 def inside(corners: Region, size: PixelSize, counts: ImportCounts, name: str) -> Region | None:
-    """The corners within an image, with six digits; None, counted by name, if that is empty."""
+    """The corners clipped to an image, with six digits; None, counted, without an area there."""
     left, top, right, bottom = (float(f"{corner:.6g}") for corner in corners)
     if (part := clipped((left, top, right, bottom), size)) is None:
-        counts.leave_out("boxes without an area in the image", name)
+        counts.skip("boxes without an area in the image", name)
     return part
 
 
@@ -49,7 +50,7 @@ def bounds(polygons: Sequence[np.ndarray]) -> Region:
 
 
 def rotated_bounds(corners: Region, degrees: float, pivot: tuple[float, float]) -> Region:
-    """The bounds of a box that was rotated clockwise about a point."""
+    """The bounds of a box after a clockwise rotation about a point."""
     (x, y), (left, top, right, bottom) = pivot, corners
     cosine, sine = rotation(degrees)
     corner_42 = np.array([(left, top), (right, top), (left, bottom), (right, bottom)]) - (x, y)
@@ -65,8 +66,9 @@ def rotation(degrees: float) -> tuple[float, float]:
 
 
 def fill(polygons: Sequence[np.ndarray], size: PixelSize, what: str) -> Rle | None:
-    """The mask of the pixels whose centres are in one of the polygons (n, 2), each by the even-odd
-    rule; None if there are none. Raises InvalidValue for more points than an image has.
+    """The mask of pixels with centres in the polygons (n, 2), by the even-odd rule, or None.
+
+    Raises InvalidValue for polygons with too many points.
     """
     width, height = size
     runs = (_runs(polygon, size, what) for polygon in polygons)
@@ -81,7 +83,7 @@ def _runs(polygon_n2: np.ndarray, size: PixelSize, what: str) -> np.ndarray:
     low = np.minimum(start_n2[:, 0], end_n2[:, 0])
     high = np.maximum(start_n2[:, 0], end_n2[:, 0])
     first, last = (np.clip(np.ceil(side - 0.5), 0, width).astype(np.int64) for side in (low, high))
-    crossings = last - first  # columns whose centres the edge passes
+    crossings = last - first  # columns with centres that the edge passes
     if crossings.sum() > MAX_CROSSINGS:
         raise InvalidValue(f"{what} has too many points")
     edge = np.repeat(np.arange(len(polygon_n2)), crossings)
@@ -93,3 +95,46 @@ def _runs(polygon_n2: np.ndarray, size: PixelSize, what: str) -> np.ndarray:
     order = np.lexsort((row, column))
     runs_n2: np.ndarray = (column * height + row)[order].reshape(-1, 2)
     return runs_n2
+
+
+def brush_mask(data: Sequence[object], size: PixelSize) -> Rle | None:
+    """The mask of the pixels that a brush of Label Studio painted, None if there are none.
+
+    The bits of `data` are the number of values, the bits of a value, four lengths of counts, and
+    blocks. A block starts with a bit that is set for a repeated value, two bits that choose the
+    length of the count, and the count less one; the value or values follow
+    (https://github.com/thi-ng/umbrella/tree/develop/packages/rle-pack). Raises ValueError for other
+    content, and for an image of another size.
+    """
+    if not all(type(byte) is int and 0 <= byte < 256 for byte in data):
+        raise ValueError("not bytes")
+    bits = np.unpackbits(np.array(data, np.uint8))
+    digits, position = (bits + ord("0")).tobytes(), 0
+
+    def following(length: int) -> slice:
+        nonlocal position
+        position += length
+        if position > len(bits):
+            raise ValueError("the run lengths end early")
+        return slice(position - length, position)
+
+    def next_number(length: int) -> int:
+        return int(digits[following(length)], 2)
+
+    width, height = size
+    total, value_bits = next_number(32), next_number(5) + 1
+    lengths = [next_number(4) + 1 for _ in range(4)]
+    if total != width * height * BRUSH_CHANNELS or value_bits != BRUSH_BITS:
+        raise ValueError("a mask of another size")
+    values, start = np.empty(total, np.uint8), 0
+    while start < total:
+        is_repeated = next_number(1)
+        end = start + 1 + next_number(lengths[next_number(2)])
+        if end > total:
+            raise ValueError("more values than an image has")
+        values[start:end] = np.packbits(
+            bits[following(BRUSH_BITS * (1 if is_repeated else end - start))]
+        )
+        start = end
+    alpha_HW = values[BRUSH_CHANNELS - 1 :: BRUSH_CHANNELS].reshape(height, width)
+    return encode_mask(alpha_HW > 0) if alpha_HW.any() else None

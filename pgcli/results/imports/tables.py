@@ -1,6 +1,4 @@
-"""Reads labelled rows of tables and WebDataset archives: what `pgcli export` writes into them, and
-data sets with the same columns.
-"""
+"""Reads labelled rows of tables and WebDataset archives: exports of pgcli, and other data sets."""
 
 from __future__ import annotations
 
@@ -41,10 +39,10 @@ ROW_COLUMNS = ("task", "width", "height", "error")
 
 
 def read_table(file: Path, settings: ImportSettings) -> Annotations:
-    """The rows of the file, each as an image with boxes or texts, in its order. Raises UsageError.
+    """The rows of the file in order, each as an image with boxes or texts. Raises UsageError.
 
-    Consecutive rows of one image have the same id. A row without an answer, and one of a result
-    file with an error, is left out.
+    Consecutive rows of one image have the same id. Failed rows and rows without an answer are
+    skipped.
     """
     if manifest_ending(str(file)) is None:
         raise UsageError(
@@ -59,7 +57,7 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
     for item in Inventory.scan([str(file)], options):
         fields = reader.fields(item.fields)
         if fields.get("error") is not None:
-            settings.counts.leave_out("rows with an error", item.id)
+            settings.counts.skip("rows with an error", item.id)
             continue
         example = reader.read(fields, item.id)
         if (image := image_of_row(item, example, fields, file, settings)) is not None:
@@ -73,7 +71,7 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
 def image_of_row(
     item: Item, example: Example, fields: Mapping[str, Any], file: Path, settings: ImportSettings
 ) -> AnnotatedImage | None:
-    """The image of a row with what is true of it; None, counted, where that is not known."""
+    """The image of a row with its truth; None, counted, without a truth or a size."""
     path, size = image_path(item, file, settings), stated_size(fields)
     header = fault = None
     if path is None:
@@ -91,12 +89,12 @@ def image_of_row(
         return None
     boxes = example_boxes(example, fields.get("task"), size)
     if boxes is None and not example.answers:
-        settings.counts.leave_out("rows without an answer", item.id)
+        settings.counts.skip("rows without an answer", item.id)
         return None
     if boxes is not None and not fields.get("task"):
         for text in example.answers:
             if text.strip() and not has_locations(text):
-                settings.counts.leave_out("texts of rows with boxes", item.id)
+                settings.counts.skip("texts of rows with boxes", item.id)
     prompt = (example.prompt or "").strip() or None
     return AnnotatedImage(
         item.id,
@@ -115,8 +113,8 @@ def image_of_row(
 
 
 def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
-    """The real path of a row's image, that of its archive with the name in it, that of the table
-    that has its bytes, or its address; None, counted, for one that cannot be named.
+    """The path of a row's image, of its archive with the member's name, or of the table with its
+    bytes, or its address; None, counted, without one.
     """
     if item.data is not None or item.span is not None:
         return os.path.realpath(item.image if is_in_container(item.image) else file)
@@ -132,9 +130,9 @@ def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
 def example_boxes(
     example: Example, task: object, size: tuple[int, int]
 ) -> tuple[BoxWithMask, ...] | None:
-    """The boxes of a row, in pixels or as location tokens; None for one that has texts alone.
+    """The boxes of a row, in pixels or as location tokens; None for a row of texts.
 
-    Rows of captions in result files have an empty list of boxes.
+    In result files, rows of captions have an empty list of boxes.
     """
     boxes: Sequence[Box] | None = example.boxes
     texts = [text for text in example.answers if has_locations(text)]
@@ -148,10 +146,9 @@ def example_boxes(
     if boxes is None or not (boxes or is_of_boxes):
         return None
     masks = example.masks or ()
-    return tuple(zip_longest(map(with_numbers, boxes), masks[: len(boxes)]))
-
-
-def with_numbers(box: Box) -> Box:
-    """The box with its score and confidence, 1 where it has neither."""
-    score = 1.0 if box.score is None else box.score
-    return replace(box, score=score, confidence=score if box.confidence is None else box.confidence)
+    scores = [1.0 if box.score is None else box.score for box in boxes]
+    scored = [
+        replace(box, score=score, confidence=score if box.confidence is None else box.confidence)
+        for box, score in zip(boxes, scores, strict=True)
+    ]
+    return tuple(zip_longest(scored, masks[: len(boxes)]))

@@ -1,8 +1,8 @@
-"""Images with what people say is in them, as they are read from annotation tools."""
+"""Annotated images, as the readers of annotation formats return them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -11,58 +11,70 @@ from pgcli.images.formats import ImageHeader
 from pgcli.records import Box, Fault, Region, Rle
 from pgcli.results.images import MissingImages
 
-#: A box in pixels of the upright image, and its mask if there is one. Its `score` and `confidence`
-#: are those of a model's box that a person has left in the file, else 1.
+#: A box in pixels of the upright image, and its mask or None. `score` and `confidence` are 1, or
+#: the values of a model's box that a person kept.
 BoxWithMask = tuple[Box, Rle | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TrueText:
-    """A text about an image or a `region` of it; `prompt` is None where the file has none."""
+    """A text about an image or one `region`; `prompt` is None if the file has no prompt."""
 
     text: str
     prompt: str | None = None
     region: Region | None = None
 
 
+@dataclass
+class ImageTruth:
+    """The regions and texts of one image, as a format's reader collects them.
+
+    `areas` has the area of each box's object in square pixels, None if the file does not state it.
+    `crowds` are boxes around several objects that were not marked one by one. `unread` has the
+    label of each region that could not be read, None for a region without a label.
+    """
+
+    boxes: list[BoxWithMask] = field(default_factory=list)
+    areas: list[float | None] = field(default_factory=list)
+    crowds: list[Box] = field(default_factory=list)
+    texts: list[TrueText] = field(default_factory=list)
+    unread: set[str | None] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True)
 class AnnotatedImage:
-    """An image of an annotation file: its id, its file or address, its size, and its truth.
+    """An image of an annotation file: its id, its file or address, its size and its truth.
 
-    `crowds` are regions of many objects that are not marked one by one. `areas` has the area of the
-    object in each box, in square pixels, None where the file does not state it. `left_out` are the
-    labels of regions that could not be read, None for one without: the image has objects of them.
-    The size is the one that the file states; if that is not `is_stated`, it is that of the upright
-    image.
-    `searched` are the labels that were looked for, None for all of the file.
-    `prompt` is that of its boxes or texts, where the file says it. Without `says_boxes`, nothing is
-    known of its objects. `header` is that of the image's file; `fault` says why it has none, though
-    its size is stated.
+    The size is the stated one, or the upright size of the file if none `is_stated`. `searched` are
+    the labels that annotators looked for in this image, None for all labels of the file. `prompt`
+    belongs to the boxes or texts. If not `says_boxes`, the objects of the image are unknown.
+    `header` belongs to the image file; without one, `fault` says why the file cannot be read. The
+    other fields are explained in `ImageTruth`.
     """
 
     id: str
     image: str
     width: int
     height: int
-    boxes: tuple[BoxWithMask, ...] = ()
-    texts: tuple[TrueText, ...] = ()
-    crowds: tuple[Box, ...] = ()
-    left_out: frozenset[str | None] = frozenset()
+    boxes: Sequence[BoxWithMask] = ()
+    areas: Sequence[float | None] = ()
+    crowds: Sequence[Box] = ()
+    texts: Sequence[TrueText] = ()
+    unread: Set[str | None] = frozenset()
     is_stated: bool = True
     searched: frozenset[str] | None = None
     prompt: str | None = None
     says_boxes: bool = True
     header: ImageHeader | None = None
     fault: Fault | None = None
-    areas: tuple[float | None, ...] = ()
 
     def is_unread(self, label: str | None = None) -> bool:
-        """Whether regions were left out and no box is there; with a label, regions and boxes of it.
+        """Whether the image has unread regions and no box, or none with the label if given.
 
-        What is in such an image is not known.
+        The content of such an image is unknown.
         """
         labels = {box.label for box, _ in self.boxes}
-        unread = self.left_out | {crowd.label for crowd in self.crowds}
+        unread = {*self.unread, *(crowd.label for crowd in self.crowds)}
         if label is None:
             return bool(unread) and not labels
         return label not in labels and not unread.isdisjoint((None, label))
@@ -70,38 +82,38 @@ class AnnotatedImage:
 
 @dataclass
 class ImportCounts:
-    """What was left out: entries by kind, each kind with its number and the name of its first one.
+    """The skipped entries: for each kind, their number and the name of the first one.
 
-    `missing` images have no truth, as they cannot be read or named.
+    `missing` counts images that cannot be read or have no name.
     """
 
-    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
+    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
     missing: MissingImages = field(default_factory=MissingImages)
     notes: list[str] = field(default_factory=list)
 
-    def leave_out(self, kind: str, name: str) -> None:
-        """Count one more of a kind, which begins with a plural: `crowds`, `boxes without a label`.
+    def skip(self, kind: str, name: str) -> None:
+        """Count an entry of a kind, which starts with a plural: `boxes without a label`.
 
-        `name` says which one it is, as `annotation 3 of a.png` does.
+        `name` identifies the entry: `annotation 3 of a.png`.
         """
-        count, first = self.left_out.get(kind, (0, name))
-        self.left_out[kind] = count + 1, first
+        count, first = self.skipped.get(kind, (0, name))
+        self.skipped[kind] = count + 1, first
 
     @property
     def kinds(self) -> list[tuple[int, str]]:
-        """The number of each kind with its words, as `wording.note` takes them."""
+        """The number of each kind with its words, for `wording.with_notes`."""
         return [
-            (count, f"{kind} left out (first: {first})")
-            for kind, (count, first) in self.left_out.items()
+            (count, f"{kind} skipped (first: {first})")
+            for kind, (count, first) in self.skipped.items()
         ]
 
 
 @dataclass(frozen=True)
 class ImportSettings:
-    """How images are named: `root` is the folder that names are relative to, and that images have
-    to be in; `image_prefix` precedes them in Label Studio. `labels` name YOLO's classes.
+    """How to find images: names are relative to `root`, which must contain the images.
 
-    With `as_given`, boxes are not cut off at the edges of images, and images are not located.
+    `image_prefix` precedes names in Label Studio; `labels` name YOLO's classes. With `as_given`,
+    boxes are not clipped and images are not located.
     """
 
     root: Path
@@ -113,10 +125,10 @@ class ImportSettings:
 
 @dataclass(frozen=True)
 class Annotations:
-    """The images of a file, and the labels of its boxes in their order; none for texts only.
+    """The images of a file, and the labels of its boxes in order, empty if it has texts only.
 
-    `prompt` is that of its boxes, where an export of pgcli says it. With `is_upright`, the format
-    has boxes of upright images; with `swaps_sides`, the tool states stored sizes for such boxes.
+    `prompt` belongs to its boxes, if pgcli exported the file. With `is_upright`, the format has
+    boxes of upright images; with `swaps_sides`, the tool states stored sizes for such boxes.
     """
 
     images: Sequence[AnnotatedImage]
@@ -127,12 +139,12 @@ class Annotations:
 
     @property
     def image_count(self) -> int:
-        """The number of images; those of a table may have several rows."""
+        """The number of images; a table may have several rows of an image."""
         return len({image.id for image in self.images})
 
     @property
     def absent(self) -> MissingImages:
-        """The images whose size is stated, and whose file is not there or cannot be read."""
+        """The images with a stated size and a missing or unreadable file."""
         absent = MissingImages()
         for id_, fault in {image.id: image.fault for image in self.images}.items():
             if fault is not None:
@@ -144,9 +156,9 @@ class Annotations:
 class ReadAnnotations(Protocol):
     """An import format: a function that reads the annotations in a file or a folder.
 
-    Boxes are in pixels of the image as the file has it, or of the upright image if the annotations
-    are `is_upright`. Entries that cannot be read are counted in `settings.counts`. It raises
-    UsageError for a file that is not of the format.
+    Boxes are in pixels of the stored image, or of the upright image if the annotations are
+    `is_upright`. Unreadable entries are counted in `settings.counts`. Raises UsageError for a file
+    in another format.
     """
 
     def __call__(self, file: Path, settings: ImportSettings) -> Annotations: ...

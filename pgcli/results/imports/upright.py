@@ -1,4 +1,4 @@
-"""Makes annotations those of upright images: compares sizes with the files, and turns boxes."""
+"""Compares the sizes of annotations with the image files, and rotates boxes upright."""
 
 from __future__ import annotations
 
@@ -37,17 +37,16 @@ NO_FILE = Fault("missing", "There is no such file.")
 
 
 def read_annotations(format: str, file: Path, settings: ImportSettings) -> Annotations:
-    """What a file of this format says of its images, upright and within them. Raises UsageError."""
+    """The annotations in a file of this format, upright and clipped. Raises UsageError."""
     read: ReadAnnotations = registry.load("imports", format)
     annotations = read(file, settings)
     return annotations if annotations.is_upright else turned_upright(annotations, settings.counts)
 
 
 def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotations:
-    """The annotations with boxes and masks of upright images, cut off at their edges.
+    """The annotations with upright boxes and masks, clipped to their images.
 
-    Images that are not there keep the size that is stated. Raises UsageError for those of another
-    size.
+    Missing images keep their stated size. Raises UsageError for images of another size.
     """
     images = [with_header(image) for image in annotations.images]
     drawings = [
@@ -72,7 +71,7 @@ def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotation
 
 
 def with_header(image: AnnotatedImage) -> AnnotatedImage:
-    """The image with the header of its file, or with the fault of that; without for an address."""
+    """The image with the header of its file, or with the fault of the file."""
     if image.header or image.fault or url_scheme(image.image):
         return image
     if not os.path.isfile(image.image):  # noqa: PTH113 - Path raises for long names
@@ -84,33 +83,33 @@ def with_header(image: AnnotatedImage) -> AnnotatedImage:
 
 
 def in_upright(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> AnnotatedImage:
-    """The image with its upright size, and its boxes in that; those left out are counted."""
+    """The image with its upright size and boxes; skipped regions are counted."""
     header = image.header
     width, height = (image.width, image.height) if header is None else header.size
-    left_out = set(image.left_out)
+    unread = set(image.unread)
 
     def fit(boxes: Iterable[BoxWithMask]) -> Iterator[BoxWithMask]:
         for box, mask in boxes:
             place = f"{box.label!r} in {image.id}"
             if frame is Frame.SWAPPED and mask is not None:
-                counts.leave_out("polygons of images with swapped sides", place)
-                left_out.add(box.label)
+                counts.skip("polygons of images with swapped sides", place)
+                unread.add(box.label)
                 continue
             if header is not None and frame is Frame.STORED:
                 box, mask = upright_box(box, mask, header, counts, place)
             if corners := inside(box.corners, (width, height), counts, place):
                 yield box.moved(corners), mask
             else:
-                left_out.add(box.label)
+                unread.add(box.label)
 
     turned_by = header if frame is Frame.STORED else None
     boxes = tuple(fit(image.boxes))
     crowds = tuple(crowd for crowd, _ in fit((crowd, None) for crowd in image.crowds))
     texts = tuple(fitted_text(entry, turned_by, (width, height)) for entry in image.texts)
     for _ in range(texts.count(None)):
-        counts.leave_out("texts of unread regions", image.id)
+        counts.skip("texts of unread regions", image.id)
     for crowd in crowds:
-        counts.leave_out("crowds", f"{crowd.label!r} in {image.id}")
+        counts.skip("crowds", f"{crowd.label!r} in {image.id}")
     return replace(
         image,
         width=width,
@@ -118,22 +117,22 @@ def in_upright(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts)
         boxes=boxes,
         crowds=crowds,
         texts=tuple(filter(None, texts)),
-        left_out=frozenset(left_out),
+        unread=frozenset(unread),
     )
 
 
 def upright_box(
     box: Box, mask: Rle | None, header: ImageHeader, counts: ImportCounts, place: str
 ) -> BoxWithMask:
-    """A box of the stored image in the upright one, with its mask if that is of the stored size."""
+    """A box of the stored image, rotated upright, with its mask if it has the stored size."""
     if mask is not None and mask.size != header.stored_size[::-1]:
-        counts.leave_out("masks of another size than their image", place)
+        counts.skip("masks of another size than their image", place)
         mask = None
     return turned_box(box, header), None if mask is None else turned_mask(mask, header)
 
 
 def fitted_text(entry: TrueText, header: ImageHeader | None, size: PixelSize) -> TrueText | None:
-    """A text whose region, turned if it has a header, is within its image; None without an area."""
+    """A text with its region rotated upright and clipped; None without an area."""
     if entry.region is None:
         return entry
     corners = entry.region if header is None else turned_corners(entry.region, header)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -18,87 +17,81 @@ from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, decode_text, is_lfs_pointe
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Box, Fault
-from pgcli.results.imports.json_values import InvalidValue, label, text, value_errors
+from pgcli.results.imports.json_values import InvalidValue, label, mapping, text, value_errors
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import PixelSize, bounds, fill, inside
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
     BoxWithMask,
+    ImageTruth,
     ImportCounts,
     ImportSettings,
 )
 from pgcli.stores.files import open_regular
 
-MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a file of labels, and of data.yaml
-NO_IMAGE = Fault("missing", "There is no image of this file of labels.")
+MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a label file, and of data.yaml
+NO_IMAGE = Fault("missing", "There is no image for this label file.")
 CLASSES = "classes.txt"
-#: What names the classes: files of Ultralytics, FiftyOne, Label Studio, labelImg and Darknet.
+#: Files with class names, of Ultralytics, FiftyOne, Label Studio, labelImg and Darknet.
 NAME_FILES = ("data.yaml", "dataset.yaml", CLASSES, f"labels/{CLASSES}", "obj.names")
-APPLE_DOUBLE = "._"  # begins the names of files that macOS writes beside others
-TOLERANCE = 0.01  # by which a fraction may exceed 0 and 1; that of Ultralytics
+APPLE_DOUBLE = "._"  # starts the names of macOS's metadata files
+LINE_HINT = "correct it there"
+TOLERANCE = 0.01  # by which a fraction may exceed 0 and 1, as in Ultralytics
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """What data.yaml says: the labels of the classes in their order, how many numbers follow the
-    box in a line of a pose, 0 where lines have no keypoints, and the prompt of an export of pgcli.
+    """The class names in data.yaml, the number of keypoint values in a line of a pose (0 for other
+    labels), and the prompt if pgcli exported the folder.
     """
 
     names: Sequence[str]
-    keypoint_numbers: int = 0
+    keypoint_values: int = 0
     prompt: str | None = None
 
 
 def read_yolo(file: Path, settings: ImportSettings) -> Annotations:
-    """The images of the folder, or of the folder of a data.yaml, by path. Raises UsageError."""
+    """The images below a folder, or below the folder of a data.yaml, by path. Raises UsageError."""
     folder = file if file.is_dir() else file.parent
     if not file.exists():
         raise UsageError(f"{file} does not exist", hint="name the folder that has data.yaml")
     data = read_data_file(file if file.is_file() else folder, settings)
-    names = files_below(folder, IMAGE_ENDINGS)
-    labels = LabelFolder(folder, data, [labels_path(name) for name in names])
-    label_files = {name for name in files_below(folder, {".txt"}) if is_labels(name)}
+    paths = [PurePosixPath(name) for name in names_below(folder)]
+    names = [str(path) for path in paths if path.suffix.lower() in IMAGE_ENDINGS]
+    label_files = LabelFiles(folder, data, [labels_path(name) for name in names])
+    unused = {
+        str(path)
+        for path in paths
+        if path.suffix.lower() == ".txt" and "labels" in path.parts[:-1] and path.name != CLASSES
+    }.difference(label_files.names)
     images = []
-    for name in names:
+    for name, label_file in zip(names, label_files.names, strict=True):
         path = locate(name, settings, folder)
-        own = labels_path(name)
-        label_files.discard(own)
         size = upright_size(name, path, settings) if path is not None else None
         if path is None or size is None:
             continue
-        boxes, left_out = labels.boxes(own, size, settings.counts)
-        images.append(AnnotatedImage(image_id(name), path, *size, boxes, left_out=left_out))
-    for name in sorted(label_files):
+        truth = label_files.truth(label_file, size, settings.counts)
+        id_ = display_path(str(replace_images(name)))
+        images.append(AnnotatedImage(id_, path, *size, **vars(truth)))
+    for name in sorted(unused):
         settings.counts.missing.add(name, NO_IMAGE)
     return Annotations(images, [*dict.fromkeys(data.names)], data.prompt, is_upright=True)
 
 
-def files_below(folder: Path, endings: frozenset[str] | set[str]) -> list[str]:
-    """The paths of files with these endings, relative to the folder, in code-point order."""
-    paths = (
-        os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118 - of very many files
+def names_below(folder: Path) -> list[str]:
+    """The paths of the images and texts below the folder, relative to it, in code-point order."""
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118 - Path is slow
         for parent, _, names in os.walk(folder)
         for name in names
-        if not name.startswith(APPLE_DOUBLE) and os.path.splitext(name)[1].lower() in endings  # noqa: PTH122 - of very many files
+        if not name.startswith(APPLE_DOUBLE)
     )
-    return sorted(paths)
-
-
-def is_labels(name: str) -> bool:
-    """Whether a text file is in a folder of labels, and not the one that names the classes."""
-    path = PurePosixPath(name)
-    return "labels" in path.parts[:-1] and path.name != CLASSES
 
 
 def labels_path(name: str) -> str:
-    """The file of an image's labels: in labels/ instead of images/, else beside the image."""
+    """The label file of an image: in labels/ instead of images/, or else beside the image."""
     return str(replace_images(name, "labels").with_suffix(".txt"))
-
-
-def image_id(name: str) -> str:
-    """The path of an image without the folder images/."""
-    return display_path(str(replace_images(name)))
 
 
 def replace_images(name: str, *new: str) -> PurePosixPath:
@@ -109,9 +102,9 @@ def replace_images(name: str, *new: str) -> PurePosixPath:
 
 
 def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
-    """What the file of the classes says, with the labels of the settings if there are any.
+    """The content of the file with the class names, or of the one in a folder.
 
-    Raises UsageError.
+    Labels in the settings replace the names. Raises UsageError.
     """
     candidates = [file] if file.is_file() else [file / name for name in NAME_FILES]
     names_file = next((path for path in candidates if path.is_file()), None)
@@ -126,21 +119,21 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
             document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
         else:
             document = yaml_mapping(content)
-        values = settings.labels or in_order(document.get("names"))
+        values = settings.labels or class_names(document.get("names"))
         names = [label(name, f"class {number}") for number, name in enumerate(values)]
     except (OSError, ValueError, RecursionError) as problem:
         raise UsageError(
-            f"{names_file} does not name the classes: {problem}", hint=hint
+            f"{names_file} has no valid class names: {problem}", hint=hint
         ) from problem
     with value_errors(names_file, hint="correct it there"):
         prompt = document.get("prompt")
         prompt = text(prompt, "prompt") if prompt and not settings.labels else None
-        return DataFile(names, keypoint_numbers(document.get("kpt_shape")), prompt)
+        return DataFile(names, keypoint_values(document.get("kpt_shape")), prompt)
 
 
 def read_text_inside(file: Path, max_bytes: int, root: str | None = None) -> str:
-    """The text of a file, which has to be in the root. Raises OSError, ValueError, InvalidValue,
-    and UsageError for a pointer of Git LFS.
+    """The text of a file, which must be inside the root. Raises OSError, ValueError, and
+    UsageError for a Git LFS pointer.
     """
     with open_regular(file, root) as opened:
         data = opened.read(max_bytes + 1)
@@ -156,30 +149,29 @@ def yaml_mapping(content: str) -> Mapping[str, Any]:
     import yaml  # type: ignore[import-untyped]
 
     try:
-        # all scalars are text, and the keys that copy other values are plain keys
-        document = yaml.load(content, yaml.BaseLoader)
+        document = yaml.load(content, yaml.BaseLoader)  # makes texts, and resolves no merge keys
     except yaml.YAMLError as problem:
         raise InvalidValue(str(problem)) from problem
-    if not isinstance(document, dict):
-        raise InvalidValue("it has no 'names'")
-    return document
+    return mapping(document, "the file")
 
 
-def in_order(names: object) -> Sequence[object]:
-    """A list of names, or a mapping of 0, 1, ... to names. Raises InvalidValue."""
-    if names is None:
-        raise InvalidValue("it has no 'names'")
-    if isinstance(names, list):
-        return names
-    if isinstance(names, dict):
-        keys = [str(number) for number in range(len(names))]
-        if sorted(names) == sorted(keys):
-            return [names[key] for key in keys]
-    raise InvalidValue("'names' is neither a list nor a mapping of 0, 1 and so on")
+def class_names(value: object) -> Sequence[object]:
+    """The names in a list, or in a mapping from 0, 1, ... to names. Raises InvalidValue."""
+    if isinstance(value, dict):
+        keys = [str(number) for number in range(len(value))]
+        if sorted(value) == sorted(keys):
+            return [value[key] for key in keys]
+    elif isinstance(value, list):
+        return value
+    raise InvalidValue(
+        "it has no 'names'"
+        if value is None
+        else "'names' is neither a list nor a mapping from 0, 1 and so on"
+    )
 
 
-def keypoint_numbers(shape: object) -> int:
-    """How many numbers a pose has after its box, by `kpt_shape`. Raises InvalidValue."""
+def keypoint_values(shape: object) -> int:
+    """The number of values that follow the box of a pose, by `kpt_shape`. Raises InvalidValue."""
     if not shape:
         return 0
     sides = shape if isinstance(shape, list) else []
@@ -189,154 +181,133 @@ def keypoint_numbers(shape: object) -> int:
 
 
 @dataclass(frozen=True)
-class LabelFolder:
-    """The files of labels of a folder, by their paths in it."""
+class LabelFiles:
+    """The label files below a folder, by their relative names."""
 
     folder: Path
     data: DataFile
-    files: Sequence[str]
+    names: Sequence[str]
 
-    def boxes(
-        self, name: str, size: PixelSize, counts: ImportCounts
-    ) -> tuple[tuple[BoxWithMask, ...], frozenset[str]]:
-        """The boxes of an image, none without a file, and the labels of those that were left out.
-
-        Raises UsageError.
-        """
-        boxes, left_out = [], set()
-        with label_errors(self.folder / name):
-            for place, words in self.lines(name):
-                box, mask = self.box(words, size, f"line {place}")
-                if corners := inside(box.corners, size, counts, f"{name}, line {place}"):
-                    boxes.append((box.moved(corners), mask))
+    def truth(self, name: str, size: PixelSize, counts: ImportCounts) -> ImageTruth:
+        """The boxes in a label file, empty if it does not exist. Raises UsageError."""
+        truth = ImageTruth()
+        with value_errors(self.folder / name, hint=LINE_HINT):
+            for where, numbers in self.lines(name):
+                box, mask = self.box(numbers, size, where)
+                if corners := inside(box.corners, size, counts, f"{name}, {where}"):
+                    truth.boxes.append((box.moved(corners), mask))
                 else:
-                    left_out.add(box.label)
-        return tuple(boxes), frozenset(left_out)
+                    truth.unread.add(box.label)
+        return truth
 
-    def lines(self, name: str) -> Iterator[tuple[int, list[str]]]:
-        """The lines of a file that are not empty, by number, as words. Raises InvalidValue."""
+    def lines(self, name: str) -> Iterator[tuple[str, list[float]]]:
+        """The lines of a file that are not empty, as numbers. Raises InvalidValue."""
         if not os.path.lexists(self.folder / name):
             return
-        content = read_text_inside(self.folder / name, MAX_BYTES, os.path.realpath(self.folder))
+        try:
+            content = read_text_inside(self.folder / name, MAX_BYTES, os.path.realpath(self.folder))
+        except OSError as problem:
+            raise InvalidValue(str(problem)) from problem
         for place, line in enumerate(content.splitlines(), start=1):
             if words := line.split():
-                yield place, words
+                where = f"line {place}"
+                yield where, [line_number(word, where) for word in words]
 
-    def box(self, words: Sequence[str], size: PixelSize, what: str) -> BoxWithMask:
-        """A box, or that of a polygon, of a pose or of a track. Raises InvalidValue."""
-        numbers = line_numbers(words, what)
-        place = numbers[0]
-        if place != int(place) or not 0 <= place < len(self.data.names):
-            raise InvalidValue(f"{what}: the class {words[0]} has no name")
-        shape, confidence = self.split(numbers[1:], what)
-        if outside := [x for x in shape if not -TOLERANCE <= x <= 1 + TOLERANCE]:
-            raise InvalidValue(f"{what}: {outside[0]:g} is not a fraction of the image's side")
-        if not -TOLERANCE <= confidence <= 1 + TOLERANCE:
+    def box(self, numbers: Sequence[float], size: PixelSize, where: str) -> BoxWithMask:
+        """The box of a line, with a mask for a polygon. Raises InvalidValue."""
+        class_ = numbers[0]
+        if class_ != int(class_) or not 0 <= class_ < len(self.data.names):
+            raise InvalidValue(f"{where}: the class {class_:g} has no name")
+        shape, confidence = self.split(numbers[1:], where)
+        if outside := [x for x in shape if not is_fraction(x)]:
+            raise InvalidValue(f"{where}: {outside[0]:g} is not a fraction of the image's side")
+        if not is_fraction(confidence):
             raise InvalidValue(
-                f"{what}: {confidence:g} is not a confidence, which precedes the id of a track"
+                f"{where}: {confidence:g} is not a confidence, which precedes a track id"
             )
         score = min(max(confidence, 0.0), 1.0)
-        return shape_box(self.data.names[int(place)], np.array(shape), score, size, what)
+        name, mask = self.data.names[int(class_)], None
+        if len(shape) == 4:
+            left, top, right, bottom = (np.array(edges(shape)) * (*size, *size)).tolist()
+            return Box(name, left, top, right, bottom, score, score), None
+        polygon_n2 = np.array(shape).reshape(-1, 2) * size
+        left, top, right, bottom = bounds([polygon_n2])
+        is_box = np.isin(polygon_n2[:, 0], (left, right)) & np.isin(polygon_n2[:, 1], (top, bottom))
+        if len(polygon_n2) != 4 or not is_box.all():
+            mask = fill([polygon_n2], size, where)
+        return Box(name, left, top, right, bottom, score, score), mask
 
-    def split(self, numbers: Sequence[float], what: str) -> tuple[Sequence[float], float]:
-        """The numbers of a line's box or polygon, and its confidence, 1 without one.
+    def split(self, numbers: Sequence[float], where: str) -> tuple[Sequence[float], float]:
+        """The values of a line's box or polygon, and its confidence, 1 without one.
 
-        A box may be followed by keypoints, by its confidence, and by that and the id of a track.
-        Four corners may be followed by a confidence.
+        A box may be followed by keypoints, a confidence and a track id, a polygon of four corners
+        by a confidence. Raises InvalidValue.
         """
-        count = len(numbers)
-        pose = self.data.keypoint_numbers
+        count, pose = len(numbers), self.data.keypoint_values
         if pose and 0 <= count - 4 - pose <= 2:
             numbers = (*numbers[:4], *numbers[4 + pose :])
-            is_box = True
-        else:
-            is_box = count in (4, 5) or (count == 6 and (pose > 0 or self.is_track(numbers, what)))
-        if is_box:
+        elif count == 6 and not pose and not self.is_track(numbers, where):
+            return numbers, 1.0
+        if len(numbers) in (4, 5, 6):
             return numbers[:4], numbers[4] if len(numbers) > 4 else 1.0
         if not pose and count == 9:
             return numbers[:8], numbers[8]
         if not pose and count >= 6 and count % 2 == 0:
             return numbers, 1.0
-        kinds = f"a box, nor a pose of {pose} more" if pose else "a box nor of a polygon"
-        raise InvalidValue(f"{what}: {count} numbers after the class are neither those of {kinds}")
+        kinds = f"a box or a pose of {pose} more" if pose else "a box or a polygon"
+        raise InvalidValue(f"{where}: {count} numbers after the class do not make {kinds}")
 
-    def is_track(self, numbers: Sequence[float], what: str) -> bool:
-        """Whether six numbers are a box, its confidence and the id of a track, not a triangle.
+    def is_track(self, numbers: Sequence[float], where: str) -> bool:
+        """Whether six numbers are a box, its confidence and a track id, or else a triangle.
 
-        Where they may be both, other lines of the folder decide. Raises InvalidValue if none does.
+        If they may be either, the other lines decide. Raises InvalidValue if they do not.
         """
-        kind = kind_of_six(numbers)
-        if kind == "either" and not (kind := self.known_kind):
+        kind = kind_of_line(numbers) or self.known_kind
+        if not kind:
             raise InvalidValue(
-                f"{what}: 6 numbers are a box, its confidence and the id of a track, or a triangle"
+                f"{where}: 6 numbers are a box, its confidence and a track id, or a triangle"
             )
         return kind == "track"
 
     @cached_property
     def known_kind(self) -> str:
-        """The kind of the folder's lines, `track` or `polygon`; empty if it has both or neither."""
+        """The kind of the lines in all files, `track` or `polygon`; empty if both or neither."""
         kinds = set()
-        for name in self.files:
-            with label_errors(self.folder / name):
-                for place, words in self.lines(name):
-                    numbers = line_numbers(words, f"line {place}")[1:]
-                    if len(numbers) == 6:
-                        kinds.add(kind_of_six(numbers))
-                    elif len(numbers) >= 4:
-                        kinds.add("track" if len(numbers) < 6 else "polygon")
-        kinds.discard("either")
+        for name in self.names:
+            with value_errors(self.folder / name, hint=LINE_HINT):
+                kinds |= {kind_of_line(numbers[1:]) for _, numbers in self.lines(name)}
+        kinds.discard("")
         return kinds.pop() if len(kinds) == 1 else ""
 
 
-@contextmanager
-def label_errors(file: Path) -> Iterator[None]:
-    """A block in which problems with a file of labels become a UsageError that names it."""
+def line_number(word: str, where: str) -> float:
+    """A word of a line as a finite number. Raises InvalidValue."""
     try:
-        yield
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"{file}: {problem}", hint="correct it there") from problem
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidValue(f"{where}: {word!r} is not a number")
+    return number
 
 
-def line_numbers(words: Iterable[str], what: str) -> list[float]:
-    """The words of a line as numbers. Raises InvalidValue."""
-    numbers = []
-    for word in words:
-        try:
-            number = float(word)
-        except ValueError:
-            raise InvalidValue(f"{what}: {word!r} is not a number") from None
-        if not math.isfinite(number):
-            raise InvalidValue(f"{what}: {word!r} is not a number")
-        numbers.append(number)
-    return numbers
-
-
-def kind_of_six(numbers: Sequence[float]) -> str:
-    """What six numbers after a class are: `track`, `polygon`, or `either`."""
-    x, y, width, height, confidence, track = numbers
-    if track != int(track):
-        return "polygon"
-    if track > 1 + TOLERANCE:
+def kind_of_line(numbers: Sequence[float]) -> str:
+    """`track` for a box with or without a track id, `polygon`, or empty if it may be either."""
+    if len(numbers) != 6:
+        return "track" if len(numbers) < 6 else "polygon"
+    _, _, width, height, confidence, track = numbers
+    if track > 1 + TOLERANCE and track == int(track):
         return "track"
-    is_inside = all(-TOLERANCE <= at <= 1 + TOLERANCE for at in edges(x, y, width, height))
-    is_box = is_inside and width > 0 and height > 0 and 0 <= confidence <= 1
-    return "either" if is_box and track >= 0 else "polygon"
+    is_box = all(map(is_fraction, edges(numbers))) and width > 0 and height > 0
+    return "" if is_box and 0 <= confidence <= 1 and track in (0, 1) else "polygon"
 
 
-def edges(x: float, y: float, width: float, height: float) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of a box that is given by its centre."""
+def is_fraction(value: float) -> bool:
+    """Whether the value is between 0 and 1, within the tolerance."""
+    return -TOLERANCE <= value <= 1 + TOLERANCE
+
+
+def edges(numbers: Sequence[float]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a box from its centre and size."""
+    x, y, width, height = numbers[:4]
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
-
-
-def shape_box(
-    name: str, shape: np.ndarray, score: float, size: PixelSize, what: str
-) -> BoxWithMask:
-    """The box of four numbers, or of a polygon's points with its mask. Raises InvalidValue."""
-    if len(shape) == 4:
-        left, top, right, bottom = (np.array(edges(*shape)) * (*size, *size)).tolist()
-        return Box(name, left, top, right, bottom, score, score), None
-    polygon_n2 = shape.reshape(-1, 2) * size
-    left, top, right, bottom = bounds([polygon_n2])
-    is_box = np.isin(polygon_n2[:, 0], (left, right)) & np.isin(polygon_n2[:, 1], (top, bottom))
-    mask = None if len(polygon_n2) == 4 and is_box.all() else fill([polygon_n2], size, what)
-    return Box(name, left, top, right, bottom, score, score), mask
