@@ -15,7 +15,8 @@ from enum import Enum
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.images.files import read_file
+from pgcli.images.errors import ImageError
+from pgcli.images.files import checked_bytes, item_bytes, read_file
 from pgcli.images.formats import (
     HEADER_BYTES,
     ImageHeader,
@@ -26,9 +27,8 @@ from pgcli.images.formats import (
 from pgcli.images.image_spec import ImageLimits, Size
 from pgcli.images.pixels import PNG_EXIF, SIDEWAYS
 from pgcli.records import Box, Item, Region, Rle
-from pgcli.results.drawings.drawings import read_original
 from pgcli.rle import decode_mask, encode_mask
-from pgcli.stores import Reader
+from pgcli.stores import Reader, RemoteError
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 
@@ -96,6 +96,19 @@ class Drawing:
         boxes_n4 = np.array(self.boxes, float)
         highest_2 = np.array(size) + OUTSIDE_PIXELS
         return bool((boxes_n4 >= -OUTSIDE_PIXELS).all() and (boxes_n4[:, 2:] <= highest_2).all())
+
+
+def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> bytes:
+    """The bytes of an item's image, read again. Raises ImageError."""
+    if item.fault is not None:
+        raise ImageError(item.fault)
+    is_here = item.data is not None or item.path is None or url_scheme(item.path) is None
+    if reader is not None and not is_here:
+        try:
+            return checked_bytes(reader.read(item.path or ""), limits)
+        except RemoteError as problem:
+            raise ImageError(problem.fault) from problem
+    return item_bytes(item, limits)
 
 
 def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.images import ImageLimits
+from pgcli.images import ImageError, ImageLimits
 from pgcli.records import Box, Fault, Item, Mask
 from pgcli.results.drawings import drawings
 from pgcli.results.drawings.colours import LabelColours
-from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answer, read_original
+from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answer
 from pgcli.results.drawings.formats import DRAWN, SUFFIXES
 from pgcli.results.file_names import FileNames
 from pgcli.results.files_below import write_below
+from pgcli.results.frames import read_original
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused
@@ -332,7 +333,7 @@ def test_images_are_read_again_from_where_they_are(tmp_path):
     assert read_original(in_archive, limits, None) == second
     archive.unlink()
     for item in (in_archive, Item(0, "a", "a", fault=Fault("x", "x"))):
-        with pytest.raises(drawings.ImageError):
+        with pytest.raises(ImageError):
             read_original(item, limits, None)
     assert read_original(item_of(0, "a", first), limits, None) == first
     assert read_original(Item(0, "a", "a", "s3://b/a"), limits, Reader()) == b"s3://b/a"

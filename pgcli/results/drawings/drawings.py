@@ -11,7 +11,6 @@ from pathlib import Path
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
-from pgcli.images.files import checked_bytes, item_bytes
 from pgcli.images.formats import identify_image
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
@@ -24,9 +23,10 @@ from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.files_below import draw_error, write_below
+from pgcli.results.frames import read_original
 from pgcli.results.images import ImageLocator
 from pgcli.results.row_hook import RowHook
-from pgcli.stores import Reader, RemoteError
+from pgcli.stores import Reader
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
@@ -169,19 +169,6 @@ def draw_target(folder: str, sources: Sequence[str] = (), *, overwrite: bool = F
         if is_folder or Path(path).suffix.lower() in IMAGE_ENDINGS:
             inputs.append(source)
     return Target(name=folder, kind="folder", option="--draw", overwrite=overwrite, inputs=inputs)
-
-
-def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> bytes:
-    """The bytes of an item's image, read again. Raises ImageError."""
-    if item.fault is not None:
-        raise ImageError(item.fault)
-    is_here = item.data is not None or item.path is None or url_scheme(item.path) is None
-    if reader is not None and not is_here:
-        try:
-            return checked_bytes(reader.read(item.path or ""), limits)
-        except RemoteError as problem:
-            raise ImageError(problem.fault) from problem
-    return item_bytes(item, limits)
 
 
 def draw_rows(

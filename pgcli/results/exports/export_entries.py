@@ -17,7 +17,6 @@ from pgcli.output.reader import Row
 from pgcli.parsing import detection_text, has_locations
 from pgcli.printable import encodable
 from pgcli.records import Fault, Item, Mask
-from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
@@ -26,6 +25,7 @@ from pgcli.results.frames import (
     TURNED,
     Drawing,
     SizesDifferError,
+    read_original,
     turned_box,
     turned_mask,
     whole_header,

@@ -119,7 +119,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
             document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
         else:
             document = yaml_mapping(content)
-        values = settings.labels or class_names(document.get("names"))
+        values = settings.labels or ordered_names(document.get("names"))
         names = [label(name, f"class {number}") for number, name in enumerate(values)]
     except (OSError, ValueError, RecursionError) as problem:
         raise UsageError(
@@ -155,7 +155,7 @@ def yaml_mapping(content: str) -> Mapping[str, Any]:
     return mapping(document, "the file")
 
 
-def class_names(value: object) -> Sequence[object]:
+def ordered_names(value: object) -> Sequence[object]:
     """The names in a list, or in a mapping from 0, 1, ... to names. Raises InvalidValue."""
     if isinstance(value, dict):
         keys = [str(number) for number in range(len(value))]
