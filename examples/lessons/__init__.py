@@ -1,1 +1,1 @@
-"""Lessons: the ideas behind PaliGemma, a short program each (docs/explanation/lessons.md)."""
+"""Lessons: the ideas behind PaliGemma, a short program each (docs/explanation/lessons/)."""

@@ -1,21 +1,30 @@
 """Attention in three equivalent ways, the shapes on the way, and two common mistakes.
 
-    python examples/lessons/attention.py
+    python examples/lessons/attention.py [--out DIR]
 
 B images · P patches · D width · N heads · H head size, so that N * H = D
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from transformers import SiglipVisionConfig
 from transformers.models.siglip.modeling_siglip import SiglipVisionModel
 
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.weights import load_paligemma
 from pgcli.model.config import VisionConfig
 from pgcli.model.siglip import SiglipAttention
 
 WIDTH, HEADS, PATCHES = 96, 6, 20  # SigLIP So400m: 1152, 16 and 256
+IMAGE = BUILTIN.parents[1] / "examples" / "images" / "dusk.jpg"
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -28,7 +37,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scores.softmax(dim=-1) @ value  # each query's weights sum to one
 
 
-# First: a head is attention on three projections of the patches from D to H numbers.
+# %% First: a head is attention on three projections of the patches from D to H numbers.
 class Head(nn.Module):
     def __init__(self, width: int, size: int):
         super().__init__()
@@ -48,7 +57,7 @@ class OneHeadAtATime(nn.Module):
         return self.out(torch.cat([head(x_BPD) for head in self.heads], dim=-1))
 
 
-# Second: the heads' matrices stacked into one D by D; heads become a dimension, like images.
+# %% Second: the heads' matrices stacked into one D by D; heads become a dimension, like images.
 class AllHeadsAtOnce(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -64,7 +73,7 @@ class AllHeadsAtOnce(nn.Module):
         return self.out(attend(*self.split(x_BPD)).transpose(1, 2).flatten(2))
 
 
-# Third: pgcli/model/siglip.py computes all three in one product and never stores the P by P scores.
+# %% Third: pgcli/model/siglip.py computes all three in one product and stores no P by P scores.
 def three_ways() -> dict[str, nn.Module]:
     """The modules with the same weights, stacked: rows of a Linear's matrix are its outputs."""
     first, second = OneHeadAtATime(WIDTH, HEADS), AllHeadsAtOnce(WIDTH, HEADS)
@@ -89,6 +98,7 @@ def layer_of_transformers(ours: AllHeadsAtOnce) -> nn.Module:
     return reference
 
 
+# %%
 @torch.no_grad()
 def main() -> None:
     torch.manual_seed(0)
@@ -116,5 +126,37 @@ def main() -> None:
         print(f"  {name}: wrong by up to {error:.2f}")
 
 
+# %%
+@torch.no_grad()
+def figure(row: int = 5, column: int = 2):
+    """What a patch of a drawing attends to in the built-in model, by layer and head."""
+    from matplotlib import pyplot
+
+    vision = load_paligemma(BUILTIN, read_config(BUILTIN), dtype=torch.float32).vision
+    square = Image.open(IMAGE).resize((112, 112), Image.Resampling.BICUBIC)
+    pixels_CRR = torch.from_numpy(np.asarray(square) / np.float32(127.5) - 1).permute(2, 0, 1)
+    x_BPD = vision.embeddings(pixels_CRR[None])
+    figure, grid = pyplot.subplots(2, 4, figsize=(10, 5), layout="constrained")
+    for layer, block in enumerate(vision.layers):
+        weight_NPP = block.self_attn.weights(block.layer_norm1(x_BPD))[0]
+        x_BPD = block(x_BPD)
+        if layer not in (0, 3):
+            continue
+        first, *others = grid[layer // 3]
+        first.imshow(square, extent=(-0.5, 7.5, 7.5, -0.5))
+        first.set(title="the patch that asks")
+        for head, axes in enumerate(others):
+            weight_YX = weight_NPP[head, row * 8 + column].unflatten(0, (8, 8))
+            figure.colorbar(axes.imshow(weight_YX, vmin=0), ax=axes, label="weight", shrink=0.8)
+            axes.set(title=f"layer {layer}, head {head}")
+    for axes in grid.flat:
+        axes.add_patch(pyplot.Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, color="red"))
+        axes.set(xlabel="patch column", ylabel="patch row", xticks=range(8), yticks=range(8))
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "attention.png", dpi=90)

@@ -1,6 +1,6 @@
 """The losses that train two towers: CLIP's softmax and SigLIP's sigmoid, from their formulas.
 
-    python examples/lessons/contrastive.py [picture.png]
+    python examples/lessons/contrastive.py [--out DIR]
 
 The products of N image vectors and their N text vectors form a matrix; its diagonal should be high
 and the rest low. CLIP compares a value with its row and its column, SigLIP with nothing.
@@ -11,6 +11,7 @@ N images, and as many texts · D width
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ LOGITS = torch.tensor([2, 1, 0.5, -1, -2])  # of one image with five texts; the 
 PAIRS, WIDTH, STEPS = 8, 16, 200
 
 
+# %%
 def softmax(logits: Tensor) -> Tensor:
     """Exponentials over their sum. The maximum cancels out; exp(89) would overflow."""
     exponential = (logits - logits.amax(-1, keepdim=True)).exp()
@@ -41,9 +43,10 @@ def siglip_loss(logit_NN: Tensor) -> Tensor:
     return F.softplus(-label_NN * logit_NN).sum() / len(logit_NN)
 
 
-def train() -> tuple[Tensor, Tensor]:
-    """Cosines of images and texts before and after training two towers. An image is 32 numbers,
-    a thing with noise; a text names the thing."""
+# %%
+def train() -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines of images and texts before and after training two towers, and the logits after it.
+    An image is 32 numbers, a thing with noise; a text names the thing."""
     thing_ND, name_ND = torch.randn(PAIRS, 32), torch.eye(PAIRS)
     images, texts = nn.Linear(32, WIDTH), nn.Linear(PAIRS, WIDTH)
     scale, bias = nn.Parameter(torch.tensor(10.0).log()), nn.Parameter(torch.tensor(-10.0))
@@ -57,32 +60,12 @@ def train() -> tuple[Tensor, Tensor]:
         optimizer.zero_grad()
         siglip_loss(scale.exp() * image_ND @ text_ND.T + bias).backward()
         optimizer.step()
-    return cosines[0], cosines[1]
+    return *cosines, (scale.exp() * cosines[1] + bias).detach()
 
 
-def draw(path: str) -> None:
-    from matplotlib import pyplot
-
-    before_NN, after_NN = train()
-    panels = {
-        "cosine before training": before_NN,
-        "cosine after training": after_NN,
-        "before: softmax of each row (texts)": softmax(10 * before_NN),
-        "before: softmax of each column (images)": softmax(10 * before_NN.T).T,
-        "cells that CLIP's loss reads for pair 2": torch.zeros(PAIRS, PAIRS),
-        "a cell that SigLIP's loss reads at once": torch.zeros(PAIRS, PAIRS),
-    }
-    *_, clip_NN, siglip_NN = panels.values()
-    clip_NN[2] = clip_NN[:, 2] = siglip_NN[2, 5] = 1.0
-    figure, grid = pyplot.subplots(3, 2, figsize=(9, 11), layout="constrained")
-    for axes, (title, matrix) in zip(grid.flat, panels.items(), strict=True):
-        axes.set(title=title, xlabel="text", ylabel="image")
-        shown = axes.imshow(matrix.numpy(), vmin=-1 if "cosine" in title else 0, vmax=1)
-        figure.colorbar(shown, ax=axes)
-    figure.savefig(path, dpi=80)
-
-
+# %%
 def main() -> None:
+    torch.manual_seed(0)
     print("softmax of", LOGITS.tolist(), "by hand:", *(f"{p:.4f}" for p in softmax(LOGITS)))
     print(f"  plus 1000, where exp overflows, the first is still {softmax(LOGITS + 1000)[0]:.4f}")
     high_NN, random_NN = 4 * torch.eye(5) + 0.3 * torch.randn(5, 5), torch.randn(5, 5)
@@ -108,13 +91,46 @@ def main() -> None:
     rows = (softmax(logit_NN + other_NN) != softmax(logit_NN)).sum()
     terms = ((logit_NN + other_NN).sigmoid() != logit_NN.sigmoid()).sum()
     print(f"one new logit changes {rows} probabilities of the softmax, {terms} of the sigmoid")
-    for name, cosine_NN in zip(("before", "after"), train(), strict=True):
+    for name, cosine_NN in zip(("before", "after"), train()[:2], strict=True):
         right = (cosine_NN.argmax(1) == torch.arange(PAIRS)).sum()
         mean = cosine_NN.diagonal().mean()
         print(f"{name} training: mean cosine of pairs {mean:.2f}, {right} of 8 texts found")
     assert right == PAIRS
 
 
-if __name__ == "__main__":
+# %%
+def figure():
+    """Cosines before and after training, what each loss makes of them, and what it reads."""
+    from matplotlib import pyplot
+
     torch.manual_seed(0)
-    draw(sys.argv[1]) if sys.argv[1:] else main()
+    before_NN, after_NN, logit_NN = train()
+    clip_NN, siglip_NN = torch.zeros(2, PAIRS, PAIRS)
+    clip_NN[2] = clip_NN[:, 2] = siglip_NN[2, 5] = 1.0
+    panels = [("the labels of SigLIP", 2 * torch.eye(PAIRS) - 1)]
+    panels += [("the labels of CLIP", torch.eye(PAIRS))]
+    panels += [("CLIP: terms of pair 2", clip_NN), ("SigLIP: one term", siglip_NN)]
+    start_NN = 10 * before_NN - 10
+    for when, cosine_NN, scaled_NN in (
+        ("before", before_NN, start_NN),
+        ("after", after_NN, logit_NN),
+    ):
+        panels += [(f"cosine, {when} training", cosine_NN)]
+        panels += [(f"softmax of rows, {when}", softmax(scaled_NN))]
+        panels += [(f"softmax of columns, {when}", softmax(scaled_NN.T).T)]
+        panels += [(f"sigmoid, {when}", scaled_NN.sigmoid())]
+    figure, grid = pyplot.subplots(3, 4, figsize=(11.5, 8), layout="constrained")
+    for axes, (title, matrix_NN) in zip(grid.flat, panels[4:] + panels[:4], strict=True):
+        diverges = "cosine" in title or "SigLIP" in title[-6:]
+        low, colours = (-1, "RdBu_r") if diverges else (0, "viridis")
+        shown = axes.imshow(matrix_NN, vmin=low, vmax=1, cmap=colours)
+        axes.set(title=title, xlabel="text", ylabel="image")
+        figure.colorbar(shown, ax=axes, shrink=0.8)
+    return figure
+
+
+# %%
+if __name__ == "__main__":
+    main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "contrastive.png", dpi=90)

@@ -1,6 +1,6 @@
 """Grouped queries: several query heads share the keys and values of one head.
 
-    python examples/lessons/grouped_query.py
+    python examples/lessons/grouped_query.py [--out DIR]
 
 A decode step reads the whole KV cache and multiplies little, so reading determines its time. With
 one key head for eight query heads, as in PaliGemma 3b, it reads an eighth.
@@ -9,6 +9,9 @@ B rows · S slots · N query heads · K key heads · G = N / K · H head size
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from pgcli.model.kv_cache import KVCache
 ROWS, SLOTS, HEADS, SIZE = 2, 12, 8, 32
 
 
+# %%
 def attend(query_BNSH: Tensor, key_BNSH: Tensor, value_BNSH: Tensor) -> Tensor:
     scores_BNSS = query_BNSH @ key_BNSH.transpose(-2, -1) / query_BNSH.shape[-1] ** 0.5
     return scores_BNSS.softmax(-1) @ value_BNSH
@@ -37,6 +41,7 @@ def bytes_a_slot(depth: int, key_heads: int, size: int, itemsize: int = 2) -> in
     return 2 * depth * key_heads * size * itemsize
 
 
+# %%
 def main() -> None:
     torch.manual_seed(0)
     query_BNSH = torch.randn(ROWS, HEADS, SLOTS, SIZE)
@@ -71,5 +76,37 @@ def main() -> None:
     print(f"  pgcli's cache of {cache.slots} slots has {cache.nbytes / 2**20:.1f} MiB")
 
 
+# %%
+def figure():
+    """Which key head each query head reads, and the memory of the cache."""
+    from matplotlib import pyplot
+
+    figure, (*maps, right) = pyplot.subplots(
+        1, 4, figsize=(12, 3.4), width_ratios=(1, 1, 1, 1.6), layout="constrained"
+    )
+    repeated, tiled = torch.arange(2).repeat_interleave(4), torch.arange(2).repeat(4)
+    panels = {"1 key head": torch.zeros(8).long(), "2 key heads": repeated, "tiled: wrong": tiled}
+    for axes, (title, head_N) in zip(maps, panels.items(), strict=True):
+        axes.imshow(F.one_hot(head_N), cmap="Greys", vmin=0, vmax=1.5, aspect="auto")
+        axes.set(title=title, xlabel="key head", ylabel="query head")
+        axes.set(xticks=range(int(head_N.max()) + 1), yticks=range(8))
+    slot_S = torch.arange(4500)
+    for heads, name in (
+        (8, "8: multi-head"),
+        (4, "4: grouped"),
+        (1, "1: multi-query, PaliGemma 3b"),
+    ):
+        right.plot(slot_S, slot_S * bytes_a_slot(18, heads, 256) / 2**20, label=name)
+    for resolution, patches in ((224, 256), (448, 1024), (896, 4096)):
+        right.axvline(patches, color="grey", linestyle=":", linewidth=1)
+        right.text(patches, 250, f"{resolution} px", rotation=90, ha="right", fontsize=8)
+    right.set(title="cache of one row", xlabel="slots", ylabel="MiB in bfloat16", ylim=(0, 640))
+    right.legend(title="key heads", loc="upper left", fontsize=8)
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "grouped_query.png", dpi=90)

@@ -1,6 +1,6 @@
 """The KV cache: a step computes one slot, and the tokens stay the same.
 
-    python examples/lessons/kv_cache.py
+    python examples/lessons/kv_cache.py [--out DIR]
 
 Image and prompt (the prefix) attend to each other fully, generated tokens to everything before.
 So keys and values of earlier slots never change and can be kept.
@@ -9,6 +9,9 @@ B rows · T new slots · S slots so far · D width · V vocabulary
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ VOCABULARY, WIDTH, DEPTH, PREFIX, NEW = 50, 32, 3, 6, 8
 Cache = list[tuple[Tensor, Tensor]]  # keys and values (B, S, D) of each layer
 
 
+# %%
 class Decoder(nn.Module):
     """A small one-head decoder with a learned embedding for each position."""
 
@@ -54,6 +58,7 @@ class Decoder(nn.Module):
         return self.head(x_BTD[:, -1])
 
 
+# %%
 def prefix_mask(is_real_BS: Tensor, prefix: int) -> Tensor:
     """Which slots attend to which (B, S, S): to the real prefix, and to earlier generated ones."""
     slot = torch.arange(is_real_BS.shape[1])
@@ -74,6 +79,7 @@ def generate(model: Decoder, token_BT: Tensor, is_real_BT: Tensor, *, cached: bo
     return token_BT[:, prefix:]
 
 
+# %%
 @torch.no_grad()
 def main() -> None:
     torch.manual_seed(0)
@@ -115,5 +121,40 @@ def main() -> None:
     print(f"  {without / 1e9:.0f} without; a slot takes {slot_bytes // 1024} KiB in bfloat16")
 
 
+# %%
+@torch.no_grad()
+def figure():
+    """The mask of a padded row, and a layer's keys before and after one step."""
+    from matplotlib import pyplot
+
+    torch.manual_seed(0)
+    model, token_BT, cache = Decoder(), torch.randint(VOCABULARY, (1, PREFIX + 1)), []
+    is_real_BT = torch.ones(1, PREFIX + 1, dtype=torch.bool)
+    position_BT, mask_BTS = is_real_BT.cumsum(1), prefix_mask(is_real_BT, PREFIX)
+    keys = []
+    for new in (slice(0, PREFIX), slice(PREFIX, PREFIX + 1)):
+        model(token_BT[:, new], position_BT[:, new], mask_BTS[:, new, : new.stop], cache)
+        keys.append(cache[0][0][0])
+    padded = F.pad(torch.ones(1, PREFIX + 1, dtype=torch.bool), (2, 0))
+    figure, (left, *panels) = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    left.imshow(prefix_mask(padded, PREFIX + 2 - 1)[0], cmap="Greys", vmin=0, vmax=1.6)
+    left.set(title="the mask: dark is visible", xlabel="slot attended to", ylabel="slot that asks")
+    names = ["pad"] * 2 + ["image"] * 3 + ["prompt"] * 2 + ["answer"] * 2
+    left.set_xticks(range(9), names, rotation=60)
+    left.set_yticks(range(9), names)
+    for axes, key_SD, title in zip(
+        panels, keys, ("after the prefix", "after one step"), strict=True
+    ):
+        padded_SD = F.pad(key_SD, (0, 0, 0, PREFIX + 1 - len(key_SD)), value=torch.nan)
+        shown = axes.imshow(padded_SD, cmap="RdBu_r", vmin=-3, vmax=3, aspect="auto")
+        axes.axhline(PREFIX - 0.5, color="black")
+        axes.set(title=f"keys of layer 0, {title}", xlabel="feature of the key", ylabel="slot")
+        figure.colorbar(shown, ax=axes, label="value")
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "kv_cache.png", dpi=90)

@@ -1,11 +1,14 @@
 """Next-token prediction: one pass trains all positions, because the causal mask hides the answers.
 
-    python examples/lessons/next_token.py
+    python examples/lessons/next_token.py [--out DIR]
 
 B rows · T tokens · D width · V vocabulary
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,7 @@ LETTERS = sorted(set(TEXT))
 WIDTH, LENGTH, STEPS, BATCH = 32, 24, 150, 32
 
 
+# %%
 class Decoder(nn.Module):
     """A small causal decoder with a tied head, which uses the embedding's matrix itself."""
 
@@ -43,6 +47,7 @@ class Decoder(nn.Module):
         return F.layer_norm(x_BTD, (WIDTH,)) @ self.token.weight.T
 
 
+# %%
 def loss(model: Decoder, token_BT: Tensor) -> Tensor:
     """The mean of -log p(token | earlier tokens). Targets are the inputs, shifted by one."""
     logits_BTV = model(token_BT[:, :-1])
@@ -77,6 +82,7 @@ def continuation(model: Decoder, start: str, length: int) -> str:
     return text
 
 
+# %%
 def main() -> None:
     torch.set_num_threads(1)  # the matrices are small
     torch.manual_seed(0)
@@ -112,5 +118,35 @@ def main() -> None:
     print(f"  PaliGemma 3b saves {2048 * 257_216 / 1e6:.0f} million")
 
 
+# %%
+def figure():
+    """Losses with and without the causal mask, and the next letters of a trained model."""
+    from matplotlib import pyplot
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    models = {"causal": Decoder(), "without a mask": Decoder(causal=False)}
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    for name, model in models.items():
+        left.plot(range(1, STEPS + 1), train(model), label=name)
+    guess = torch.tensor(float(len(LETTERS))).log()
+    left.axhline(guess, color="grey", linestyle=":", label=f"a guess: ln {len(LETTERS)}")
+    left.set(title="training", xlabel="update", ylabel="loss", ylim=(0, None))
+    left.legend()
+    text = TEXT[:LENGTH]
+    token_BT = torch.tensor([[LETTERS.index(letter) for letter in text]])
+    probability_TV = models["causal"](token_BT)[0].softmax(-1).detach()
+    shown = right.imshow(probability_TV.T, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    right.set(title="which letter follows?", xlabel="text so far, up to this letter")
+    right.set_xticks(range(LENGTH), text.replace(" ", "␣"))
+    right.set_yticks(range(len(LETTERS)), "".join(LETTERS).replace(" ", "␣"))
+    right.set_ylabel("next letter")
+    figure.colorbar(shown, ax=right, label="probability")
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "next_token.png", dpi=90)

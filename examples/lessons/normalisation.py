@@ -1,6 +1,6 @@
 """Norms, dropout and activations: which of them make an output depend on the rest of its batch.
 
-    python examples/lessons/normalisation.py
+    python examples/lessons/normalisation.py [--out DIR]
 
 pgcli promises that batching is invisible: an answer does not depend on which images share its
 batch. LayerNorm (vision tower) and RMSNorm (decoder) take their statistics from one vector, so they
@@ -11,13 +11,20 @@ B images · D width
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.gemma import RMSNorm
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.model.config import DecoderConfig
+from pgcli.model.gemma import GemmaMLP, RMSNorm
 
 ROWS = torch.tensor([[0.0, 4.0], [-1.0, 7.0], [3.0, 5.0]])  # three vectors of two features
+NORM = "language_model.model.layers.0.input_layernorm.weight"
 EPS = 1e-6  # keeps the division finite if all values are equal
 
 
@@ -46,6 +53,7 @@ NORMS = {
 }
 
 
+# %%
 def show_layer_norm() -> None:
     print("three vectors", ROWS.int().tolist())
     means, deviations = ROWS.mean(1).tolist(), ROWS.std(1, correction=0).tolist()
@@ -65,6 +73,7 @@ def show_layer_norm() -> None:
     print("  parameters without the affine map:", len(list(plain.parameters())))
 
 
+# %%
 @torch.no_grad()
 def show_neighbours(width: int = 64) -> None:
     print("the first of eight vectors, whose neighbours change")
@@ -81,6 +90,7 @@ def show_neighbours(width: int = 64) -> None:
         print(f"  {name:<10} mean {y_BD.mean().abs():.3f}, deviation {y_BD.std(correction=0):.3f}")
 
 
+# %%
 def show_dropout() -> None:
     """Values become 0 with probability p; the others grow by 1/(1-p), so that the mean stays."""
     print("dropout of ones")
@@ -106,9 +116,60 @@ def show_dead_gradients() -> None:
         print(f"  {activation.__name__}: {values}; {dead:.0%} of neurons")
 
 
-if __name__ == "__main__":
+@torch.no_grad()
+def show_gates() -> None:
+    """Gemma's MLP is GeGLU, and its norms multiply by 1 + w."""
+    mlp, x_BD = GemmaMLP(DecoderConfig(8, 1, 16, 1, 1, 8, 8)), torch.randn(4, 8)
+    gate, up = mlp.gate_up_proj.weight.chunk(2)
+    gated = F.gelu(x_BD @ gate.T, approximate="tanh") * (x_BD @ up.T)
+    torch.testing.assert_close(mlp(x_BD), gated @ mlp.down_proj.weight.T)
+    print("GeGLU, GELU of one product times another, equals pgcli's MLP")
+    with safe_open(BUILTIN / "model.safetensors", "pt") as file:
+        weight_D = file.get_tensor(NORM).float()
+    norm = RMSNorm(len(weight_D), EPS)
+    norm.weight.copy_(weight_D)
+    x_D = torch.randn(len(weight_D))
+    torch.testing.assert_close(norm(x_D), rms_norm(x_D) * (1 + weight_D))
+    print(f"stored weights of a trained RMSNorm: {weight_D.min():.2f} ... {weight_D.max():.2f}")
+    print(f"  times 1 + w: deviation {norm(x_D).std():.2f}; times w: ", end="")
+    print(f"{(rms_norm(x_D) * weight_D).std():.2f}")
+
+
+def main() -> None:
     torch.manual_seed(0)
     show_layer_norm()
     show_neighbours()
     show_dropout()
     show_dead_gradients()
+    show_gates()
+
+
+# %%
+def figure():
+    """Activations, GeGLU, and the weights of a trained RMSNorm."""
+    from matplotlib import pyplot
+
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    x = torch.linspace(-4, 4, 200)
+    left.plot(x, F.relu(x), label="ReLU")
+    left.plot(x, F.gelu(x, approximate="tanh"), label="GELU")
+    left.set(title="activations", xlabel="x", ylabel="output")
+    for up in (-1.0, 0.5, 2.0):
+        middle.plot(x, F.gelu(x, approximate="tanh") * up, label=f"up = {up:g}")
+    middle.set(title="GeGLU: GELU(gate) * up", xlabel="gate", ylabel="output")
+    with safe_open(BUILTIN / "model.safetensors", "pt") as file:
+        weight_D = file.get_tensor(NORM).float()
+    bins = torch.linspace(-0.5, 1.5, 41).tolist()
+    right.hist(weight_D, bins, alpha=0.7, label="w, as stored")
+    right.hist(1 + weight_D, bins, alpha=0.7, label="1 + w, as used")
+    right.set(title="a trained RMSNorm", xlabel="factor", ylabel="features", ylim=(0, 100))
+    for axes in (left, middle, right):
+        axes.legend()
+    return figure
+
+
+# %%
+if __name__ == "__main__":
+    main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "normalisation.png", dpi=90)

@@ -1,6 +1,6 @@
 """PaliGemma's input and output: image slots, prompt tokens, location tokens.
 
-    python examples/lessons/prompt.py
+    python examples/lessons/prompt.py [--out DIR]
 
 The built-in model answers a prompt that is assembled here by hand.
 
@@ -10,6 +10,7 @@ B rows · C channels · R resolution · P patches · T prompt tokens · S slots 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,12 @@ from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 
 DEMO = Path(pgcli.__file__).parent / "builtin"
-IMAGE = Path(__file__).parents[1] / "images" / "dusk.jpg"
+IMAGE = DEMO.parents[1] / "examples" / "images" / "dusk.jpg"
 PROMPT = "detect star"
 LOCATION = re.compile(r"<loc(\d{4})>" * 4 + r" ([^;]+?)(?: ;|$)")
 
 
+# %%
 def pixels(image: Image.Image, resolution: int) -> Tensor:
     """(1, C, R, R): red, green and blue from -1 (black) to 1 (white), squeezed into a square."""
     square = image.convert("RGB").resize((resolution, resolution), Image.Resampling.BICUBIC)
@@ -53,6 +55,7 @@ def slots(model: PaliGemma, patch_1PD: Tensor, ids: list[int], *, scale_image: b
     return torch.cat([patch_1PD * (root if scale_image else 1), text_1TD], dim=1)
 
 
+# %%
 @torch.no_grad()
 def answer(model: PaliGemma, patch_1PD: Tensor, ids: list[int], *, scale_image=False) -> list[int]:
     """Greedy tokens up to the stop token, each from a pass over all slots."""
@@ -77,6 +80,7 @@ def boxes(text: str, width: int, height: int) -> list[tuple[str, float, float, f
     return labelled
 
 
+# %%
 def main() -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     model = weights.load_paligemma(DEMO, read_config(DEMO), dtype=torch.float32, device="cpu")
@@ -115,5 +119,39 @@ def main() -> None:
     assert wrong != tokens
 
 
+# %%
+@torch.no_grad()
+def figure():
+    """The lengths of the slots, and the boxes of an answer with y first and with x first."""
+    from matplotlib import pyplot
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    model = weights.load_paligemma(DEMO, read_config(DEMO), dtype=torch.float32, device="cpu")
+    image, ids = Image.open(IMAGE), prompt_ids(tokenizer, PROMPT)
+    patch_1PD = model.encode(pixels(image, model.config.vision.resolution))
+    length_S = slots(model, patch_1PD, ids, scale_image=False).norm(dim=-1)[0]
+    figure, (left, *panels) = pyplot.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
+    patches = patch_1PD.shape[1]
+    left.bar(range(patches), length_S[:patches], label="image slots, as projected")
+    text = range(patches, len(length_S))
+    left.bar(text, length_S[patches:], label=f"text slots, times the root of {patch_1PD.shape[2]}")
+    left.set(title="what Gemma reads", xlabel="slot", ylabel="length of the vector", ylim=(0, 45))
+    left.legend(loc="upper left")
+    tokens = answer(model, patch_1PD, ids)
+    answered = "".join(map(tokenizer.id_to_token, tokens)).replace("▁", " ").strip()
+    titles = ("y first", "x first: wrong")
+    swapped = re.sub(r"(<loc\d+>)(<loc\d+>)", r"\2\1", answered)
+    for axes, title, text in zip(panels, titles, (answered, swapped), strict=True):
+        axes.imshow(image)
+        for _, x, top, right, bottom in boxes(text, *image.size):
+            corner, sides = (x, top), (right - x, bottom - top)
+            axes.add_patch(pyplot.Rectangle(corner, *sides, fill=False, color="red", linewidth=2))
+        axes.set(title=title, xlabel="x in pixels", ylabel="y in pixels")
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "prompt.png", dpi=90)

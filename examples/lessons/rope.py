@@ -1,6 +1,6 @@
 """Rotary positions: a score depends on the distance of two tokens, not on their positions.
 
-    python examples/lessons/rope.py [picture.png]
+    python examples/lessons/rope.py [--out DIR]
 
 Each pair of a head's values is rotated by position times frequency. The product of two rotated
 vectors depends on the difference of their angles, so nothing is learned or added.
@@ -11,6 +11,7 @@ S slots · H head size · h pairs, H / 2
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ HEAD, THETA = 256, 10_000.0
 DISTANCES = torch.arange(2000)
 
 
+# %%
 def angles(position_S: Tensor) -> Tensor:
     """Position times frequency (S, h): from one radian a token down to 1/10,000."""
     frequency_h = THETA ** -(torch.arange(0, HEAD, 2, dtype=torch.float64) / HEAD)
@@ -54,19 +56,7 @@ def decay() -> Tensor:
     return rotate_halves(ones, DISTANCES) @ ones[0]
 
 
-def draw(path: str) -> None:
-    from matplotlib import pyplot
-
-    random = torch.randn(200, HEAD, dtype=torch.float64, generator=torch.manual_seed(0))
-    turned = rotate_halves(random[:1].expand(len(DISTANCES), -1), DISTANCES)
-    figure, axes = pyplot.subplots(figsize=(8, 3.5), layout="constrained")
-    axes.plot(DISTANCES, decay(), label="a query and a key of ones")
-    axes.plot(DISTANCES, turned @ random[0], label="a random vector with itself", linewidth=0.7)
-    axes.set(xlabel="distance in tokens", ylabel="score", xlim=(0, len(DISTANCES) - 1))
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
+# %%
 def main() -> None:
     torch.manual_seed(0)
     query_SH, key_SH = torch.randn(2, 8, HEAD, dtype=torch.float64)
@@ -107,5 +97,26 @@ def main() -> None:
     print("  so angles are computed in float32")
 
 
+# %%
+def figure():
+    """The rotary angles of the first positions, and scores by distance."""
+    from matplotlib import pyplot
+
+    random = torch.randn(200, HEAD, dtype=torch.float64, generator=torch.manual_seed(0))
+    turned = rotate_halves(random[:1].expand(len(DISTANCES), -1), DISTANCES)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+    shown = left.imshow(angles(torch.arange(100)).cos().T, cmap="RdBu_r", aspect="auto")
+    figure.colorbar(shown, ax=left, label="cosine of the angle")
+    left.set(title="angles", xlabel="position", ylabel="pair of values")
+    right.plot(DISTANCES, decay(), label="a query and a key of ones")
+    right.plot(DISTANCES, turned @ random[0], label="a random vector with itself", linewidth=0.7)
+    right.set(title="scores", xlabel="distance in tokens", ylabel="score", xlim=(0, 1999))
+    right.legend()
+    return figure
+
+
+# %%
 if __name__ == "__main__":
-    draw(sys.argv[1]) if sys.argv[1:] else main()
+    main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "rope.png", dpi=90)

@@ -1,11 +1,14 @@
 """From logits to a token: greedy, temperature, top-k and top-p.
 
-    python examples/lessons/sampling.py
+    python examples/lessons/sampling.py [--out DIR]
 
 V vocabulary
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +19,7 @@ PROBABILITIES = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.06, 0.04])
 DRAWS = 100_000
 
 
+# %%
 def distribution(
     logit_V: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Tensor:
@@ -44,6 +48,7 @@ def texts(values: Tensor) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
+# %%
 def main() -> None:
     torch.manual_seed(0)
     logit_V = PROBABILITIES.log()
@@ -79,5 +84,32 @@ def main() -> None:
         torch.testing.assert_close(shares, expected, rtol=0, atol=0.01)
 
 
+# %%
+def figure():
+    """Where top-p cuts, and what temperature does."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    ranks, kept_V = torch.arange(1, 7), distribution(PROBABILITIES.log(), top_p=0.7)
+    left.bar(ranks, kept_V, width=0.75, color="lightgrey", label="divided by their sum")
+    left.bar(ranks, PROBABILITIES, width=0.5, label="probability")
+    left.step(ranks, PROBABILITIES.cumsum(0), where="mid", color="black", label="sum so far")
+    left.axhline(0.7, color="red", linestyle="--", linewidth=1)
+    left.axvline(2.5, color="red", linestyle="--", linewidth=1, label="the cut of top-p 0.7")
+    left.set(title="top-p", xlabel="token, most likely first", ylabel="probability", ylim=(0, 1.05))
+    for index, temperature in enumerate((0.5, 1.0, 2.0)):
+        values = distribution(PROBABILITIES.log(), temperature)
+        right.bar(
+            ranks + (index - 1) * 0.27, values, width=0.27, label=f"temperature {temperature}"
+        )
+    right.set(title="temperature", xlabel="token, most likely first", ylabel="probability")
+    for axes in (left, right):
+        axes.legend()
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "sampling.png", dpi=90)

@@ -1,6 +1,6 @@
 """Attention among the pixels of a feature map, as in image generators.
 
-    python examples/lessons/spatial.py
+    python examples/lessons/spatial.py [--out DIR]
 
 The pixels of a feature map are treated like patches. The block computes a change of its input:
 GroupNorm, attention, sum. It equals diffusers' block, if that is installed.
@@ -10,15 +10,23 @@ B images · D channels · Y rows · X columns · P pixels · N heads
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import pgcli
+
+IMAGE = Path(pgcli.__file__).parents[1] / "examples" / "images" / "dusk.jpg"
 WIDTH, HEADS, GROUPS = 32, 8, 8
 
 
+# %%
 class SpatialAttention(nn.Module):
     """Queries, keys and values are cut from each head's own channels, so that heads do not mix."""
 
@@ -53,6 +61,7 @@ def block_of_diffusers(ours: SpatialAttention) -> nn.Module:
     return reference
 
 
+# %%
 def show_layout() -> None:
     """How `view`, `transpose` and `reshape` treat the order of a tensor's numbers in memory."""
     map_BDYX = torch.arange(12.0).view(1, 2, 2, 3)
@@ -71,6 +80,7 @@ def show_layout() -> None:
     print("  without the transpose back, channel 0 is", wrong[0, 0].flatten().int().tolist())
 
 
+# %%
 @torch.no_grad()
 def main() -> None:
     torch.manual_seed(0)
@@ -102,5 +112,28 @@ def main() -> None:
         print(f"  {type(norm).__name__}: the output differs by {change:.2f}")
 
 
+# %%
+def figure():
+    """A drawing as pixels and back, with and without the transpose."""
+    from matplotlib import pyplot
+
+    image = np.asarray(Image.open(IMAGE).resize((64, 64), Image.Resampling.BICUBIC))
+    map_BDYX = torch.from_numpy(image.copy()).permute(2, 0, 1)[None]
+    pixel_BPD = map_BDYX.flatten(2).transpose(1, 2)
+    panels = {
+        "the map (D, Y, X)": map_BDYX,
+        "pixels, transposed back": pixel_BPD.transpose(1, 2).unflatten(2, (64, 64)),
+        "pixels, reshaped": pixel_BPD.reshape(map_BDYX.shape),
+    }
+    figure, row = pyplot.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
+    for axes, (title, panel_BDYX) in zip(row, panels.items(), strict=True):
+        axes.imshow(panel_BDYX[0].permute(1, 2, 0))
+        axes.set(title=title, xlabel="column", ylabel="row")
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "spatial.png", dpi=90)

@@ -1,6 +1,6 @@
 """A Vision Transformer, trained with and without positions and a class token.
 
-    python examples/lessons/vit.py
+    python examples/lessons/vit.py [--out DIR]
 
 It answers one question about drawings of two squares: what colour is the left one? A patch shows
 the colour but not the place, so without position embeddings the model sees a bag of patches and
@@ -10,6 +10,9 @@ B images · C channels · R resolution · P patches (and the class token) · D w
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +30,7 @@ VARIANTS = {
 }
 
 
+# %%
 class Block(nn.Module):
     """Attention between patches, then an MLP for each patch.
 
@@ -72,6 +76,7 @@ class VisionTransformer(nn.Module):
         return self.head(x_BPD.mean(1) if self.class_token is None else x_BPD[:, 0])
 
 
+# %%
 def drawings(count: int) -> tuple[Tensor, Tensor]:
     """Images in 0 ... 1 of two squares of different colours, and the colour of the left one."""
     pixels_BCRR = torch.rand(count, 3, RESOLUTION, RESOLUTION) * 0.2
@@ -84,18 +89,23 @@ def drawings(count: int) -> tuple[Tensor, Tensor]:
     return pixels_BCRR, colours[:, 0]
 
 
-def train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Train with AdamW and a learning rate that rises, then falls."""
+def train(model: nn.Module, images: Tensor, labels: Tensor) -> list[float]:
+    """Train with AdamW and a learning rate that rises, then falls; return the losses."""
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=STEPS)
+    losses = []
     for _ in range(STEPS):
         batch = torch.randint(len(images), (BATCH,))
         optimizer.zero_grad()
-        F.cross_entropy(model(images[batch]), labels[batch]).backward()
+        loss = F.cross_entropy(model(images[batch]), labels[batch])
+        loss.backward()
         optimizer.step()
         schedule.step()
+        losses.append(loss.item())
+    return losses
 
 
+# %%
 def main() -> None:
     torch.set_num_threads(1)  # the matrices are small
     torch.manual_seed(0)
@@ -113,5 +123,32 @@ def main() -> None:
     print("  without positions the two colours are seen, and which is left is a guess")
 
 
+# %%
+def figure():
+    """A drawing in patches, and the losses of training with and without positions."""
+    from matplotlib import pyplot
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    images, labels = drawings(3_000)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    left.imshow(images[0].permute(1, 2, 0), extent=(0, RESOLUTION, RESOLUTION, 0))
+    ticks = range(0, RESOLUTION + 1, PATCH)
+    left.set(title="16 patches", xlabel="x in pixels", ylabel="y in pixels", xticks=ticks)
+    left.set(yticks=ticks)
+    left.grid(color="white", linewidth=1.5)
+    for positions, label in ((True, "with positions"), (False, "without positions")):
+        torch.manual_seed(0)
+        losses = train(VisionTransformer(positions=positions), images, labels)
+        right.plot(range(1, STEPS + 1), losses, label=label)
+    right.axhline(0.693, color="grey", linestyle=":", label="ln 2: a guess between two colours")
+    right.set(title="training", xlabel="update", ylabel="cross-entropy", ylim=(0, None))
+    right.legend()
+    return figure
+
+
+# %%
 if __name__ == "__main__":
     main()
+    if "--out" in sys.argv:
+        figure().savefig(Path(sys.argv[-1]) / "vit.png", dpi=90)

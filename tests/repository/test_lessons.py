@@ -16,8 +16,12 @@ from torch.nn import functional as F
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCS = EXAMPLES.parent / "docs"
-PAGE = (DOCS / "explanation" / "lessons.md").read_text(encoding="utf-8")
+SCRIPT = runpy.run_path(str(DOCS / "lessons.py"))
+PAGES: dict[str, str] = dict(SCRIPT["lessons"]())
 LESSONS = sorted(path.stem for path in (EXAMPLES / "lessons").glob("[a-z]*.py"))
+WITH_FIGURES = sorted({*LESSONS} - {"paligemma"})
+#: Lessons that train for seconds.
+SLOW = ["vit"]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -35,43 +39,81 @@ def lesson(name: str) -> Any:
     return importlib.import_module(f"examples.lessons.{name}")
 
 
-def outputs() -> dict[str, str]:
-    """What the page shows of each lesson."""
-    script = runpy.run_path(str(DOCS / "lessons.py"))
-    return {block[2]: block[3] for block in script["BLOCK"].finditer(PAGE)}
-
-
 def numbers(text: str) -> list[float]:
     return [float(number) for number in NUMBER.findall(text)]
 
 
-def test_the_page_has_every_lesson():
-    assert sorted(outputs()) == LESSONS
+def marked(names: list[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in names]
 
 
-@pytest.mark.parametrize("name", sorted({*LESSONS} - {"paligemma"}))
-def test_a_lesson_has_at_most_120_lines(name):
-    assert len((EXAMPLES / f"lessons/{name}.py").read_text("utf-8").splitlines()) <= 120
+def test_every_lesson_has_a_page():
+    assert sorted(PAGES) == LESSONS
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "vit")) for name in LESSONS]
-)
-def test_a_lesson_prints_what_the_page_shows(name, capsys, monkeypatch):
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_page_has_300_to_600_words_of_prose_and_names_files_that_exist(name):
+    page = PAGES[name]
+    prose = re.sub(r"^(```.*?^```|\|[^\n]*)$", "", page, flags=re.M | re.S)
+    assert 300 <= len(prose.split()) <= 600
+    headings = re.findall(r"^## (.*)$", page, re.M)
+    assert headings == ["The idea", "The formula", "A common mistake", "In pgcli"]
+    files = re.findall(r"`((?:pgcli|examples|docs|tests)/[\w/.]+)`", page)
+    assert [file for file in files if not (DOCS.parent / file).exists()] == []
+    names = re.findall(r"`(\w+)` (?:in|of) `(pgcli/[\w/.]+)`", page)
+    assert [n for n, file in names if n not in (DOCS.parent / file).read_text("utf-8")] == []
+
+
+@pytest.mark.parametrize("name", WITH_FIGURES)
+def test_a_lesson_has_at_most_180_lines(name):
+    assert len((EXAMPLES / f"lessons/{name}.py").read_text("utf-8").splitlines()) <= 180
+
+
+@pytest.mark.parametrize("name", marked(LESSONS))
+def test_a_lesson_prints_what_its_page_shows(name, capsys, monkeypatch):
     """The words are equal; numbers differ by what another processor's rounding may change."""
     monkeypatch.setattr(sys, "argv", [name])
     with suppress(SystemExit):  # of a program with options
         runpy.run_path(str(EXAMPLES / f"lessons/{name}.py"), run_name="__main__")
-    printed, shown = capsys.readouterr().out, outputs()[name]
+    printed, (_, _, shown) = capsys.readouterr().out, *SCRIPT["BLOCK"].findall(PAGES[name])
     assert NUMBER.sub("#", printed) == NUMBER.sub("#", shown)
     assert numbers(printed) == pytest.approx(numbers(shown), rel=0.1, abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["contrastive", "rope"])
-def test_a_lesson_draws_its_picture(name, tmp_path):
-    picture = tmp_path / "picture.png"
-    lesson(name).draw(str(picture))
-    assert picture.read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize("name", marked(WITH_FIGURES))
+def test_every_panel_of_a_figure_has_a_title_and_named_axes(name):
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="a development dependency")
+    figure = lesson(name).figure()
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    for axes in panels:
+        assert axes.get_title()
+        assert axes.get_xlabel()
+        assert axes.get_ylabel()
+    pyplot.close(figure)
+
+
+@pytest.mark.parametrize("name", WITH_FIGURES)
+def test_a_page_shows_its_figure_with_an_alternative_text(name):
+    ((text, path),) = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", PAGES[name])
+    assert path == f"../../images/lessons/{name}.png"
+    assert len(text) > 40
+    assert (DOCS / "images" / "lessons" / f"{name}.png").stat().st_size < 60_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kv_cache", "paligemma", "rope"])
+def test_a_notebook_runs_from_top_to_bottom(name):
+    pytest.importorskip("jupytext", reason="a development dependency")
+    nbclient = pytest.importorskip("nbclient", reason="a development dependency")
+    notebook = SCRIPT["notebook"](name, PAGES[name])
+    assert notebook.cells[0].source.startswith("# ")
+    assert len(notebook.cells) > 4
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    outputs = [output for cell in notebook.cells[1:] for output in cell.get("outputs", ())]
+    ((_, _, shown),) = SCRIPT["BLOCK"].findall(PAGES[name])
+    assert "".join(output.get("text", "") for output in outputs) == shown
+    images = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(images) == (name != "paligemma")
 
 
 def causal(is_real_BS: Tensor, prefix: int) -> Tensor:

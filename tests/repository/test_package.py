@@ -54,5 +54,6 @@ def test_commands_install_under_constraints_of_every_dependency():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.count("pip install -q -c constraints.txt") == 2
     pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
-    required = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
+    extras = PROJECT["optional-dependencies"]
+    required = PROJECT["dependencies"] + extras["dev"] + extras["lessons"]
     assert {re.split(r"[<>=]", line)[0] for line in required} <= set(pinned)

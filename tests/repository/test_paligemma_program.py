@@ -101,27 +101,44 @@ def test_program_answers_alone_as_in_a_batch(demo, prompt):
     assert answers(demo, IMAGES[0], [prompt]) == [together[prompt]]
 
 
-def without_positions(x_BNLH, position_BL, theta):
-    return x_BNLH
+def causal(query_BNLH, key_BNSH, value_BNSH, mask_B11S=None):
+    """With a causal mask over image and prompt."""
+    if mask_B11S is not None and query_BNLH.shape[2] > 1:
+        slots = query_BNLH.shape[2]
+        mask_B11S = mask_B11S & torch.ones(slots, slots, dtype=torch.bool).tril()
+    return ATTEND(query_BNLH, key_BNSH, value_BNSH, mask_B11S)
+
+
+def neighbours(x_BNLH, position_BL, theta):
+    """With the pairs 2i and 2i + 1, where Gemma has i and i + H / 2."""
+    size = x_BNLH.shape[-1]
+    order = torch.arange(size).view(-1, 2).T.flatten()
+    return ROTATE(x_BNLH[..., order], position_BL, theta)[..., order.argsort()]
 
 
 def plain_norm(self, x):
+    """Times w instead of 1 + w."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def width_scale(query_BNLH, key_BNSH, value_BNSH, mask_B11S=None):
-    heads = query_BNLH.shape[1]
-    return program.attend_by_head(query_BNLH / heads**0.5, key_BNSH, value_BNSH, mask_B11S)
+ATTEND, ROTATE = program.attend, program.rotate
 
 
 @pytest.mark.parametrize(
-    ("part", "wrong"),
-    [("rotate", without_positions), ("RMSNorm.forward", plain_norm), ("attend", width_scale)],
+    ("part", "mistake"),
+    [("attend", causal), ("rotate", neighbours), ("RMSNorm.forward", plain_norm)],
 )
-def test_a_mistake_in_the_program_changes_its_answer(demo, monkeypatch, part, wrong):
-    right = answers(demo, IMAGES[0])
-    monkeypatch.setattr(program, "attend_by_head", program.attend, raising=False)
-    monkeypatch.setattr(f"{program.__name__}.{part}", wrong)
+def test_a_mistake_in_the_program_changes_its_answers(demo, monkeypatch, part, mistake):
+    right = [answers(demo, image) for image in IMAGES[:4]]
+    monkeypatch.setattr(f"{program.__name__}.{part}", mistake)
+    assert [answers(demo, image) for image in IMAGES[:4]] != right
+
+
+def test_scaled_image_features_change_the_answers_of_the_program(demo, monkeypatch):
+    right, projector = answers(demo, IMAGES[0]), demo[0].projector
+    times = projector.out_features**0.5
+    project = projector.forward
+    monkeypatch.setattr(projector, "forward", lambda x_BPD: project(x_BPD) * times)
     assert answers(demo, IMAGES[0]) != right
 
 
