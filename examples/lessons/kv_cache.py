@@ -136,12 +136,12 @@ def figure():
         model(token_BT[:, new], position_BT[:, new], mask_BTS[:, new, : new.stop], cache)
         keys.append(cache[0][0][0])
     padded = F.pad(torch.ones(1, PREFIX + 1, dtype=torch.bool), (2, 0))
-    figure, (left, *panels) = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    left.imshow(prefix_mask(padded, PREFIX + 2 - 1)[0], cmap="Greys", vmin=0, vmax=1.6)
-    left.set(title="the mask: dark is visible", xlabel="slot attended to", ylabel="slot that asks")
+    figure, (first, *panels) = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    first.imshow(prefix_mask(padded, PREFIX + 2 - 1)[0], cmap="Greys", vmin=0, vmax=1.6)
+    first.set(title="the mask: dark is visible", xlabel="slot attended to", ylabel="slot that asks")
     names = ["pad"] * 2 + ["image"] * 3 + ["prompt"] * 2 + ["answer"] * 2
-    left.set_xticks(range(9), names, rotation=60)
-    left.set_yticks(range(9), names)
+    first.set_xticks(range(9), names, rotation=60)
+    first.set_yticks(range(9), names)
     for axes, key_SD, title in zip(
         panels, keys, ("after the prefix", "after one step"), strict=True
     ):

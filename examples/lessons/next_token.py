@@ -126,22 +126,22 @@ def figure():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     models = {"causal": Decoder(), "without a mask": Decoder(causal=False)}
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    figure, (first, second) = pyplot.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
     for name, model in models.items():
-        left.plot(range(1, STEPS + 1), train(model), label=name)
+        first.plot(range(1, STEPS + 1), train(model), label=name)
     guess = torch.tensor(float(len(LETTERS))).log()
-    left.axhline(guess, color="grey", linestyle=":", label=f"a guess: ln {len(LETTERS)}")
-    left.set(title="training", xlabel="update", ylabel="loss", ylim=(0, None))
-    left.legend()
+    first.axhline(guess, color="grey", linestyle=":", label=f"a guess: ln {len(LETTERS)}")
+    first.set(title="training", xlabel="update", ylabel="loss", ylim=(0, None))
+    first.legend()
     text = TEXT[:LENGTH]
     token_BT = torch.tensor([[LETTERS.index(letter) for letter in text]])
     probability_TV = models["causal"](token_BT)[0].softmax(-1).detach()
-    shown = right.imshow(probability_TV.T, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    right.set(title="which letter follows?", xlabel="text so far, up to this letter")
-    right.set_xticks(range(LENGTH), text.replace(" ", "␣"))
-    right.set_yticks(range(len(LETTERS)), "".join(LETTERS).replace(" ", "␣"))
-    right.set_ylabel("next letter")
-    figure.colorbar(shown, ax=right, label="probability")
+    shown = second.imshow(probability_TV.T, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    second.set(title="which letter follows?", xlabel="text so far, up to this letter")
+    second.set_xticks(range(LENGTH), text.replace(" ", "␣"))
+    second.set_yticks(range(len(LETTERS)), "".join(LETTERS).replace(" ", "␣"))
+    second.set_ylabel("next letter")
+    figure.colorbar(shown, ax=second, label="probability")
     return figure
 
 

@@ -149,21 +149,21 @@ def figure():
     """Activations, GeGLU, and the weights of a trained RMSNorm."""
     from matplotlib import pyplot
 
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    figure, (first, second, third) = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     x = torch.linspace(-4, 4, 200)
-    left.plot(x, F.relu(x), label="ReLU")
-    left.plot(x, F.gelu(x, approximate="tanh"), label="GELU")
-    left.set(title="activations", xlabel="x", ylabel="output")
+    first.plot(x, F.relu(x), label="ReLU")
+    first.plot(x, F.gelu(x, approximate="tanh"), label="GELU")
+    first.set(title="activations", xlabel="x", ylabel="output")
     for up in (-1.0, 0.5, 2.0):
-        middle.plot(x, F.gelu(x, approximate="tanh") * up, label=f"up = {up:g}")
-    middle.set(title="GeGLU: GELU(gate) * up", xlabel="gate", ylabel="output")
+        second.plot(x, F.gelu(x, approximate="tanh") * up, label=f"up = {up:g}")
+    second.set(title="GeGLU: GELU(gate) * up", xlabel="gate", ylabel="output")
     with safe_open(BUILTIN / "model.safetensors", "pt") as file:
         weight_D = file.get_tensor(NORM).float()
     bins = torch.linspace(-0.5, 1.5, 41).tolist()
-    right.hist(weight_D, bins, alpha=0.7, label="w, as stored")
-    right.hist(1 + weight_D, bins, alpha=0.7, label="1 + w, as used")
-    right.set(title="a trained RMSNorm", xlabel="factor", ylabel="features", ylim=(0, 100))
-    for axes in (left, middle, right):
+    third.hist(weight_D, bins, alpha=0.7, label="w, as stored")
+    third.hist(1 + weight_D, bins, alpha=0.7, label="1 + w, as used")
+    third.set(title="a trained RMSNorm", xlabel="factor", ylabel="features", ylim=(0, 100))
+    for axes in (first, second, third):
         axes.legend()
     return figure
 

@@ -130,13 +130,13 @@ def figure():
     image, ids = Image.open(IMAGE), prompt_ids(tokenizer, PROMPT)
     patch_1PD = model.encode(pixels(image, model.config.vision.resolution))
     length_S = slots(model, patch_1PD, ids, scale_image=False).norm(dim=-1)[0]
-    figure, (left, *panels) = pyplot.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
+    figure, (first, *panels) = pyplot.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
     patches = patch_1PD.shape[1]
-    left.bar(range(patches), length_S[:patches], label="image slots, as projected")
+    first.bar(range(patches), length_S[:patches], label="image slots, as projected")
     text = range(patches, len(length_S))
-    left.bar(text, length_S[patches:], label=f"text slots, times the root of {patch_1PD.shape[2]}")
-    left.set(title="what Gemma reads", xlabel="slot", ylabel="length of the vector", ylim=(0, 45))
-    left.legend(loc="upper left")
+    first.bar(text, length_S[patches:], label=f"text slots, times the root of {patch_1PD.shape[2]}")
+    first.set(title="what Gemma reads", xlabel="slot", ylabel="length of the vector", ylim=(0, 45))
+    first.legend(loc="upper left")
     tokens = answer(model, patch_1PD, ids)
     answered = "".join(map(tokenizer.id_to_token, tokens)).replace("▁", " ").strip()
     titles = ("y first", "x first: wrong")

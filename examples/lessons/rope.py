@@ -104,14 +104,14 @@ def figure():
 
     random = torch.randn(200, HEAD, dtype=torch.float64, generator=torch.manual_seed(0))
     turned = rotate_halves(random[:1].expand(len(DISTANCES), -1), DISTANCES)
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-    shown = left.imshow(angles(torch.arange(100)).cos().T, cmap="RdBu_r", aspect="auto")
-    figure.colorbar(shown, ax=left, label="cosine of the angle")
-    left.set(title="angles", xlabel="position", ylabel="pair of values")
-    right.plot(DISTANCES, decay(), label="a query and a key of ones")
-    right.plot(DISTANCES, turned @ random[0], label="a random vector with itself", linewidth=0.7)
-    right.set(title="scores", xlabel="distance in tokens", ylabel="score", xlim=(0, 1999))
-    right.legend()
+    figure, (first, second) = pyplot.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+    shown = first.imshow(angles(torch.arange(100)).cos().T, cmap="RdBu_r", aspect="auto")
+    figure.colorbar(shown, ax=first, label="cosine of the angle")
+    first.set(title="angles", xlabel="position", ylabel="pair of values")
+    second.plot(DISTANCES, decay(), label="a query and a key of ones")
+    second.plot(DISTANCES, turned @ random[0], label="a random vector with itself", linewidth=0.7)
+    second.set(title="scores", xlabel="distance in tokens", ylabel="score", xlim=(0, 1999))
+    second.legend()
     return figure
 
 

@@ -89,21 +89,23 @@ def figure():
     """Where top-p cuts, and what temperature does."""
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    figure, (first, second) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     ranks, kept_V = torch.arange(1, 7), distribution(PROBABILITIES.log(), top_p=0.7)
-    left.bar(ranks, kept_V, width=0.75, color="lightgrey", label="divided by their sum")
-    left.bar(ranks, PROBABILITIES, width=0.5, label="probability")
-    left.step(ranks, PROBABILITIES.cumsum(0), where="mid", color="black", label="sum so far")
-    left.axhline(0.7, color="red", linestyle="--", linewidth=1)
-    left.axvline(2.5, color="red", linestyle="--", linewidth=1, label="the cut of top-p 0.7")
-    left.set(title="top-p", xlabel="token, most likely first", ylabel="probability", ylim=(0, 1.05))
+    first.bar(ranks, kept_V, width=0.75, color="lightgrey", label="divided by their sum")
+    first.bar(ranks, PROBABILITIES, width=0.5, label="probability")
+    first.step(ranks, PROBABILITIES.cumsum(0), where="mid", color="black", label="sum so far")
+    first.axhline(0.7, color="red", linestyle="--", linewidth=1)
+    first.axvline(2.5, color="red", linestyle="--", linewidth=1, label="the cut of top-p 0.7")
+    first.set(
+        title="top-p", xlabel="token, most likely first", ylabel="probability", ylim=(0, 1.05)
+    )
     for index, temperature in enumerate((0.5, 1.0, 2.0)):
         values = distribution(PROBABILITIES.log(), temperature)
-        right.bar(
+        second.bar(
             ranks + (index - 1) * 0.27, values, width=0.27, label=f"temperature {temperature}"
         )
-    right.set(title="temperature", xlabel="token, most likely first", ylabel="probability")
-    for axes in (left, right):
+    second.set(title="temperature", xlabel="token, most likely first", ylabel="probability")
+    for axes in (first, second):
         axes.legend()
     return figure
 

@@ -131,19 +131,19 @@ def figure():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images, labels = drawings(3_000)
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    left.imshow(images[0].permute(1, 2, 0), extent=(0, RESOLUTION, RESOLUTION, 0))
+    figure, (first, second) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    first.imshow(images[0].permute(1, 2, 0), extent=(0, RESOLUTION, RESOLUTION, 0))
     ticks = range(0, RESOLUTION + 1, PATCH)
-    left.set(title="16 patches", xlabel="x in pixels", ylabel="y in pixels", xticks=ticks)
-    left.set(yticks=ticks)
-    left.grid(color="white", linewidth=1.5)
+    first.set(title="16 patches", xlabel="x in pixels", ylabel="y in pixels", xticks=ticks)
+    first.set(yticks=ticks)
+    first.grid(color="white", linewidth=1.5)
     for positions, label in ((True, "with positions"), (False, "without positions")):
         torch.manual_seed(0)
         losses = train(VisionTransformer(positions=positions), images, labels)
-        right.plot(range(1, STEPS + 1), losses, label=label)
-    right.axhline(0.693, color="grey", linestyle=":", label="ln 2: a guess between two colours")
-    right.set(title="training", xlabel="update", ylabel="cross-entropy", ylim=(0, None))
-    right.legend()
+        second.plot(range(1, STEPS + 1), losses, label=label)
+    second.axhline(0.693, color="grey", linestyle=":", label="ln 2: a guess between two colours")
+    second.set(title="training", xlabel="update", ylabel="cross-entropy", ylim=(0, None))
+    second.legend()
     return figure
 
 
