@@ -63,8 +63,13 @@ def notebook(name: str, page: str) -> Any:
     program = (ROOT / "examples" / "lessons" / f"{name}.py").read_text(encoding="utf-8")
     code = jupytext.reads(program.partition("# %%\nif __name__")[0], fmt="py:percent")
     text = LINK.sub(lambda link: "" if link[1] else link[2], BLOCK.sub("", page))
+    cells = [new_markdown_cell(text)]
+    for cell in code.cells:
+        if title := cell.metadata.pop("title", None):  # of `# %% title`
+            cells.append(new_markdown_cell(f"### {title}"))
+        cells.append(cell)
     results = ["main()"] + ["figure();"] * ("def figure" in program)
-    code.cells = [new_markdown_cell(text), *code.cells, *map(new_code_cell, results)]
+    code.cells = [*cells, *map(new_code_cell, results)]
     return code
 
 

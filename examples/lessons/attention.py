@@ -150,7 +150,7 @@ def figure(row: int = 5, column: int = 2):
             figure.colorbar(axes.imshow(weight_YX, vmin=0), ax=axes, label="weight", shrink=0.8)
             axes.set(title=f"layer {layer}, head {head}")
     for axes in grid.flat:
-        axes.add_patch(pyplot.Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, color="red"))
+        axes.add_patch(pyplot.Rectangle((column - 0.5, row - 0.5), 1, 1, ec="red", fc="none", lw=2))
         axes.set(xlabel="patch column", ylabel="patch row", xticks=range(8), yticks=range(8))
     return figure
 
