@@ -43,8 +43,7 @@ from pgcli.checkpoints.weights import find_tensors
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 
 IMAGE = BUILTIN.parents[1] / "examples" / "images" / "dusk.jpg"
-PROMPTS = ["caption en", "detect star"]
-MAX_NEW_TOKENS = 128
+PROMPTS, MAX_NEW_TOKENS = ["caption en", "detect star"], 128
 
 
 # %% Input: pixels and tokens
@@ -67,14 +66,14 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> Tensor:
 def attend(query_BNLH: Tensor, key_BNSH: Tensor, value_BNSH: Tensor, mask_B11S=None) -> Tensor:
     """For each query the mean of the values, weighted by softmax(q k / sqrt(H)): (B, L, N * H).
 
-    A product of vectors of H values with variance 1 has variance H; divided by sqrt(H) it has 1
-    again, and the softmax keeps its gradient. H is the size of a head, not the width.
+    The product of two vectors of H values has variance H. Divided by sqrt(H) it has variance 1, and
+    the softmax keeps its gradient. H is the size of a head, not the width.
     """
     score_BNLS = query_BNLH @ key_BNSH.transpose(2, 3) / query_BNLH.shape[-1] ** 0.5
     if mask_B11S is not None:
         score_BNLS = score_BNLS.masked_fill(~mask_B11S, -torch.inf)  # a weight of 0
-    out_BNLH = score_BNLS.softmax(-1) @ value_BNSH
-    return out_BNLH.transpose(1, 2).flatten(2)  # without the transpose, heads would be mixed up
+    # without the transpose, the values of different slots would be mixed up
+    return (score_BNLS.softmax(-1) @ value_BNSH).transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):
@@ -92,10 +91,11 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(heads * head_dim, width, bias=bias)  # mixes the heads
 
     def forward(self, x_BLD: Tensor, turn=None, mask_B11S=None, cache=None) -> Tensor:
-        qkv = (linear(x_BLD) for linear in (self.q_proj, self.k_proj, self.v_proj))
         # (B, L, N * H) as (B, N, L, H): products treat heads like rows of a batch
-        qkv = (x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for x in qkv)
-        query_BNLH, key_BKSH, value_BKSH = qkv
+        query_BNLH, key_BKSH, value_BKSH = (
+            linear(x_BLD).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for linear in (self.q_proj, self.k_proj, self.v_proj)
+        )
         if turn is not None:  # by position; values have none
             query_BNLH, key_BKSH = turn(query_BNLH), turn(key_BKSH)
         if cache is not None:  # keys and values of earlier slots never change, so they are kept

@@ -129,6 +129,7 @@ ATTEND, ROTATE = program.attend, program.rotate
     [("attend", causal), ("rotate", neighbours), ("RMSNorm.forward", plain_norm)],
 )
 def test_a_mistake_in_the_program_changes_its_answers(demo, monkeypatch, part, mistake):
+    monkeypatch.setattr(program, "MAX_NEW_TOKENS", 12)
     right = [answers(demo, image) for image in IMAGES[:4]]
     monkeypatch.setattr(f"{program.__name__}.{part}", mistake)
     assert [answers(demo, image) for image in IMAGES[:4]] != right
