@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -58,7 +59,7 @@ class ExampleColumns:
     answer: str | None = None
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def named(self) -> tuple[str, ...]:
         """The columns that a command names, which a row has to have."""
         return tuple(name for name in (self.prompt, self.answer) if name)
@@ -66,10 +67,16 @@ class ExampleColumns:
     @property
     def known(self) -> tuple[str, ...]:
         """The other columns that are read."""
-        prompts = self._candidates(self.prompt, PROMPT_COLUMNS)
-        answers = self._candidates(self.answer, ANSWER_COLUMNS)
-        names = (*prompts, *answers, *BOX_COLUMNS, LABEL)
+        names = (*self._prompts, *self._answers, *BOX_COLUMNS, LABEL)
         return tuple(dict.fromkeys(name for name in names if name not in self.named))
+
+    @cached_property
+    def _prompts(self) -> tuple[str, ...]:
+        return self._candidates(self.prompt, PROMPT_COLUMNS)
+
+    @cached_property
+    def _answers(self) -> tuple[str, ...]:
+        return self._candidates(self.answer, ANSWER_COLUMNS)
 
     def _candidates(self, named: str | None, known: Sequence[str]) -> tuple[str, ...]:
         """The column that a command names, or else the known ones that are not read otherwise."""
@@ -80,11 +87,10 @@ class ExampleColumns:
     def read(self, row: Mapping[str, Any], where: str) -> Example:
         """The example in a row. Raises UsageError that says `where` for an invalid box or mask."""
         boxes = boxes_of(row, where)
-        prompts = self._candidates(self.prompt, PROMPT_COLUMNS)
-        answers = self._candidates(self.answer, ANSWER_COLUMNS)
+        answers = self._answers
         if boxes is not None and row.get("boxes") is None and self.answer is None:
             answers = tuple(name for name in answers if name != LABEL)  # it is that of the box
-        texts = {name: str(row[name]) for name in prompts if is_text(row.get(name))}
+        texts = {name: str(row[name]) for name in self._prompts if is_text(row.get(name))}
         asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
         answered = [name for name in answers if row.get(name) is not None]
         masks = read_masks(row.get("masks"), where)

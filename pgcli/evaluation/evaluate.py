@@ -14,7 +14,6 @@ from pgcli.evaluation.join import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Estimate, Measure, estimates, paired_differences, value_of
 from pgcli.evaluation.metrics import measures, metrics_of
-from pgcli.evaluation.metrics.ap import Bin, calibration_bins
 
 MAX_GROUPS = 1000
 NO_VALUE = "(none)"
@@ -42,13 +41,6 @@ class Evaluation:
     missing: int
     surplus: int
     groups: dict[str, Evaluation] = field(default_factory=dict)
-
-    def bins(self) -> list[Bin]:
-        """The calibration of boxes in bins of confidence; empty without measured boxes."""
-        numbers = [
-            number for chosen in self.measured if chosen.metric == "ap" for number in chosen.numbers
-        ]
-        return calibration_bins([self.joined.rows[number] for number in numbers])
 
     def as_json(self) -> dict[str, Any]:
         """The evaluation as a JSON object; NaN is null."""
@@ -108,29 +100,32 @@ def evaluate(
     Raises the errors of `measure_rows`, and UsageError for a column without or with many values.
     """
     measured = measure_rows(joined.rows, metric, texts)
-    metrics = estimate_rows(joined.rows, measured, range(len(joined.rows)))
+    images = [row.image for row in joined.rows]
+    metrics = estimate_rows(images, measured)
     groups = {}
     for value, numbers in rows_by_value(joined.rows, column).items() if column is not None else ():
         own = [joined.rows[number] for number in numbers]
         missing = sum(row.row is None for row in own)
         surplus = sum(row.truth is None for row in own)
-        estimated = estimate_rows(joined.rows, measured, numbers)
+        estimated = estimate_rows(images, measured, numbers)
         groups[value] = Evaluation(joined, measured, estimated, missing, surplus)
     return Evaluation(joined, measured, metrics, joined.missing, joined.surplus, groups)
 
 
 def estimate_rows(
-    rows: Sequence[JoinedRow], measured: Sequence[MetricRows], numbers: Sequence[int]
+    images: Sequence[str], measured: Sequence[MetricRows], numbers: Sequence[int] | None = None
 ) -> dict[str, Estimate]:
-    """The estimates of the rows with these numbers."""
+    """The estimates of the rows with these numbers, or of all; `images` are those of all rows."""
     metrics: dict[str, Estimate] = {}
     for chosen in measured:
-        wanted = np.flatnonzero(np.isin(chosen.numbers, numbers))
-        if len(wanted):
-            own = [measure.select(wanted) for measure in chosen.measures]
-            images = [rows[number].image for number in chosen.numbers[wanted]]
-            names = [measure.name for measure in own]
-            metrics |= dict(zip(names, estimates(own, images), strict=True))
+        is_wanted = np.ones(len(chosen.numbers), bool)
+        if numbers is not None:
+            is_wanted = np.isin(chosen.numbers, numbers)
+        if is_wanted.any():
+            pairs = zip(chosen.numbers.tolist(), is_wanted.tolist(), strict=True)
+            own = [images[number] if wanted else None for number, wanted in pairs]
+            names = [measure.name for measure in chosen.measures]
+            metrics |= dict(zip(names, estimates(chosen.measures, own), strict=True))
     return metrics
 
 

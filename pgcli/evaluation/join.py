@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from pgcli.errors import NoInputError, UsageError
@@ -138,7 +139,8 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
     except (ValueError, TypeError) as problem:
         hint = "name a file that detect or segment wrote"
         raise UsageError(f"the row of {key[0]!r} is not valid: {problem}", hint=hint) from problem
-    return JoinedRow(key[0], prompt, row, truth, boxes, masks, task)
+    known = {**row, "boxes": boxes} if boxes else row  # a dict for each box takes more memory
+    return JoinedRow(key[0], prompt, known, truth, boxes, masks, task)
 
 
 def missing_rows(
@@ -224,27 +226,27 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
     )
 
 
-def prompt_labels(task: str, prompt: str) -> tuple[str, ...] | None:
+@cache
+def prompt_labels(task: str, prompt: str) -> frozenset[str] | None:
     """The labels that a prompt asks for; None for tasks without boxes."""
     if task not in BOX_TASKS or not prompt.startswith(f"{task} "):
         return None
     labels = prompt.removeprefix(f"{task} ").partition(" <loc")[0].split(";")
-    return tuple(label.strip() for label in labels)
+    return frozenset(label.strip() for label in labels)
 
 
-def of_labels(truth: RowTruth, labels: Iterable[str]) -> RowTruth:
+def of_labels(truth: RowTruth, labels: Set[str]) -> RowTruth:
     """The truth with the boxes and masks of these labels only."""
     if truth.boxes is None:
         return truth
-    wanted = set(labels)
-    kept = [number for number, box in enumerate(truth.boxes) if box.label in wanted]
+    kept = [number for number, box in enumerate(truth.boxes) if box.label in labels]
     masks = truth.masks
     return replace(
         truth,
         boxes=tuple(truth.boxes[number] for number in kept),
         masks=masks and tuple(masks[number] for number in kept if number < len(masks)),
         areas=truth.areas and tuple(truth.areas[number] for number in kept),
-        crowds=tuple(box for box in truth.crowds if box.label in wanted),
+        crowds=tuple(box for box in truth.crowds if box.label in labels),
     )
 
 

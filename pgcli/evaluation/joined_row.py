@@ -49,7 +49,7 @@ class JoinedRow:
     """A row of results and its truth; `row` is None for a missing row, `truth` for a surplus one.
 
     `prompt` is the row's, or the truth's for a missing row, and `task` the task of the prompt.
-    `boxes` and `masks` are the row's; empty for a missing row.
+    `boxes` and `masks` are the row's; empty for a missing row. Boxes in `row` are objects, too.
     """
 
     id: str

@@ -1,6 +1,6 @@
 """Measures of rows, and their values over bootstrap resamples of the images.
 
-Letters of shapes: N rows, K columns of numerators, U images, R resamples.
+Letters of shapes: N rows, U images, R resamples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 RESAMPLES = 1000
 SEED = 0
 PERCENTILES = (2.5, 97.5)
-MAX_WEIGHTS = 4_000_000  # in memory at a time
+MAX_WEIGHTS = 2_000_000  # in memory at a time
 
 
 class Measure(Protocol):
@@ -33,45 +33,44 @@ class Measure(Protocol):
     @property
     def is_biased(self) -> bool: ...
 
-    def select(self, rows: np.ndarray) -> Self:
-        """The measure of the rows with these numbers."""
+    def by_image(self, image_N: np.ndarray, images: int) -> Self:
+        """The measure with the image of each row in place of the row; without rows of -1."""
         ...
 
-    def values(self, weights_RN: np.ndarray) -> np.ndarray:
-        """The value with each row counted as often as its weight says, (R,); NaN for none."""
+    def values(self, weights_RU: np.ndarray) -> np.ndarray:
+        """The value with each image counted as often as its weight says, (R,); NaN for none."""
         ...
 
 
 @dataclass(frozen=True)
 class RowRatio:
-    """A sum over rows divided by another: a mean where each row's denominator is 1.
-
-    Of several columns of numerators, the absolute values of the sums are added.
-    """
+    """A sum over rows divided by another: a mean where each row's denominator is 1."""
 
     name: str
-    numerator_NK: np.ndarray
+    numerator_N: np.ndarray
     denominator_N: np.ndarray
     max_resamples: int = RESAMPLES
     is_biased: bool = False
 
-    def select(self, rows: np.ndarray) -> Self:
-        numerator_NK, denominator_N = self.numerator_NK[rows], self.denominator_N[rows]
-        return replace(self, numerator_NK=numerator_NK, denominator_N=denominator_N)
+    def by_image(self, image_N: np.ndarray, images: int) -> Self:
+        kept = np.flatnonzero(image_N >= 0)
+        numerator_U, denominator_U = (
+            np.bincount(image_N[kept], values_N[kept], images)
+            for values_N in (self.numerator_N, self.denominator_N)
+        )
+        return replace(self, numerator_N=numerator_U, denominator_N=denominator_U)
 
-    def values(self, weights_RN: np.ndarray) -> np.ndarray:
-        return quotient(weights_RN @ self.numerator_NK, weights_RN @ self.denominator_N)
+    def values(self, weights_RU: np.ndarray) -> np.ndarray:
+        return quotient(weights_RU @ self.numerator_N, weights_RU @ self.denominator_N)
 
     def row_scores(self) -> np.ndarray:
         """The value of each row alone, (N,)."""
-        return quotient(self.numerator_NK, self.denominator_N)
+        return quotient(self.numerator_N, self.denominator_N)
 
 
 def ratio(name: str, numerators: Any, denominators: Any) -> RowRatio:
-    """The ratio of the sums of two numbers of each row; the first may be several, (N, K)."""
-    numerator = np.asarray(numerators, np.float64)
-    numerator_NK = numerator if numerator.ndim == 2 else numerator[:, None]
-    return RowRatio(name, numerator_NK, np.asarray(denominators, np.float64))
+    """The ratio of the sums of two numbers of each row."""
+    return RowRatio(name, np.asarray(numerators, float), np.asarray(denominators, float))
 
 
 def mean(name: str, values: Sequence[float]) -> RowRatio:
@@ -79,10 +78,10 @@ def mean(name: str, values: Sequence[float]) -> RowRatio:
     return ratio(name, values, np.ones(len(values)))
 
 
-def quotient(numerator_NK: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
-    """The sums of absolute numerators divided by the denominators, (N,); NaN for zero of zero."""
+def quotient(numerator_N: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
+    """The numerators divided by the denominators, (N,); NaN for zero of zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        quotients_N: np.ndarray = np.abs(numerator_NK).sum(axis=1) / denominator_N
+        quotients_N: np.ndarray = numerator_N / denominator_N
     return quotients_N
 
 
@@ -96,70 +95,79 @@ class Estimate:
     rows: int
 
 
-def value_of(measure: Measure, rows: int) -> float:
-    """The value of a measure of so many rows."""
-    return float(measure.values(np.ones((1, rows)))[0])
+def value_of(measure: Measure, images: int) -> float:
+    """The value of a measure by image, or by row, of so many images or rows."""
+    return float(measure.values(np.ones((1, images)))[0])
 
 
 def estimates(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[Estimate]:
-    """The value and the interval of each measure; `images` are the images of the rows."""
-    rows = len(images)
-    return [
-        estimate(value_of(measure, rows), values_R, rows)
-        for measure, values_R in zip(measures, resampled(measures, images), strict=True)
-    ]
+    """The value and the interval of each measure; `images` are the images of the rows.
+
+    An image is drawn with all of its rows, as the answers about it are not independent. Rows whose
+    image is None do not count.
+    """
+    rows = sum(image is not None for image in images)
+    return [estimate(*sample, rows) for sample in resampled(measures, images)]
 
 
 def paired_differences(
     first: Sequence[Measure], second: Sequence[Measure], images: Sequence[Hashable]
 ) -> list[Estimate]:
     """The second measure minus the first, of the same rows, with intervals of paired resampling."""
-    rows, changes = len(images), []
-    pairs = zip(first, second, resampled(first, images), resampled(second, images), strict=True)
-    for before, after, before_R, after_R in pairs:
+    changes = []
+    pairs = zip(resampled(first, images), resampled(second, images), strict=True)
+    for (before, before_R), (after, after_R) in pairs:
         count = min(len(before_R), len(after_R))
-        change = value_of(after, rows) - value_of(before, rows)
-        changes.append(estimate(change, after_R[:count] - before_R[:count], rows))
+        changes.append(estimate(after - before, after_R[:count] - before_R[:count], len(images)))
     return changes
 
 
-def resampled(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[np.ndarray]:
-    """The values of each measure over resamples of the images, which are the same at each call.
-
-    An image is drawn with all of its rows, as the answers about it are not independent.
-    """
+def resampled(
+    measures: Sequence[Measure], images: Sequence[Hashable]
+) -> list[tuple[float, np.ndarray]]:
+    """The value of each measure, and its values over resamples, which are the same at each call."""
     numbers: dict[Hashable, int] = {}
-    image_N = np.array([numbers.setdefault(image, len(numbers)) for image in images], np.int64)
+    image_N = np.array(
+        [-1 if image is None else numbers.setdefault(image, len(numbers)) for image in images],
+        np.int64,
+    )
+    own = [measure.by_image(image_N, len(numbers)) for measure in measures]
     values: list[list[np.ndarray]] = [[] for _ in measures]
     done = 0
-    for weights_RU in resamples(len(numbers), len(images)):
-        for measure, known in zip(measures, values, strict=True):
+    for weights_RU in resamples(len(numbers)):
+        for measure, known in zip(own, values, strict=True):
             if (remaining := measure.max_resamples - done) > 0:
-                known.append(measure.values(weights_RU[:remaining, image_N]))
+                known.append(measure.values(weights_RU[:remaining]))
         done += len(weights_RU)
-    return [
-        unbiased(measure, np.concatenate(known), len(images))
-        for measure, known in zip(measures, values, strict=True)
-    ]
+        if all(done >= measure.max_resamples for measure in own):
+            break
+    samples = []
+    for measure, known in zip(own, values, strict=True):
+        value = value_of(measure, len(numbers))
+        samples.append((value, unbiased(measure, value, np.concatenate(known))))
+    return samples
 
 
-def unbiased(measure: Measure, values_R: np.ndarray, rows: int) -> np.ndarray:
-    """The resampled values of a measure of so many rows, without their bias."""
+def unbiased(measure: Measure, value: float, values_R: np.ndarray) -> np.ndarray:
+    """The resampled values of a measure with this value, without their bias."""
     known_R = values_R[~np.isnan(values_R)]
     if not measure.is_biased or not len(known_R):
         return values_R
-    shifted_R: np.ndarray = values_R - known_R.mean() + value_of(measure, rows)
+    shifted_R: np.ndarray = values_R - known_R.mean() + value
     return shifted_R.clip(0.0, 1.0)
 
 
-def resamples(images: int, rows: int) -> Iterator[np.ndarray]:
+def resamples(images: int) -> Iterator[np.ndarray]:
     """The count of each image in each resample (R, U), in blocks of resamples."""
     random = np.random.default_rng(SEED)
-    step = max(1, min(RESAMPLES, MAX_WEIGHTS // max(rows, 1)))
+    step = max(1, min(RESAMPLES, MAX_WEIGHTS // max(images, 1)))
     for start in range(0, RESAMPLES, step):
         count = min(step, RESAMPLES - start)
-        draws = (random.integers(0, images, images, np.int32) for _ in range(count))
-        yield np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
+        weights_RU = np.empty((count, images))
+        for weight_U in weights_RU:
+            draw = random.integers(0, images, images, np.int32)
+            weight_U[:] = np.bincount(draw, minlength=images)
+        yield weights_RU
 
 
 def estimate(value: float, values_R: np.ndarray, rows: int) -> Estimate:

@@ -1,4 +1,4 @@
-"""The page of an evaluation: metrics, calibration, the confusion matrix, and the worst rows."""
+"""The page of an evaluation: metrics, the confusion matrix, and the worst rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ def write_worst_rows(
         {
             "name": file.joined.name,
             **file.as_json(),
-            "calibration": calibration(file),
             "confusion": confusion(file),
         }
         for file in evaluations
@@ -78,12 +77,15 @@ def row_scores(evaluation: Evaluation) -> dict[tuple[str, str | None], tuple[str
 
 def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:
     """The file's rows with the keys of the worst rows, and their scores."""
-    rows = {row.key: row.row for row in evaluation.joined.rows if row.row is not None}
+    rows = {row.key: row for row in evaluation.joined.rows if row.row is not None}
     scores = row_scores(evaluation)
     chosen = []
     for key in (row.key for row in worst if row.key in rows):
         name, score = scores[key]
-        known = {column: value for column, value in rows[key].items() if column not in HIDDEN}
+        row = rows[key].row or {}
+        known = {column: value for column, value in row.items() if column not in HIDDEN}
+        if row.get("boxes"):
+            known["boxes"] = [box_to_dict(box) for box in rows[key].boxes]
         chosen.append(known | {name: round6(score)})
     return RowGroup(evaluation.joined.path, evaluation.joined.path.name, chosen=chosen)
 
@@ -109,13 +111,6 @@ def truth_text(truth: RowTruth) -> str:
     """The distinct true answers, one per line, with their counts."""
     counts = Counter(truth.answers)
     return "\n".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
-
-
-def calibration(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The calibration of the evaluated boxes; None without boxes."""
-    points = [[round6(bin.confidence), round6(bin.right), bin.boxes] for bin in evaluation.bins()]
-    error = evaluation.metrics["calibration"].value if points else None
-    return {"bins": points, "error": round6(error)} if points else None
 
 
 def confusion(evaluation: Evaluation) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Average precision equals that of pycocotools; overlaps, and boxes right at one threshold."""
+"""Average precision equals that of pycocotools; overlaps, and matches at one threshold."""
 
 import contextlib
 import io
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from pgcli.boxes import iou
+from pgcli.boxes import box_area, iou
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates, value_of
-from pgcli.evaluation.metrics.ap import average_precisions, calibration_bins, is_right, measure_ap
+from pgcli.evaluation.metrics import matching
+from pgcli.evaluation.metrics.ap import MeanOverLabels, average_precisions, measure_ap
+from pgcli.evaluation.metrics.matching import match_boxes
 from pgcli.records import Box
 
 
@@ -72,13 +74,17 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
     return rows
 
 
+def coco_measures(rows: list[JoinedRow]) -> list[MeanOverLabels]:
+    return average_precisions(match_boxes(rows))
+
+
 @settings(max_examples=8)
 @given(st.integers(0, 2**31), st.booleans())
 def test_ap_equals_pycocotools(seed, crowds):
     rows = sample(seed, 12, crowds=crowds)
     if not any(row.truth.boxes for row in rows):
         return
-    ours = [value_of(measure, 12) for measure in average_precisions(rows)]
+    ours = [value_of(measure, 12) for measure in coco_measures(rows)]
     assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 
 
@@ -86,7 +92,7 @@ def test_weights_count_images_as_often_as_they_are_there():
     rows = sample(3, 8, crowds=True)
     weights = np.array([[2, 0, 1, 1, 3, 0, 1, 0]])
     repeated = [row for row, times in zip(rows, weights[0], strict=True) for _ in range(times)]
-    weighted = [float(measure.values(weights)[0]) for measure in average_precisions(rows)]
+    weighted = [float(measure.values(weights)[0]) for measure in coco_measures(rows)]
     assert weighted == pytest.approx(official(repeated), abs=1e-9)
 
 
@@ -99,7 +105,7 @@ def test_interval_of_ap_contains_it_where_resamples_are_biased():
         true = tuple(box_at(random, 40.0 * place, 0.0) for place in range(4))
         wrong = tuple(box_at(random, 40.0 * place, 50.0) for place in range(3))
         rows.append(JoinedRow(str(number), "", {}, RowTruth(boxes=true), (*true[:2], *wrong)))
-    (estimate,) = estimates(average_precisions(rows)[:1], range(300))
+    (estimate,) = estimates(coco_measures(rows)[:1], range(300))
     assert estimate.low < estimate.value < estimate.high
 
 
@@ -111,28 +117,24 @@ def box_at(random: np.random.Generator, left: float, top: float) -> Box:
 
 def test_selected_rows_have_their_own_ap():
     rows = sample(9, 20, crowds=False)
-    chosen = np.flatnonzero(np.arange(20) % 3)
-    own = average_precisions([rows[number] for number in chosen])
-    for measure, alone in zip(average_precisions(rows), own, strict=True):
-        value = value_of(measure.select(chosen), len(chosen))
+    chosen, image = np.flatnonzero(np.arange(20) % 3), np.full(20, -1)
+    image[chosen] = np.arange(len(chosen))
+    own = coco_measures([rows[number] for number in chosen])
+    for measure, alone in zip(coco_measures(rows), own, strict=True):
+        value = value_of(measure.by_image(image, len(chosen)), len(chosen))
         assert value == pytest.approx(value_of(alone, len(chosen)), nan_ok=True)
 
 
-def test_calibration_counts_right_boxes_by_confidence():
-    true = Box("cat", 0, 0, 10, 10, 1.0)
-    sure = [Box("cat", 0, 0, 10, 10, 0.5, 0.93), Box("cat", 30, 0, 40, 10, 0.5, 0.97)]
-    low = Box("cat", 60, 0, 70, 10, 0.5, 0.25)
-    rows = [JoinedRow("a", "", {}, RowTruth(boxes=(true,)), (*sure, low))]
-    assert calibration_bins(rows) == [
-        (0.2, 0.3, 0.25, 0.0, 1),
-        (0.9, 1.0, pytest.approx(0.95), 0.5, 2),
-    ]
-    error = measure_ap(rows)[-1]
-    assert error.name == "calibration"
-    once, twice = error.values(np.array([[1], [2]]))
-    assert once == twice == pytest.approx((0.25 + 2 * 0.45) / 3)
-    none = measure_ap([JoinedRow("a", "", {}, None, ())])[-1]
-    assert np.isnan(value_of(none, 1))
+def test_dense_images_have_the_ap_of_pycocotools():
+    """More boxes of a label than COCO counts, and more pairs of boxes than are compared at once."""
+    random = np.random.default_rng(5)
+    true, found = boxes(random, 400), boxes(random, 900)
+    truth = RowTruth(boxes=true, areas=tuple(map(box_area, true)))
+    rows = [JoinedRow("0", "", {}, truth, (*found, *true)), *sample(5, 3, crowds=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "MAX_PAIRS", 1000)
+        ours = [value_of(measure, 4) for measure in coco_measures(rows)]
+    assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 
 
 # --- boxes at one threshold
@@ -159,28 +161,42 @@ def test_iou_is_symmetric_and_between_0_and_1(one, other):
     assert 0.0 <= iou(one, other) <= 1.0 + 1e-9
 
 
-def test_a_box_of_another_label_is_not_found():
-    assert is_right([box(0, 0, 1, 1, "dog")], [box(0, 0, 1, 1, "cat")]) == [False]
+def right_boxes(found: list[Box], true: list[Box]) -> int:
+    """How many boxes match at an IoU of 0.5."""
+    row = JoinedRow("0", "", {}, RowTruth(boxes=tuple(true)), tuple(found))
+    (recall,) = (m for m in measure_ap([row]) if m.name == "recall@0.5")
+    return round(value_of(recall, 1) * len(true))
 
 
-def test_one_true_box_is_found_once():
+def test_box_of_another_label_does_not_match():
+    assert right_boxes([box(0, 0, 1, 1, "dog")], [box(0, 0, 1, 1, "cat")]) == 0
+
+
+def test_true_box_matches_once():
     found = [box(0, 0, 10, 10), box(0, 0, 10, 9)]
-    assert is_right(found, [box(0, 0, 10, 10)]) == [True, False]
+    assert right_boxes(found, [box(0, 0, 10, 10)]) == 1
 
 
-def test_two_equal_true_boxes_are_found_twice():
+def test_equal_true_boxes_match_once_each():
     twice = [box(0, 0, 10, 10), box(0, 0, 10, 10)]
-    assert is_right(twice, twice) == [True, True]
-    assert is_right(twice[:1], twice) == [True]
+    assert right_boxes(twice, twice) == 2
+    assert right_boxes(twice[:1], twice) == 1
 
 
-def test_box_of_the_highest_score_is_matched_first():
+def test_most_confident_box_is_matched_first():
     truth = [box(0, 0, 10, 10), box(4, 0, 14, 10)]
     unsure = box(1.9, 0, 11.9, 10, score=0.1)  # on both, more on the first
     sure = box(0, 0, 6, 10, score=0.9)  # on the first alone
-    assert is_right([unsure, sure], truth) == [True, True]
+    assert right_boxes([unsure, sure], truth) == 2
 
 
-@pytest.mark.parametrize(("threshold", "right"), [(0.5, True), (0.51, False)])
-def test_box_at_the_threshold_is_a_match(threshold, right):
-    assert is_right([box(0, 0, 10, 5)], [box(0, 0, 10, 10)], threshold) == [right]
+def test_box_in_a_crowd_is_not_right():
+    crowd = RowTruth(boxes=(box(50, 0, 60, 10),), crowds=(box(0, 0, 40, 40),))
+    measures = measure_ap([JoinedRow("0", "", {}, crowd, (box(0, 0, 10, 10),))])
+    values = {measure.name: value_of(measure, 1) for measure in measures}
+    assert (values["precision@0.5"], values["recall@0.5"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("height", "right"), [(5, 1), (4.9, 0)])
+def test_box_at_the_threshold_is_a_match(height, right):
+    assert right_boxes([box(0, 0, 10, height)], [box(0, 0, 10, 10)]) == right

@@ -68,8 +68,8 @@ class EvalOptions:
         "For retrieval: text embeddings from pgcli embed --texts-file.", metavar="FILE"
     )
     view: str | None = _page(
-        "Write a page with the metrics, the worst rows beside the truth, the calibration of boxes "
-        "and the confusion matrix of labels.",
+        "Write a page with the metrics, the worst rows beside the truth, and the confusion matrix "
+        "of labels.",
         metavar="FILE",
     )
     worst: int = _page("Number of worst rows on the page.", default=300, min=1)

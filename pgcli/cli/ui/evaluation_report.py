@@ -10,7 +10,6 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.measures import Estimate
-from pgcli.evaluation.metrics.ap import Bin
 from pgcli.wording import count
 
 
@@ -27,12 +26,11 @@ def print_as_json(evaluations: Sequence[Evaluation], differences: Mapping[str, E
 def print_as_text(
     evaluations: Sequence[Evaluation], differences: Mapping[str, Estimate], column: str | None
 ) -> None:
-    """Print a line for each metric, with its interval and its number of rows, and calibrations."""
+    """Print a line for each metric, with its interval and its number of rows."""
     for evaluation in evaluations:
         if len(evaluations) > 1:
             stdout.print_line(f"{evaluation.joined.name}:")
         print_table(evaluation.metrics)
-        print_bins(evaluation.bins())
         for value, group in evaluation.groups.items():
             stdout.print_line(f"{column} {value}:")
             print_table(group.metrics)
@@ -51,17 +49,6 @@ def print_table(metrics: Mapping[str, Estimate], sign: str = "") -> None:
             bounds = f"{estimate.low:{sign}.4f} to {estimate.high:{sign}.4f}"
             value = f"{estimate.value:{sign}.4f}  ({bounds})  {count(estimate.rows, 'row')}"
         stdout.print_line(f"  {name:{width}}  {value}")
-
-
-def print_bins(bins: Sequence[Bin]) -> None:
-    """Print the share of right boxes for each bin of confidence."""
-    if bins:
-        stdout.print_line("  confidence of boxes:")
-    for bin in bins:
-        stdout.print_line(
-            f"    {bin.low:.1f} to {bin.high:.1f}  mean {bin.confidence:.2f}  "
-            f"right {bin.right:.2f}  {count(bin.boxes, 'box')}"
-        )
 
 
 def report_rows(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None:
