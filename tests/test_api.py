@@ -296,12 +296,16 @@ class TestRowsAsDicts:
     def test_rows_that_lack_something_are_refused(self, engine, folder):
         image = {"image": str(folder / "a.png")}
         for rows, prompt, message in [
-            ([{"picture": "a.png"}], "what?", "row 0 has no 'image'"),
+            ([{"picture": "a.png"}], "what?", "row 0: there is no 'image'"),
             ([image, {"image": 7}], "what?", "int is not an image"),
-            ([image], "a {shape}?", "row 0 has no 'shape'"),
-            ([image], None, "row 0 has no 'prompt'"),
-            ([image | {"prompt": "p"}], "what?", "row 0 has a prompt"),
-            ([image | {"id": 1}, image | {"id": "1"}], "what?", "row 1 has the id '1' of row 0"),
+            ([image], "a {shape}?", "row 0: there is no 'shape'"),
+            ([image], None, "row 0: there is no 'prompt'"),
+            ([image | {"prompt": "p"}], "what?", "row 0: the row has a prompt"),
+            (
+                [image | {"id": 1}, image | {"id": "1"}],
+                "what?",
+                "'1' is given twice: row 0 and row 1",
+            ),
         ]:
             with pytest.raises(UsageError, match=message):
                 list(engine.ask(rows, prompt))

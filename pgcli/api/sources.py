@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -16,10 +16,9 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageError
 from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_of, is_array
 from pgcli.inputs import ReadOptions
-from pgcli.inputs.options import prompt_columns
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
-from pgcli.inputs.rows import check_row, row_to_item
+from pgcli.inputs.rows import RowChecker, row_to_item
 from pgcli.records import Item
 from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
@@ -56,11 +55,9 @@ def make_items(
     sources = source_list(source)
     paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
     has_rows = any(isinstance(row, Mapping) for row in sources)
-    if not has_rows and (len(paths) < len(sources) or not sources):
-        for image in sources:
+    if has_rows or len(paths) < len(sources) or not sources:
+        for image in () if has_rows else sources:
             check_source(image)
-        return items_of(sources), len(sources)
-    if has_rows:
         rows = list(checked(map(as_row, sources), options))
         return row_items(rows, options), len(rows)
     from pgcli.inputs import Inventory  # imports pyarrow
@@ -108,25 +105,13 @@ def check_source(source: object) -> None:
 
 
 def checked(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator[Mapping[str, Any]]:
-    """The rows. Raises UsageError for one that lacks a column, or has one that is refused."""
-    known: dict[str, int] = {}
-    prompts = prompt_columns(options) if options.requires_prompts else ()
-    choices = () if options.choices_column is None else (options.choices_column,)
+    """The rows. Raises UsageError for an invalid one, such as one that lacks a column."""
+    checker = RowChecker(options)
     for number, row in enumerate(rows):
-        is_asked = not prompts or any(name in row for name in prompts)
-        for name in ("image", *options.fields, *(() if is_asked else prompts[:1]), *choices):
-            if name not in row:
-                hint = f"its columns are: {', '.join(map(str, row))}"
-                raise UsageError(f"row {number} has no {name!r}", hint=hint)
-        if options.refuses_prompts and row.get("prompt") is not None:
-            message = f"row {number} has a prompt, and a prompt is given for all rows"
-            raise UsageError(message, hint="omit one of them")
-        if not isinstance(row["image"], str | os.PathLike | Mapping):
+        named = "image" in row
+        if named and not isinstance(row["image"], str | os.PathLike | Mapping):
             check_source(row["image"])
-        row_id = check_row(ManifestRow(f"row {number}", {**row, "image": b""}), options)
-        if row_id is not None and known.setdefault(row_id, number) != number:
-            message = f"row {number} has the id {row_id!r} of row {known[row_id]}"
-            raise UsageError(message, hint="ids must be unique: give each row its own, or none")
+        checker.check(ManifestRow(f"row {number}", {**row, "image": b""} if named else row))
         yield row
 
 
@@ -147,20 +132,6 @@ def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterat
                 image, fault = b"", problem.fault
         named = ManifestRow(f"row {index}", {**row, "image": image}, fault)
         yield row_to_item(named, index, options, locate=locate, manifest=str(index))
-
-
-def items_of(sources: Sequence[Any]) -> Iterator[Item]:
-    """An item for each source, encoded when it is taken."""
-    for index, source in enumerate(sources):
-        if isinstance(source, str | os.PathLike):
-            path = os.fspath(source)
-            yield Item(index, path, path, path=path)
-            continue
-        name = str(index)
-        try:
-            yield Item(index, name, name, data=file_bytes(source))
-        except ImageError as problem:
-            yield Item(index, name, name, fault=problem.fault)
 
 
 def file_bytes(source: Any) -> bytes:

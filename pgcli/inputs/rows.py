@@ -16,7 +16,14 @@ from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_text
 from pgcli.inputs.foreign_manifests import LLAVA, jq, shell_name
-from pgcli.inputs.options import REGION, KeptColumn, ReadOptions, prompt_columns
+from pgcli.inputs.options import (
+    REGION,
+    SOURCE,
+    KeptColumn,
+    ReadOptions,
+    needed_columns,
+    prompt_columns,
+)
 from pgcli.inputs.paths import NO_IMAGE, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
@@ -115,6 +122,39 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
             hint="omit <--region=>, or remove the manifest's column",
         )
     return row_id(row, options)
+
+
+class RowChecker:
+    """Checks rows that come one by one: lines of standard input, dicts in Python."""
+
+    def __init__(self, options: ReadOptions, kept: Iterable[KeptColumn] = ()):
+        self._options = options
+        self._needed = sorted(needed_columns(options, kept) - {SOURCE})
+        self._prompts = prompt_columns(options) if options.requires_prompts else ()
+        self._positions: dict[int, str] = {}  # of the rows so far, by the hashes of their ids
+
+    def check(self, row: ManifestRow) -> None:
+        """Raise UsageError for a missing column, an extra prompt, or an invalid or repeated id."""
+        options, values, position = self._options, row.values, row.position
+        if options.refuses_prompts and values.get(options.prompt_column) is not None:
+            raise UsageError(
+                f"{position}: the row has a prompt, and <--prompt=> gives one for all rows",
+                hint="omit one of them, or name another column with <--prompt-column=>",
+            )
+        is_asked = not self._prompts or any(name in values for name in self._prompts)
+        for column in (*self._needed, *(() if is_asked else self._prompts[:1])):
+            if column not in values:
+                names = [name for name in values if name != SOURCE]
+                raise ManifestError(
+                    f"{position}: there is no {column!r}",
+                    hint=f"the row has: {listed(names, MAX_LISTED_COLUMNS)}; a plain path has only "
+                    "an image",
+                )
+        name = check_row(row, options)
+        if name is not None and not (options.repeats_ids or options.spool):
+            earlier = self._positions.setdefault(hash(name), position)
+            if earlier != position:
+                raise repeated_id(name, earlier, position)
 
 
 def row_id(row: ManifestRow, options: ReadOptions) -> str | None:

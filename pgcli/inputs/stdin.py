@@ -24,12 +24,10 @@ from pgcli.inputs.options import (
     SOURCE,
     ReadOptions,
     named_columns,
-    needed_columns,
-    prompt_columns,
 )
 from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, rebased
 from pgcli.inputs.readers import ManifestRow
-from pgcli.inputs.rows import check_row, repeated_id, row_id, row_to_item
+from pgcli.inputs.rows import RowChecker, row_id, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.urls import url_scheme
 
@@ -43,14 +41,13 @@ _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} byt
 class Stdin:
     """Standard input: its lines, or the bytes of one image, and their items.
 
-    A line is a row as in a manifest, or a plain path. Ids must be unique; this class checks them
-    unless the lines are spooled. Raises UsageError for options that standard input cannot have.
+    A line is a row as in a manifest, or a plain path. Raises UsageError for options that standard
+    input cannot have.
     """
 
     def __init__(self, options: ReadOptions):
         self._options, self._kept = options, named_columns(options.keep)
-        self._needed = sorted(needed_columns(options, self._kept) - {SOURCE})
-        self._ids: dict[int, str] = {}  # hashes of the ids so far, with their positions
+        self._checker = RowChecker(options, self._kept)
         if ALL in options.keep:
             raise UsageError(
                 "<--keep=> '*' needs to know the columns, which standard input names line by line",
@@ -91,26 +88,7 @@ class Stdin:
     def item(self, record: FileRecord, index: int) -> Item:
         """The item of a line or of the image. Raises ManifestError and UsageError."""
         options, row = self._options, self._row(record)
-        if options.refuses_prompts and row.values.get(options.prompt_column) is not None:
-            message = (
-                f"{row.position}: the row has a prompt, and <--prompt=> gives one for all rows"
-            )
-            raise UsageError(
-                message, hint="omit one of them, or name another column with <--prompt-column=>"
-            )
-        prompts = prompt_columns(options) if options.requires_prompts else ()
-        has_prompt = not prompts or any(name in row.values for name in prompts)
-        for column in (*self._needed, *(prompts[:1] if not has_prompt else ())):
-            if column not in row.values:
-                raise ManifestError(
-                    f"{row.position}: there is no {column!r}",
-                    hint="columns need a JSON object on each line; a plain path has no columns",
-                )
-        name = check_row(row, options)
-        if name is not None and not (options.repeats_ids or options.spool):
-            earlier = self._ids.setdefault(hash(name), row.position)
-            if earlier != row.position:
-                raise repeated_id(name, earlier, row.position)
+        self._checker.check(row)
         return row_to_item(row, index, options, locate=self._locate, manifest="-", kept=self._kept)
 
     def ids(self, record: FileRecord) -> Iterator[tuple[str, str]]:
