@@ -13,7 +13,8 @@ from PIL import Image
 
 from pgcli import tasks
 from pgcli.errors import UsageError
-from pgcli.images import ImageError
+from pgcli.images import ImageError, ImageLimits
+from pgcli.images.files import checked_bytes
 from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_of, is_array
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
@@ -136,8 +137,8 @@ def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterat
 
 def file_bytes(source: Any) -> bytes:
     """The bytes of an image file with this content. Raises ImageError."""
-    if isinstance(source, BytesIO):
-        return source.getvalue()  # also where it was just written, and its position is the end
     if isinstance(source, Image.Image) or is_array(source):
         return encode_image(source if isinstance(source, Image.Image) else image_of(source))
-    return bytes(source)
+    # not `read`: the position of a stream that was just written is its end
+    data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)
+    return checked_bytes(data, ImageLimits())

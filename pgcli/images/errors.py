@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from PIL import Image
 
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
+from pgcli.images.jpeg import unsupported_layout
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "The file does not exist.")
@@ -17,6 +18,7 @@ MISSING = Fault("missing", "The file does not exist.")
 DRIVE_OR_SHARE = re.compile(r"(?:^|/)(?:[A-Za-z]:[\\/]|\\\\)")
 EMPTY = Fault("not_an_image", "The file is empty.")
 UNKNOWN = Fault("not_an_image", "The file is not an image of a known format.")
+WEB_PAGE = Fault("not_an_image", "The file is a web page (HTML), not an image.")
 TRUNCATED = Fault("truncated", "The file ends before the image does.")
 NOT_A_FILE = Fault("not_a_regular_file", "This is a directory, pipe, socket or device, not a file.")
 
@@ -64,6 +66,9 @@ def _fault(problem: Exception, data: bytes) -> Fault:
         return Fault("too_many_pixels", "A tile of the image has more pixels than Pillow decodes.")
     if isinstance(problem, MemoryError):
         return Fault("decode_failed", "There is not enough memory to decode the image.")
+    if layout := unsupported_layout(data):
+        message = f"This is a JPEG {layout}, which is not supported; convert it to PNG."
+        return Fault("unsupported_format", message)
     ran_out = isinstance(problem.__cause__ or problem, EOFError | IndexError | struct.error)
     text = str(problem).lower()
     is_whole = data.endswith(PNG_END)  # the file has its end, so pixels inside are missing

@@ -18,12 +18,14 @@ from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.errors import (
     TRUNCATED,
     UNKNOWN,
+    WEB_PAGE,
     ImageError,
     too_many_pixels,
     wrap_image_errors,
 )
 from pgcli.images.files import checked_bytes, read_file
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
+from pgcli.images.jpeg import without_metadata
 from pgcli.images.limits import claim_memory
 from pgcli.images.pixels import (
     SIDEWAYS,
@@ -70,7 +72,6 @@ OTHER_FORMATS = {
     "QOI": (b"qoif",),
     "OpenEXR": (b"\x76\x2f\x31\x01",),
     "XCF": (b"gimp xcf",),
-    "SVG": (b"<svg",),
     "PNG for iOS (CgBI)": (b"\x89PNG\r\n\x1a\n\0\0\0\x04CgBI",),
     "a big-endian BigTIFF": (b"MM\0\x2b",),  # Pillow misreads its tags
     "PAM": (b"P7\n",),
@@ -91,10 +92,7 @@ PIXEL_BYTES = {
 HEADER_BYTES = 64 * 2**10
 #: Formats whose header is complete at the start of the file; others point anywhere into it.
 HEADER_FIRST = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
-#: Metadata markers of a JPEG: APP0 to APP15 and comments; and the unnecessary ones among them:
-#: all but EXIF and XMP (APP1), and Adobe's colour transform (APP14).
-JPEG_METADATA = (*range(0xE0, 0xF0), 0xFE)
-UNNECESSARY = frozenset(JPEG_METADATA) - {0xE1, 0xEE}
+HTML = (b"<!doctype html", b"<html")
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
 
@@ -138,7 +136,7 @@ def open_image(
         data = read_file(source, limits, root=root)
     else:
         data = checked_bytes(source, limits)
-    with wrap_image_errors():
+    with wrap_image_errors(data=data):
         image = identify_image(data)
         size = header_size(image)
     if max(size) > MAX_SIDE or size.width * size.height > limits.max_pixels:
@@ -179,7 +177,7 @@ def read_file_header(path: str, limits: ImageLimits, root: str | None = None) ->
 
 def identify_image(data: bytes) -> ImageFile.ImageFile:
     """The image with its header read, by the reader that recognises its signature."""
-    if name := _other_format(data):
+    if name := other_format(data):
         message = f"This is {name}, which is not supported; convert it to PNG or JPEG."
         raise ImageError(Fault("unsupported_format", message))
     for format_, reader in READERS.items():
@@ -194,7 +192,7 @@ def identify_image(data: bytes) -> ImageFile.ImageFile:
     if is_lfs_pointer(data):
         message = f"The file {LFS_MESSAGE}; {LFS_HINT}."
         raise ImageError(Fault("not_an_image", message))
-    raise ImageError(UNKNOWN)
+    raise ImageError(WEB_PAGE if _markup(data).startswith(HTML) else UNKNOWN)
 
 
 def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
@@ -203,7 +201,7 @@ def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> Image
     try:
         return reader(file)
     except (OSError, ValueError, SyntaxError) as problem:
-        if format_ == "JPEG" and (reduced := _without_metadata(data)) != data:
+        if format_ == "JPEG" and (reduced := without_metadata(data)) != data:
             return reader(BytesIO(reduced))
         if str(problem).startswith(BMP_LAYOUTS):
             layout = str(problem).removeprefix("Unsupported BMP ")
@@ -216,16 +214,6 @@ def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> Image
         raise
 
 
-def _without_metadata(data: bytes) -> bytes:
-    """A JPEG without the header segments that neither pixels nor orientation need."""
-    pieces, position = [data[:2]], 2
-    while data[position : position + 1] == b"\xff" and data[position + 1] in JPEG_METADATA:
-        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
-        pieces += [] if data[position + 1] in UNNECESSARY else [data[position:end]]
-        position = end
-    return b"".join((*pieces, data[position:]))
-
-
 def _pixel_bytes(image: ImageFile.ImageFile) -> int:
     """The most bytes that decoding takes for each pixel."""
     if image.format == "JPEG" and "progressive" not in image.info:
@@ -234,7 +222,7 @@ def _pixel_bytes(image: ImageFile.ImageFile) -> int:
     return PIXEL_BYTES[str(image.format)]
 
 
-def _other_format(data: bytes) -> str | None:
+def other_format(data: bytes) -> str | None:
     """The name of the unsupported image format of the bytes."""
     for name, signatures in OTHER_FORMATS.items():
         if data.startswith(signatures):
@@ -243,9 +231,14 @@ def _other_format(data: bytes) -> str | None:
         brands = data[8 : min(int.from_bytes(data[:4], "big"), 256)]
         if b"avif" not in brands and any(brand in brands for brand in HEIC_BRANDS):
             return "HEIC"
-    if data.startswith(b"<?xml") and b"<svg" in data[:1024]:
-        return "SVG"
-    return None
+    head = _markup(data)
+    return "SVG" if b"<svg" in head and not head.startswith(HTML) else None
+
+
+def _markup(data: bytes) -> bytes:
+    """The beginning of an XML or HTML file in lower case; empty for other files."""
+    head = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return head if head.startswith(b"<") else b""
 
 
 def _stated_length(data: bytes, format_: str) -> int:

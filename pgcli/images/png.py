@@ -11,9 +11,9 @@ from pgcli.records import Fault
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHUNK = struct.Struct(">I4s")
 DEPTH, COLOUR_TYPE = 24, 25  # positions in the file
-#: Colour types that may have a transparent colour, and the bytes of that colour.
+#: Colour types, and the size of a transparent colour.
 GREY, RGB, PALETTE = 0, 2, 3
-TRANSPARENCY_BYTES = {GREY: 2, RGB: 6, PALETTE: 0}
+TRANSPARENCY_BYTES = {GREY: 2, RGB: 6}
 #: Where Pillow looks for an orientation, besides eXIf.
 ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
 #: The size up to which Pillow unpacks a metadata chunk, and the limit for all of a file's.
@@ -25,12 +25,13 @@ BOMB = Fault("decode_failed", "The image's metadata unpacks to more than 64 MiB.
 def necessary_chunks(data: bytes) -> bytes:
     """The PNG with the chunks of its pixels, its colour profile and its orientation.
 
-    Broken ancillary chunks, and those too large to unpack, are dropped, as in libpng.
+    Broken ancillary chunks, and those too large to unpack, are dropped, as in libpng; so is a
+    transparent colour after the pixels, or a second one.
     Raises ImageError for metadata that is a decompression bomb.
     """
     view: memoryview = memoryview(data)  # large pixels are not copied twice
     pieces: list[bytes | memoryview] = [SIGNATURE]
-    position, metadata_bytes = len(SIGNATURE), 0
+    position, metadata_bytes, kinds = len(SIGNATURE), 0, set[bytes]()
     while position + CHUNK.size <= len(data):
         size, kind = CHUNK.unpack_from(data, position)
         end = position + CHUNK.size + size + 4
@@ -46,11 +47,14 @@ def necessary_chunks(data: bytes) -> bytes:
             is_sound = zlib.crc32(kind + body).to_bytes(4, "big") == data[end - 4 : end]
             is_kept = is_sound and unpacked_bytes <= MAX_CHUNK_BYTES
             is_kept = is_kept and _is_necessary(kind, body, data)
+            if kind == b"tRNS" and kinds & {b"IDAT", b"tRNS"}:
+                is_kept = False
         if kind == b"tRNS" and is_kept:
             pieces.append(_transparency(body, data))
         elif is_kept:
             pieces.append(view[position:end])
         position = end
+        kinds.add(kind)
         if kind == b"IEND":
             break
     return b"".join((*pieces, view[position:]))
@@ -59,7 +63,8 @@ def necessary_chunks(data: bytes) -> bytes:
 def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:
     """Whether the pixels, their colours or their orientation depend on an ancillary chunk."""
     if kind == b"tRNS":
-        return len(body) >= TRANSPARENCY_BYTES.get(data[COLOUR_TYPE], len(body) + 1)
+        colour_type = data[COLOUR_TYPE]
+        return colour_type == PALETTE or len(body) == TRANSPARENCY_BYTES.get(colour_type)
     if kind in (b"iCCP", b"zTXt") and body.partition(b"\0")[2][:1] != b"\0":
         return False  # an unknown compression method
     return kind in (b"eXIf", b"iCCP") or (

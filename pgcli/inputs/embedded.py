@@ -47,6 +47,20 @@ def image_in_text(text: str) -> bytes | None:
     return None
 
 
+def image_in_bytes(data: bytes) -> bytes:
+    """The bytes; of an image as base64 or as a `data:` address, the decoded bytes.
+
+    Raises ValueError for an invalid `data:` address.
+    """
+    head = data[:HEAD_CHARACTERS]
+    if not head.isascii() or IMAGE_BYTES.match(head):
+        return data
+    text = data.decode("ascii", "replace")
+    decoded = image_in_text(text)
+    is_image = decoded is not None and (text[:5].lower() == "data:" or IMAGE_BYTES.match(decoded))
+    return decoded if decoded is not None and is_image else data
+
+
 def is_path(value: object) -> bool:
     """Whether the value is text, but not an image in base64."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 import shlex
 
@@ -12,7 +13,13 @@ from pgcli.inputs.readers import InputFile
 from pgcli.stores.urls import url_scheme
 
 HEAD_BYTES = 2**16
-UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: Other encodings by the first bytes of a text: byte order marks, or ASCII without one.
+ENCODINGS = {
+    "UTF-32": re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff", re.DOTALL),
+    "UTF-16": re.compile(rb"\xff\xfe|\xfe\xff"),
+    "UTF-16LE": re.compile(rb"(?:[\t\n\r -~]\0){3}"),
+    "UTF-16BE": re.compile(rb"(?:\0[\t\n\r -~]){3}"),
+}
 #: Each turn of LLaVA's conversations as a prompt and an answer; rows of one image have no id.
 LLAVA = (
     "select(.image) | .image as $image | .conversations | range(0; length; 2) as $turn | "
@@ -21,14 +28,16 @@ LLAVA = (
 )
 #: The first bytes of binary formats, and their names.
 NO_TEXT = re.compile(
-    rb"\xff\xfe|\xfe\xff|(?P<gzip>\x1f\x8b)|(?P<Parquet>PAR1)|(?P<ZIP>PK\x03\x04)"
-    rb"|(?P<tar>.{257}ustar)",
+    rb"(?P<gzip>\x1f\x8b)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<xz>\xfd7zXZ\0)|(?P<Zstandard>\x28\xb5\x2f\xfd)"
+    rb"|(?P<ZIP>PK\x03\x04)|(?P<tar>.{257}ustar)|(?P<Parquet>PAR1\x15)|(?P<Arrow>ARROW1\0\0)"
+    rb"|(?P<SQLite>SQLite format 3\0)",
     re.DOTALL,
 )
 _CONVERSATIONS = re.compile(rb'"conversations"\s*:')
 _COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
-#: A first line that ends within an object.
+#: A first line that ends within an object, and one with an object and a comma.
 _OPEN_OBJECT = re.compile(rb"\{(?:[^\n]*[{\[,])?[ \t\r]*\n")
+_OBJECT_AND_COMMA = re.compile(rb"(\{[^\n]*\})[ \t]*,[ \t\r]*\n")
 #: Keys of tasks of Label Studio, also of its smaller exports.
 _TASKS = re.compile(rb'"(?:annotations|predictions|data|annotator|annotation_id)"\s*:')
 
@@ -51,10 +60,9 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
     file = file or shell_name(name)
     if is_lfs_pointer(head):
         return ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
-    if head.startswith(UTF16):
-        return ManifestError(
-            f"{name} is UTF-16, not UTF-8", hint="convert it: iconv -f UTF-16 -t UTF-8"
-        )
+    if encoding := encoding_of(head):
+        command = f"iconv -f {encoding} -t UTF-8 {shlex.quote(file)}"
+        return ManifestError(f"{name} is {encoding}, not UTF-8", hint=f"convert it: {command}")
     if match := NO_TEXT.match(head):
         message = f"{name} is a {match.lastgroup} file, not a manifest of lines"
         hint = "name .parquet, .tar and .tar.gz files by these endings; unpack others"
@@ -71,10 +79,33 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
         message = f"{name} has COCO annotations and is not a manifest"
         hint = f"convert it: pgcli import {shlex.quote(file)} --from coco -o rows.jsonl"
         return ManifestError(message, hint=hint)
+    if (match := _OBJECT_AND_COMMA.match(head)) and is_json(match[1]):
+        message = f"{name} has a comma after the object on each line"
+        hint = f"remove them: sed 's/,[[:space:]]*$//' {shlex.quote(file)} > rows.jsonl"
+        return ManifestError(message, hint=hint)
     if _OPEN_OBJECT.match(head):
         message = f"{name} has JSON over several lines, not a JSON object on each line"
         return ManifestError(message, hint=f"convert it: {jq('.', file)}")
     return None
+
+
+def encoding_of(head: bytes) -> str | None:
+    """The encoding of a text that begins with `head`, if it is not UTF-8."""
+    return next((name for name, start in ENCODINGS.items() if start.match(head)), None)
+
+
+def is_foreign(head: bytes) -> bool:
+    """Whether a file with these first bytes has no lines of UTF-8."""
+    return NO_TEXT.match(head) is not None or encoding_of(head) is not None
+
+
+def is_json(text: bytes) -> bool:
+    """Whether the text is one valid JSON value."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def has_conversations(head: bytes) -> bool:

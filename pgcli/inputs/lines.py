@@ -18,7 +18,7 @@ from pyarrow import json as arrow_json
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import decode_text, is_lfs_pointer, number_reason
 from pgcli.inputs import tables
-from pgcli.inputs.foreign_manifests import NO_TEXT, foreign_manifest, read_head
+from pgcli.inputs.foreign_manifests import foreign_manifest, is_foreign, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -31,6 +31,8 @@ MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
 #: Matches numbers that may exceed 64-bit floats; Python reads these as infinity.
 _LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
 MAX_SHOWN = 40  # characters of such a number
+#: The usual delimiters of tables, for messages.
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class LineTable(Table):
@@ -50,7 +52,7 @@ class LineTable(Table):
                 while line := opened.readline(min(MAX_LINE_BYTES + 1, remaining)):
                     number += 1
                     remaining -= len(line)
-                    is_text = number > 1 or not (is_lfs_pointer(line) or NO_TEXT.match(line))
+                    is_text = number > 1 or not (is_lfs_pointer(line) or is_foreign(line))
                     if not is_text and (problem := foreign_manifest(name, line)):
                         raise problem
                     if len(line) > MAX_LINE_BYTES:
@@ -131,9 +133,23 @@ class CsvTable(LineTable):
         _, _, header = next(self._cells(START), (None, None, None))
         if header is None:
             raise ManifestError(f"{self.name} has no rows", hint="the first line names the columns")
-        if len(set(header)) < len(header):
-            raise ManifestError(f"{self.name}, line 1: it has a column twice")
+        if (name := next((n for n in header if header.count(n) > 1), None)) is not None:
+            raise ManifestError(f"{self.name}, line 1: the column {name!r} stands twice")
+        if self.image_column not in header:
+            self._check_delimiter(header)
         return pa.schema([(name, pa.string()) for name in header])
+
+    def _check_delimiter(self, header: list[str]) -> None:
+        """Raise ManifestError if the first line has another delimiter, or only names one."""
+        if header[0].startswith("sep="):
+            message = f"{self.name}, line 1: it names the delimiter, as Excel does, not the columns"
+            raise ManifestError(message, hint="remove the line")
+        for mark, noun in DELIMITERS.items():
+            if len(header) == 1 and self.image_column in header[0].split(mark):
+                raise ManifestError(
+                    f"{self.name} separates columns by {noun}, not by {DELIMITERS[self.delimiter]}",
+                    hint="save it with commas as .csv, or with tabs as .tsv",
+                )
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True

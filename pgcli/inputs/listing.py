@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ _HINTS = {
     "s3://anonymous@bucket/ uses none, and hf:// uses `hf auth login`",
     "url_blocked": "<--allow-private-hosts> reads from any machine",
 }
+#: Endings of compressed files and archives that are not read.
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar")
 PARQUET, ARCHIVE = ".parquet", ".tar"
 #: The folder of a Delta table that says which of its files are current.
 DELTA_LOG = "_delta_log"
@@ -212,7 +215,7 @@ class SourceFiles:
             patterns = NameFilter(include=(self.path[fixed:],))
             return MATCHED, without_hidden(matches, patterns, only_folders=True)
         raise UsageError(
-            f"{path if self._base else name} does not exist",
+            f"{(path if self._base else name) or 'an empty name'} does not exist",
             hint="check the spelling and the folder" + separator_hint(name),
         )
 
@@ -299,6 +302,17 @@ class SourceFiles:
             if self.path.lower().endswith(".json"):
                 self._refuse_json(name)
             hint = f"{images_hint()}; or name it in a manifest's row"
+            if (kind := ending(self.path)) in PACKED:
+                raise UsageError(
+                    f"{name} is a {kind} file, which pgcli does not read",
+                    hint="unpack it first; archives of images may be .tar, .tar.gz or .tgz",
+                )
+            if kind == ".txt":
+                raise UsageError(
+                    f"{name} is neither an image nor a manifest",
+                    hint="a list of paths is read from standard input: `pgcli caption - < "
+                    f"{shlex.quote(name)}`",
+                )
             raise UsageError(
                 f"{name if self.is_url else self.name} is neither an image nor a manifest by its "
                 "ending",

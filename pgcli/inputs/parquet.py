@@ -85,7 +85,10 @@ class ParquetTable(Table):
         """The error for a file with an unreadable footer."""
         if is_lfs_pointer(read_head(self.file)):
             return ManifestError(f"{self.name} {LFS_MESSAGE}", hint=LFS_HINT)
-        return ManifestError(f"{self.name} is not a readable Parquet file")
+        return ManifestError(
+            f"{self.name} is not a readable Parquet file",
+            hint="copy or download it again; it may be incomplete, or in another format",
+        )
 
     def schema(self) -> pa.Schema:
         schema = self.layout.schema

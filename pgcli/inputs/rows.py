@@ -14,7 +14,7 @@ from typing import Any
 
 from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
-from pgcli.inputs.embedded import decode_base64, image_in_text
+from pgcli.inputs.embedded import decode_base64, image_in_bytes, image_in_text
 from pgcli.inputs.foreign_manifests import LLAVA, jq, shell_name
 from pgcli.inputs.options import (
     REGION,
@@ -207,6 +207,8 @@ def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes
     try:
         if isinstance(data, str):  # JSON has no bytes
             data = image_in_text(data) or decode_base64(data)
+        elif isinstance(data, bytes):
+            data = image_in_bytes(data)
         if isinstance(path, str) and (embedded := image_in_text(path)) is not None:
             path, data = None, data or embedded
     except ValueError as problem:
@@ -248,8 +250,12 @@ def missing_column(
 ) -> UsageError:
     """The error for a missing column, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
-    if wanted == options.prompt_column and "conversations" in columns:
-        hint += f"; convert LLaVA conversations: {jq(LLAVA, shell_name(name))}"
+    if wanted == options.image_column:
+        hint += "; <--image-column NAME> chooses one"
+    elif wanted == options.prompt_column and "conversations" in columns:
+        is_json = name.lower().endswith((".jsonl", ".ndjson"))
+        command = f": {jq(LLAVA, shell_name(name))}" if is_json else " to rows of image and prompt"
+        hint += f"; convert LLaVA conversations{command}"
     elif wanted == options.prompt_column:
         noun = options.prompt_noun
         hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"

@@ -109,7 +109,7 @@ class Member:
 
 def member_of(number: int, info: tarfile.TarInfo) -> Member | None:
     """The member of a header; None for a folder and for a hidden file."""
-    folder, slash, last = info.name.rpartition("/")
+    folder, slash, last = info.name.removeprefix("./").rpartition("/")
     stem, _, endings = last.partition(".")
     if info.isdir() or not stem or _HIDDEN.search(folder):
         return None

@@ -17,7 +17,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
-from pgcli.inputs.foreign_manifests import NO_TEXT, foreign_manifest
+from pgcli.inputs.foreign_manifests import foreign_manifest, is_foreign
 from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
 from pgcli.inputs.options import (
     ALL,
@@ -33,8 +33,8 @@ from pgcli.stores.urls import url_scheme
 
 NAME = "standard input"
 CHUNK_BYTES = 64 * 2**10
-#: How a pointer of Git LFS and an array of objects begin.
-NO_LINES = re.compile(rb"version https://git-lfs|\s*\[\s*(?:\{|\n)")
+#: How a pointer of Git LFS and a JSON array begin.
+NO_LINES = re.compile(rb"version https://git-lfs|\s*\[\s*(?:[{\"]|\n)")
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -67,11 +67,15 @@ class Stdin:
             if not (more := next(chunks, b"")):
                 break
             first += more
-        if not self._options.null_separated and (NO_LINES.match(first) or NO_TEXT.match(first)):
-            problem = foreign_manifest(NAME, first.lstrip(), "FILE")
+        is_image = IMAGE_BYTES.match(first) or has_other_image(first)
+        if self._options.null_separated:
+            is_image = False
+        elif not is_image and (NO_LINES.match(first) or is_foreign(first)):
+            head = first if is_foreign(first) else first.lstrip()
+            problem = foreign_manifest(NAME, head, "FILE")
             assert problem is not None
             raise problem
-        if not self._options.null_separated and IMAGE_BYTES.match(first):
+        if is_image:
             size, pieces = 0, []
             for piece in chain([first], chunks):
                 size += len(piece)
@@ -111,7 +115,17 @@ class Stdin:
             except ValueError as problem:
                 if b"\0" in line or not self._exists(line):  # a path may begin with a brace
                     raise ManifestError(f"{position}: {problem}") from problem
+        if b"\0" in line:
+            raise ManifestError(
+                f"{position}: it contains a NUL byte",
+                hint="<--null> reads names that NUL separates, as `find -print0` writes them",
+            )
         path = os.fsdecode(line)
+        if record.numbers == (1,) and {options.image_column} < {*path.split(",")}:
+            raise ManifestError(
+                f"{position}: this is the header of a CSV file, not a path",
+                hint="name the file; standard input takes a path or a JSON object on each line",
+            )
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name
         return ManifestRow(position, {options.image_column: image, SOURCE: name})
@@ -137,6 +151,18 @@ class Stdin:
     def _locate(self, path: str) -> ImageLocation:
         allow_urls, base = self._options.url_reader is not None, self._options.folder
         return locate_anywhere(path, allow_urls=allow_urls, base=base)
+
+
+def has_other_image(head: bytes) -> bool:
+    """Whether standard input with this start is an image in a format that pgcli does not read.
+
+    A path may begin with the letters of a signature, but holds no NUL.
+    """
+    if b"\0" not in head and not head.startswith((b"%", b"<", b"\xff")):
+        return False
+    from pgcli.images.formats import other_format  # slow to import
+
+    return other_format(head) is not None
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
-from pgcli.inputs.foreign_manifests import read_head
+from pgcli.inputs.foreign_manifests import NO_TEXT, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings
 from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
@@ -25,6 +25,8 @@ from pgcli.inputs.tables import Table
 MAX_READ_BYTES = 16 * 2**20
 #: Images hardly compress; a higher ratio is a decompression bomb.
 MAX_RATIO = 200
+BLOCK_BYTES = 2**16
+APPENDED = "other data follow the end of the archive"
 
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 
@@ -34,6 +36,10 @@ class TarTable(Table):
 
     samples: SampleReader  # of the last `read`
 
+    @property
+    def _is_compressed(self) -> bool:
+        return not self.file.path.lower().endswith(".tar")
+
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
     ) -> Iterator[tuple[Mark, ManifestRow]]:
@@ -41,8 +47,7 @@ class TarTable(Table):
 
         Raises ManifestError for a truncated or damaged archive.
         """
-        file, number = self.file, mark.number
-        is_compressed = not file.path.lower().endswith(".tar")
+        file, number, is_compressed = self.file, mark.number, self._is_compressed
         try:
             with ExitStack() as stack:
                 raw = stack.enter_context(file.open())
@@ -65,6 +70,9 @@ class TarTable(Table):
                             yield member
                     if bounded.last.strip(b"\0"):
                         raise tarfile.ReadError("the archive is damaged")
+                    while rest := bounded.read(BLOCK_BYTES):
+                        if rest.strip(b"\0"):
+                            raise tarfile.ReadError(APPENDED)
 
                 self.samples = SampleReader(
                     file.name,
@@ -80,14 +88,25 @@ class TarTable(Table):
                 f"{file.name} does not exist", hint="check the spelling and the folder"
             ) from None
         except _BROKEN as problem:
-            if is_lfs_pointer(read_head(file)):
-                raise ManifestError(f"{file.name} {LFS_MESSAGE}", hint=LFS_HINT) from problem
-            place = f", behind member {number}" if number else " is not a readable tar archive"
-            raise ManifestError(
-                f"{file.name}{place}: {problem}",
-                hint="copy or download it again, or omit it; `tar -tf FILE` lists its complete "
-                "members",
-            ) from problem
+            raise self._unreadable(problem, number) from problem
+
+    def _unreadable(self, problem: Exception, number: int) -> ManifestError:
+        """The error for an archive that is unreadable behind the member of this number."""
+        name, head = self.file.name, b"" if number else read_head(self.file)
+        if is_lfs_pointer(head):
+            return ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
+        kind = match.lastgroup if (match := NO_TEXT.match(head)) else None
+        if kind is not None and kind != ("gzip" if self._is_compressed else "tar"):
+            hints = {"tar": "name it .tar", "gzip": "name it .tar.gz"}
+            return ManifestError(
+                f"{name} is a {kind} file, not a{' compressed' * self._is_compressed} tar archive",
+                hint=hints.get(kind, "unpack it, and archive the images as .tar or .tar.gz"),
+            )
+        place = f", behind member {number}" if number else " is not a readable tar archive"
+        hint = "copy or download it again, or omit it; `tar -tf FILE` lists its complete members"
+        if str(problem) == APPENDED:
+            hint = "`tar --concatenate` joins archives, `cat` does not"
+        return ManifestError(f"{name}{place}: {problem}", hint=hint)
 
     def scan(self, mark: Mark = START) -> array[int]:
         """See `Table`. The record also counts skipped members."""

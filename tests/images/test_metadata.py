@@ -38,6 +38,7 @@ CHUNKS = {
     "short pHYs": chunk(b"pHYs", bytes(3)),
     "short cHRM": chunk(b"cHRM", b"a"),
     "short tRNS": chunk(b"tRNS", b"\0"),
+    "long tRNS": chunk(b"tRNS", bytes(9)),
     "empty sRGB": chunk(b"sRGB", b""),
     "short acTL": chunk(b"acTL", b"\0"),
     "fcTL out of order": chunk(b"fcTL", b"\xff" * 26),
@@ -138,6 +139,16 @@ def test_alpha_of_two_colours_of_a_palette_is_applied(depth):
     assert pixels_of(data)[0, :, 0].tolist() == [255, 204, 0]
 
 
+@pytest.mark.parametrize("place", ["IDAT", "IEND"])
+def test_second_or_late_transparent_colour_is_ignored(place):
+    """As in libpng; the colour is that of the background."""
+    colour = b"".join(bytes([0, value]) for value in pixels_of(PNG)[0, 0].tolist())
+    start = PNG.index(place.encode()) - 4
+    first = chunk(b"tRNS", b"\1\0" * 3) if place == "IDAT" else b""
+    data = PNG[:start] + first + chunk(b"tRNS", colour) + PNG[start:]
+    assert np.array_equal(pixels_of(data), pixels_of(PNG))
+
+
 def segment(marker: int, body: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
 
@@ -146,6 +157,7 @@ SEGMENTS = {
     "short JFIF": segment(0xE0, b"JFIF\0"),
     "empty EXIF": segment(0xE1, b"Exif\0\0"),
     "broken EXIF": segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff"),
+    "short Adobe segment": segment(0xEE, b"Adobe"),
     "short ICC profile": segment(0xE2, b"ICC_PROFILE\0"),
     "ICC profile without its other parts": segment(0xE2, b"ICC_PROFILE\0\1\x02abc"),
     "broken Photoshop resources": segment(0xED, b"Photoshop 3.0\x008BIM\4\4"),
@@ -222,18 +234,37 @@ def test_values_of_a_pnm_are_scaled_by_its_maximum(maximum):
         assert abs(grey - expected.reshape(shape)).max() <= 1
 
 
+def framed(marker: int, bits: int = 8) -> bytes:
+    """A JPEG whose frame has this marker, behind fill bytes, and this precision."""
+    start = JPEG.index(b"\xff\xc0")
+    frame = b"\xff\xff\xff" + bytes([marker]) + JPEG[start + 2 : start + 4] + bytes([bits])
+    return JPEG[:start] + frame + JPEG[start + 5 :]
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0\4CgBI" + bytes(20), "PNG for iOS"),
         (b"P7\nWIDTH 1\nHEIGHT 1\n", "PAM"),
         (b"PF\n1 1\n-1.0\n" + bytes(12), "PFM with colours"),
+        (b"\xef\xbb\xbf<!-- drawn --><SVG/>", "SVG"),
+        (framed(0xC1, bits=12), "JPEG of 12 bits a sample"),
+        (framed(0xC3), "JPEG with lossless compression"),
+        (framed(0xC5), "JPEG in hierarchical form"),
+        (framed(0xF7), "JPEG with JPEG-LS compression"),
     ],
 )
 def test_variants_of_known_formats_are_named(data, words):
     with pytest.raises(ImageError, match=words) as caught:
         load_image(data, ImageLimits())
     assert caught.value.fault.code == "unsupported_format"
+
+
+@pytest.mark.parametrize("page", [b"<!DOCTYPE html>\n<svg>", b"\xef\xbb\xbf\n<html lang=en>"])
+def test_web_page_in_place_of_an_image_is_named(page):
+    with pytest.raises(ImageError, match="web page") as caught:
+        load_image(page, ImageLimits())
+    assert caught.value.fault.code == "not_an_image"
 
 
 def test_git_lfs_pointer_is_named_with_its_remedy():

@@ -1,7 +1,9 @@
 """Files of other forms in place of manifests are refused with their form and a conversion."""
 
+import bz2
 import gzip
 import json
+import lzma
 import shutil
 import subprocess
 import zipfile
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from pgcli.errors import ManifestError, UsageError
+from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.foreign_manifests import foreign_manifest
 from pgcli.stores.files import read_text
@@ -126,8 +129,14 @@ with zipfile.ZipFile(ZIPPED, "w") as workbook:
         (gzip.compress(b'{"image": "a.png"}\n'), "gzip"),
         (b"PAR1\x15\x04\nPAR1", "Parquet"),
         (ZIPPED.getvalue(), "ZIP"),
+        (bz2.compress(b"a"), "bzip2"),
+        (lzma.compress(b"a"), "xz"),
+        (b"\x28\xb5\x2f\xfd\x04\0a", "Zstandard"),
+        (b"ARROW1\0\0\xff\xff\xff\xff", "Arrow"),
+        (b"SQLite format 3\0\x10", "SQLite"),
     ],
-    ids=["tar", "tar.gz", "json.gz", "parquet", "zip"],  # the bytes have the time in them
+    # the bytes have the time in them
+    ids="tar tar.gz json.gz parquet zip bz2 xz zst arrow sqlite".split(),
 )
 def test_files_without_lines_are_named(data, form, set_stdin):
     for name in ("m.jsonl", "m.csv", "m.tsv"):
@@ -136,6 +145,98 @@ def test_files_without_lines_are_named(data, form, set_stdin):
     set_stdin(data)
     with pytest.raises(ManifestError, match=f"standard input is a {form} file, not a manifest"):
         list(Inventory.scan(["-"]))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        *(("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE")),
+        ("utf-32", "UTF-32"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "text"), [("m.csv", "image\na.png\n"), ("m.jsonl", '{"image": "a.png"}\n')]
+)
+def test_encoding_is_named_with_its_conversion(file, text, encoding, name):
+    refused = refusal(file, text.encode(encoding))
+    assert str(refused) == f"{file} is {name}, not UTF-8"
+    command = refused.hint.removeprefix("convert it: ")
+    done = subprocess.run(command, shell=True, capture_output=True, check=True, timeout=60)
+    assert done.stdout.decode().lstrip("\ufeff") == text
+
+
+def test_comma_after_each_object_is_named_with_its_conversion():
+    refused = refusal("m.jsonl", '{"image": "a.png", "n": [1]},\n{"image": "b.png"}, \r\n')
+    assert str(refused) == "m.jsonl has a comma after the object on each line"
+    subprocess.run(refused.hint.removeprefix("remove them: "), shell=True, check=True, timeout=60)
+    assert [item.id for item in items("rows.jsonl")] == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("m.csv", "image;note\na.png;x\n", "m.csv separates columns by semicolons, not by commas"),
+        ("m.csv", "image\tnote\na.png\tx\n", "m.csv separates columns by tabs, not by commas"),
+        ("m.tsv", "id,image\n1,a.png\n", "m.tsv separates columns by commas, not by tabs"),
+        ("m.csv", "id|image\n1|a.png\n", "m.csv separates columns by bars, not by commas"),
+        ("m.csv", "sep=,\nimage,note\n", "m.csv, line 1: it names the delimiter, as Excel does"),
+        ("m.csv", "image,,\na.png,,\n", "m.csv, line 1: the column '' stands twice"),
+    ],
+)
+def test_delimiters_and_first_lines_of_other_programs_are_named(file, text, message):
+    assert str(refusal(file, text)).startswith(message)
+
+
+@pytest.mark.parametrize("ending", ["jsonl.gz", "tar.zst", "tar.bz2", "tar.xz", "zip", "7z"])
+def test_compressed_files_are_refused_by_kind(ending):
+    refused = refusal(f"m.{ending}", b"x")
+    kind = f".{ending.rpartition('.')[2]}"
+    assert str(refused) == f"m.{ending} is a {kind} file, which pgcli does not read"
+
+
+def test_list_of_paths_is_read_from_standard_input():
+    refused = refusal("my list.txt", "a.png\n")
+    assert refused.hint.endswith("`pgcli caption - < 'my list.txt'`")
+
+
+@pytest.mark.parametrize(
+    ("data", "format_"),
+    [
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "HEIC"),
+        (b"%PDF-1.7\n%\xe2\xe3\n", "PDF"),
+        (b"8BPS\0\1" + bytes(20), "PSD"),
+        (b"\xff\x0a\xfa\x1f", "JPEG XL"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
+    ],
+)
+def test_unsupported_image_on_standard_input_is_an_error_row(set_stdin, data, format_):
+    set_stdin(data)
+    (item,) = Inventory.scan(["-"])
+    fault = decode(item, ImageSpec(8), ImageLimits()).fault
+    assert fault is not None
+    assert fault.code == "unsupported_format"
+    assert f"This is {format_}, " in fault.message
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "hint"),
+    [
+        (b"a.png\0b.png\0", "standard input, line 1: it contains a NUL byte", "--null"),
+        (b"id,image\n1,a.png\n", "standard input, line 1: this is the header of a CSV", "the file"),
+        (b'["a.png"]', ARRAY, "jq"),
+    ],
+)
+def test_other_lists_on_standard_input_are_named(set_stdin, data, message, hint):
+    set_stdin(data)
+    with pytest.raises(ManifestError) as refused:
+        list(Inventory.scan(["-"]))
+    assert str(refused.value).startswith(message)
+    assert hint in refused.value.hint
+
+
+def test_names_that_begin_like_other_files_are_paths(set_stdin):
+    set_stdin(b"8BPS.png\nDDS a.png\nPAR1.png\nBZh9.png\nARROW1.png\na,image.png\n")
+    assert len(items("-")) == 6
 
 
 def test_carriage_returns_that_end_no_line_are_read():

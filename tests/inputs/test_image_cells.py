@@ -18,6 +18,7 @@ from tests.support.awkward import drawing, encoded
 
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
 BASE64 = base64.b64encode(PNG).decode()
+PLAIN_PGM = b"P2 50 50 255 " + b"128 " * 2500  # of characters that base64 has too
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 MORE_FIELDS = [
     ("width", pa.int32()),
@@ -147,6 +148,12 @@ def test_text_may_be_the_image(text):
     for name in ("m.jsonl", "m.csv"):
         (item,) = items(name)
         assert (item.id, item.image, item.data, item.path) == ("0", name, PNG, None)
+
+
+def test_bytes_may_be_base64_of_an_image():
+    texts = [BASE64.encode(), f"data:image/png;base64,{BASE64}".encode(), PLAIN_PGM, b"data"]
+    pq.write_table(pa.table({"image": [*texts, texts[1][:30]]}), "m.parquet")
+    assert [item.data for item in items("m.parquet")] == [PNG, PNG, PLAIN_PGM, b"data", PNG[:6]]
 
 
 def test_text_that_base64_could_be_is_a_path():

@@ -323,3 +323,9 @@ def test_names_that_are_not_utf_8_are_shown_and_become_columns():
     assert "file:%E4.png (member 1) and file:%E4.png (member 2)" in first.fault.message
     assert first.fields[SOURCE] == "x.tar, sample file:%E4"
     assert second.kept == {"?.txt": ""}
+
+
+def test_leading_dot_of_a_name_is_not_part_of_the_key():
+    assert texts("./a.png", "a.txt") == ["a.txt"]
+    (message,) = asked("./b.png", "b.png")
+    assert "./b.png (member 1) and b.png (member 2)" in message

@@ -1,5 +1,6 @@
 """Archives and data sets as sources: samples are rows, and hostile members cost one row."""
 
+import bz2
 import gzip
 import io
 import json
@@ -200,7 +201,36 @@ def test_damaged_header_within_an_archive_is_refused():
         Inventory.scan(["x.tar"])
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\4" * 300])
+@pytest.mark.parametrize("kind", ["", "gz"])
+@pytest.mark.parametrize("appended", ["archive", "bytes"])
+def test_data_behind_the_end_of_an_archive_are_not_dropped(kind, appended):
+    """As `cat a.tar b.tar` makes them; readers stop at the end of the first archive."""
+    name = "x.tar.gz" if kind else "x.tar"
+    both = tar_of([("a.png", PNG)], kind), tar_of([("b.png", PNG)], kind)
+    rest = gzip.compress(b"rest") if kind else b"rest"
+    Path(name).write_bytes(both[0] + (both[1] if appended == "archive" else rest))
+    with pytest.raises(
+        ManifestError, match=r"behind member 1: other data follow the end"
+    ) as refused:
+        Inventory.scan([name])
+    assert "tar --concatenate" in refused.value.hint
+
+
+def test_archive_of_another_kind_is_named():
+    archive = tar_of([("a.png", PNG)])
+    for name, data, message in [
+        ("x.tar", gzip.compress(archive), "x.tar is a gzip file, not a tar archive"),
+        ("x.tgz", archive, "x.tgz is a tar file, not a compressed tar archive"),
+        ("x.tar", bz2.compress(archive), "x.tar is a bzip2 file, not a tar archive"),
+        ("x.tar.gz", b"PK\3\4" * 300, "x.tar.gz is a ZIP file, not a compressed tar archive"),
+    ]:
+        Path(name).write_bytes(data)
+        with pytest.raises(ManifestError) as refused:
+            Inventory.scan([name])
+        assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\5" * 300])
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
 def test_file_that_is_not_an_archive_is_refused_by_name(name, data):
     Path(name).write_bytes(data)
