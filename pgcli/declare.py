@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -89,7 +90,7 @@ class Option:
         return f"{self.default:g}" if self.kind is float else str(self.default)
 
     def read(self, value: object) -> Any:
-        """The value, from text or from Python. Raises ValueError with the reason."""
+        """The value, from text or from Python. Raises ValueError with what it must be."""
         if not self.repeat:
             return self._read_single(value)
         if isinstance(value, str | os.PathLike):
@@ -97,7 +98,7 @@ class Option:
         elif isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
             values = value
         else:
-            raise ValueError(f"{value!r} is neither a text nor a list of texts")
+            raise ValueError(f"must be text or a list of texts, not {value!r}")
         return tuple(map(self._read_single, values))
 
     def _split(self, text: str | bytes) -> list[str]:
@@ -121,36 +122,37 @@ class Option:
         if isinstance(value, os.PathLike):
             value = os.fsdecode(value)
         if not isinstance(value, str):
-            raise ValueError(f"{value!r} is not a text")
+            raise ValueError(f"must be text, not {value!r}")
         if self.choices and not callable(self.choices) and value not in self.choices:
-            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, self.choices))}")
+            raise ValueError(f"must be one of {', '.join(self.choices)}, not {value!r}")
         return value
 
     def _read_number(self, value: Any) -> float:
-        is_whole = self.kind is int
-        noun = "a whole number" if is_whole else "a number"
-        noun = f"neither auto nor {noun}" if self.auto else f"not {noun}"
+        is_whole, auto = self.kind is int, "auto or " if self.auto else ""
         wanted = str | Integral if is_whole else str | Real
         try:
             if isinstance(value, bool) or not isinstance(value, wanted):
                 raise ValueError
             number: float = self.kind(value)
+            if not math.isfinite(number):
+                raise ValueError
         except (ValueError, OverflowError):
-            raise ValueError(f"{value!r} is {noun}") from None
+            noun = "a whole number" if is_whole else "a number"
+            raise ValueError(f"must be {auto}{noun}, not {value!r}") from None
         least = -LARGEST if self.min is None else self.min
         most = LARGEST if self.max is None else self.max
         if not least <= number <= most or (self.above and number == least):
-            raise ValueError(f"{value!r} is {noun}{self._bounds}")
+            raise ValueError(f"must be {auto}{self._bounds}, not {value!r}")
         return number
 
     @property
     def _bounds(self) -> str:
         if self.min is None:
-            return ""
-        bounds = f" above {self.min:g}" if self.above else f" of {self.min:g}"
-        if self.max is not None:
-            return f"{bounds} to {self.max:,g}"
-        return bounds if self.above else f"{bounds} or more"
+            return "a finite number"
+        if self.max is not None and not self.above:
+            return f"between {self.min:g} and {self.max:,g}"
+        bounds = f"above {self.min:g}" if self.above else f"at least {self.min:g}"
+        return bounds if self.max is None else f"{bounds} and at most {self.max:,g}"
 
 
 def opt(
@@ -209,7 +211,8 @@ def parse_value(option: Option, value: object, source: str) -> Any:
         choices = () if callable(option.choices) else option.choices
         close = get_close_matches(str(value), choices, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}?" if close else f"{option.key}: {option.help.rstrip('.')}"
-        raise UsageError(f"{source}: {problem}", hint=hint) from None
+        separator = " " if str(problem).startswith("must ") else ": "
+        raise UsageError(f"{source}{separator}{problem}", hint=hint) from None
 
 
 def parse_keywords(
@@ -260,5 +263,5 @@ def truth(value: object) -> bool:
         return value
     word = TRUTH.get(value.strip().lower()) if isinstance(value, str) else None
     if word is None:
-        raise ValueError(f"{value!r} is neither true nor false")
+        raise ValueError(f"must be true or false, not {value!r}")
     return word

@@ -95,7 +95,7 @@ def parse_name(group: str, value: object, *words: str) -> str:
     """The name of an entry in the group, or one of `words`, from any case. Raises ValueError."""
     name, known = str(value).lower(), [*words, *names(group)]
     if name not in known:
-        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, known))}")
+        raise ValueError(f"must be one of {', '.join(known)}, not {value!r}")
     return name
 
 

@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no folder": (lambda: run(shard="0/2"), 'output="rows/"'),
     "settings": (lambda: run_again(lang="de"), "another output leaves it alone; overwrite=True"),
     "errors": (lambda: run(on_error="stop"), 'on_error="record"'),
-    "dtype": (lambda: run(dtype="float64"), "dtype: 'float64' is not one of"),
+    "dtype": (lambda: run(dtype="float64"), "dtype must be one of"),
     "required": (lambda: run("detect"), "object: What to find"),
     "column": (lambda: run(keep=["a"]), "only manifests have columns"),
     "address": (

@@ -285,5 +285,5 @@ def test_python_has_what_the_environment_and_the_file_set(monkeypatch):
     (row,) = report.read()
     assert (row.prompt, row.vision_ms) == ("caption de", None)
     monkeypatch.setenv("PGCLI_WORKERS", "none")
-    with pytest.raises(UsageError, match="PGCLI_WORKERS: 'none' is not a whole number"):
+    with pytest.raises(UsageError, match="PGCLI_WORKERS must be a whole number, not 'none'"):
         pgcli.run("caption", "photos", output="rows.jsonl", model="demo")

@@ -16,7 +16,7 @@ DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 def plain_text(value: object) -> str:
     """A text or number as the command line would give it."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{value!r} is neither a text nor a number")
+        raise ValueError(f"must be text or a number, not {value!r}")
     return str(value)
 
 
@@ -70,6 +70,6 @@ def plain_count(text: str) -> int:
         number = -1
     if not 0 <= number <= 10**18:
         raise ValueError(
-            f"{text!r} is neither a whole number of 0 or more nor a percentage such as 5%"
+            f"must be a whole number or a percentage such as 5%, not {text!r}"
         )
     return number
