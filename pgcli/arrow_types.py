@@ -17,7 +17,7 @@ Column: TypeAlias = "pyarrow.Array | pyarrow.ChunkedArray"
 Kinds: TypeAlias = "dict[str, list[pyarrow.DataType]]"
 
 STRING, NULL = pyarrow.string(), pyarrow.null()
-#: What pyarrow raises for values without a common type, or of a type that is too narrow.
+#: pyarrow's errors for values without a common type, or outside the range of their type.
 MISMATCHES = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
 
 TYPES_HINT = "convert the column; another -o starts anew, --overwrite writes all rows again"
@@ -38,8 +38,8 @@ LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
 def common_type(kinds: Iterable[pyarrow.DataType], *, exact: bool = False) -> pyarrow.DataType:
     """The type that all these types can be promoted to; text if none fits.
 
-    Columns without a value are text too, and so is what holds integers and something else, if the
-    type has to be `exact` whatever the values are.
+    Columns without a value are text too. With `exact`, for which no value may change, integers
+    mixed with another type are text.
     """
     known = [kind for kind in dict.fromkeys(kinds) if kind != NULL]
     if len(known) <= 1:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 #: A time as pyarrow writes it, without a fraction of zero: date, time, offset from UTC.
 TIME = re.compile(r"(?:(\S+) )?(\S+?)(?:\.0+)?(?:(Z)|([+-]\d\d)(\d\d))?")
-#: What pyarrow writes in place of a time that its calendar does not have.
+#: pyarrow's text for a time outside its calendar.
 OUT_OF_RANGE = re.compile(r"<value out of range: (-?\d+)>")
 
 
@@ -76,9 +76,9 @@ def is_plain(kind: pyarrow.DataType) -> bool:
 
 
 def iso_text(text: str, unit: str) -> str:
-    """A date, a moment or a time of day as ISO text, from that of pyarrow.
+    """A date, a moment or a time of day as ISO text, from pyarrow's text.
 
-    Of a number that is none of them, a sentence with the number and its unit.
+    For a number outside the calendar, a sentence with the number and its unit.
     """
     match = TIME.fullmatch(text)
     if match is None:

@@ -41,7 +41,7 @@ class BoxFilter:
         boxes, masks = row.get("boxes"), row.get("masks")
         try:
             kept = self.kept(read_boxes(boxes)) if self else None
-        except ValueError:  # whoever needs the boxes says what is wrong with them
+        except ValueError:  # readers of the boxes report the fault
             kept = None
         if boxes is None or kept is None:
             return row

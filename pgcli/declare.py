@@ -18,12 +18,12 @@ Record = TypeVar("Record")
 REQUIRED: Any = MISSING
 #: Numbers have less than this; it also refuses infinity.
 LARGEST = 1e18
-#: What an environment variable or the configuration file may say of a flag.
+#: Words for a flag in environment variables and the configuration file.
 TRUTH = {"1": True, "true": True, "yes": True, "on": True, "t": True, "y": True}
 TRUTH |= {"0": False, "false": False, "no": False, "off": False, "f": False, "n": False}
 
-#: The options that an environment variable sets: what belongs to a machine or a session, and
-#: nothing that changes what is asked, written or deleted.
+#: The options with an environment variable: settings of a machine or a session, none of which
+#: changes the question, or the files that are written or deleted.
 VARIABLES = frozenset(
     "model revision adapter device dtype quantize batch_size engines workers allow_urls "
     "config log_format no_progress quiet debug".split()
@@ -33,15 +33,15 @@ ENV_PREFIX = "PGCLI_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option: what its declaration says, and the name, type and default of its field.
+    """An option: its declaration, and the name, type and default of its field.
 
     `short` are names beside `--name`. A `repeat`ed option has a list of values; with `commas`, one
     text may hold several. `choices` are offered by the completion of shells, and checked unless
     `parse` reads the value. With `auto`, this word stands for None. An `own` option means something
     else in other commands, so that neither the environment nor the top of the configuration file
     sets it. An option that `affects_rows` changes rows. `--help` omits `seldom` needed options,
-    `--help --all` shows them. `needs` names what else must be given:
-    `pipeline.request.applies.NEEDS`.
+    `--help --all` shows them. `needs` names options that must
+    be given too: `pipeline.request.applies.NEEDS`.
     """
 
     help: str
@@ -72,7 +72,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name in the configuration file: that of the field, in which `from_` is `from`."""
+        """Its name in the configuration file: `from_` is `from` there."""
         return self.name.rstrip("_").replace("_", "-")
 
     @property
@@ -163,7 +163,7 @@ def opt(
     repeat: bool = False,
     **more: Any,
 ) -> Any:
-    """A field that is an option, of which `more` is as `Option` describes it."""
+    """A field that is an option; `more` are further fields of `Option`."""
     option = Option(help=help, panel=panel, repeat=repeat, **more)
     if repeat and default is None:
         default = ()

@@ -1,5 +1,5 @@
-"""Recognises what other programs put before or in place of a file's content: byte order marks,
-the pointer files of Git LFS, and numbers that Python does not read.
+"""Recognises artefacts of other programs in files: byte order marks, Git LFS pointers, and
+numbers that Python does not read.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ from pgcli.wording import count
 ANSWER_COLUMNS = (
     *("suffix", "answers", "answer", "label", "caption", "captions", "text", "texts", "txt"),
 )
-LABEL = "label"  # also that of a box, in a row with corners of its own
+LABEL = "label"  # also the label of a box in a row with columns of corners
 BOX_COLUMNS = ("boxes", "masks", *CORNERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is true of an image: the answers to a prompt, and boxes with their masks.
+    """The ground truth of an image: the answers to a prompt, and boxes with their masks.
 
     `boxes` and `masks` are None where the row says nothing about them; a mask may be None as well.
     `choices` are the columns that were read, each before others that have values too.
@@ -79,7 +79,7 @@ class ExampleColumns:
         return self._candidates(self.answer, ANSWER_COLUMNS)
 
     def _candidates(self, named: str | None, known: Sequence[str]) -> tuple[str, ...]:
-        """The column that a command names, or else the known ones that are not read otherwise."""
+        """The column that a command names, or else the known columns without another role."""
         if named is not None:
             return (named,) if named else ()
         return tuple(name for name in known if name not in self.named)
@@ -89,7 +89,7 @@ class ExampleColumns:
         boxes = boxes_of(row, where)
         answers = self._answers
         if boxes is not None and row.get("boxes") is None and self.answer is None:
-            answers = tuple(name for name in answers if name != LABEL)  # it is that of the box
+            answers = tuple(name for name in answers if name != LABEL)  # it is the label of the box
         texts = {name: str(row[name]) for name in self._prompts if is_text(row.get(name))}
         asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
         answered = [name for name in answers if row.get(name) is not None]
@@ -146,7 +146,7 @@ class ExampleReader:
         return {name: value if str(value).strip() else None for name, value in row.items()}
 
     def read(self, fields: Mapping[str, Any], where: str) -> Example:
-        """What the values of a row say. Raises UsageError, which says `where`."""
+        """The example in the values of a row. Raises UsageError that names `where`."""
         example = self.columns.read(fields, where)
         self.choices.update(example.choices)
         return example
@@ -212,7 +212,7 @@ def is_text(value: Any) -> bool:
 
 
 def parsed(value: Any) -> Any:
-    """The value, or that of its JSON text, as CSV has lists."""
+    """The value, parsed if it is a JSON list in text, as in CSV."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         with suppress(ValueError, RecursionError):
             return json.loads(value)

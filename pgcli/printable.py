@@ -12,7 +12,7 @@ MAX_DEPTH = 64
 # C0, DEL and C1 control a terminal; direction marks and line separators (U+061C, U+200E-F,
 # U+2028-E, U+2066-9) can make a name look like another one; a lone surrogate cannot be encoded
 _CONTROLS = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-# so can what takes no space: soft hyphens, fillers, zero-width spaces, the BOM, tags
+# so can characters of no width: soft hyphens, fillers, zero-width spaces, the BOM, tags
 _INVISIBLE = (
     r"\u00ad\u034f\u115f\u1160\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
     r"\ufff0-\ufffb\U000e0000-\U000e007f"

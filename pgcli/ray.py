@@ -74,7 +74,7 @@ class Answers:
                     hint="rename the column of the data set",
                 )
         self._engine: Engine = load(**loading)
-        list(self._engine.answer(call, []))  # raises for what the model lacks
+        list(self._engine.answer(call, []))  # raises for abilities that the model lacks
 
     @called_from_python
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> pyarrow.Table:
@@ -129,7 +129,7 @@ class Answers:
         return answers
 
     def _refused(self, problem: Exception) -> Answer:
-        """The error row of what could not be answered."""
+        """The error row of an image that could not be answered."""
         code = "unsupported_format" if isinstance(problem, UsageError) else "worker_crashed"
         if isinstance(problem, NoUsableDevice):
             code = "oom"

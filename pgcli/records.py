@@ -34,7 +34,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with an image: an error code and one sentence."""
+    """The fault of an image: an error code and one sentence."""
 
     code: str
     message: str
@@ -50,7 +50,7 @@ OUTSIDE_FOLDER = Fault(
 class Item(Record):
     """One input image as a source found it, not yet read.
 
-    `image` is what the row shows; `path` is what is opened (undecodable bytes as surrogates), None
+    `image` is the row's column; `path` is the file to open (undecodable bytes as surrogates), None
     if `data` holds the bytes. With a `span`, offset and size, they are a range of the file at
     `path`. The answer is one of the `choices`, or generated if there are none. `region` is the part
     of the image that the prompts refer to. `fields` are the manifest columns that prompts may name,
@@ -222,7 +222,7 @@ class Answer(Record):
 EXTRA_COLUMNS = ("masks", "choices")
 #: The columns that only rows of `embed`, `score` and `classify` have.
 EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels", "truncated")
-#: The columns of every answer in order; then the extra ones, then the `--keep` columns.
+#: The columns of every answer in order, before the extra columns and the `--keep` columns.
 COLUMNS = tuple(
     f.name
     for f in fields(Answer)

@@ -55,9 +55,9 @@ def with_locations(prompt: str, values: Sequence[int]) -> str:
 
 
 def prompt_with_region(prompt: str, region: Any, width: Any, height: Any) -> str:
-    """The prompt as result rows show it, of a manifest's row with these values: followed by the
-    location tokens of the region if that is in an image of the size; else unchanged, as is one
-    that ends with those of a region.
+    """The prompt as result rows show it: with the location tokens of the region at its end.
+
+    It is unchanged if it has location tokens already, or if the region is outside the image.
     """
     if split_locations(prompt)[1]:
         return prompt
@@ -71,7 +71,7 @@ def prompt_with_region(prompt: str, region: Any, width: Any, height: Any) -> str
 def split_locations(prompt: str) -> tuple[str, tuple[int, ...]]:
     """A prompt as rows show it, and the location values of its region; `with_locations` reversed.
 
-    Without a region at its end, the prompt is returned as it is.
+    A prompt without a region at its end is unchanged.
     """
     match = LOCATIONS.search(prompt)
     values = tuple(map(int, re.findall("[0-9]{4}", match[0]))) if match else ()

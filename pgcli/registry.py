@@ -101,7 +101,7 @@ def parse_name(group: str, value: object, *words: str) -> str:
 
 @cache
 def _plugins(group: str) -> Mapping[str, Any]:
-    """What installed packages add to a group. A broken plug-in is skipped with a warning."""
+    """The plug-ins of installed packages for a group. A broken one is skipped with a warning."""
     plugins: dict[str, Any] = {}
     if group not in PLUGIN_CLASSES:
         return plugins

@@ -1,4 +1,4 @@
-"""COCO's compressed run-length encoding of masks: pycocotools, with what it lacks.
+"""COCO's compressed run-length encoding of masks: pycocotools, and functions that it lacks.
 
 A mask is read column by column, from left to right. The counts are the lengths of its runs of
 zeros and ones in turn, zeros first; from the fourth on each is stored as its difference from the
@@ -62,7 +62,7 @@ def encode_counts(counts: Sequence[int] | np.ndarray, *, size: tuple[int, int]) 
 def decode_mask(mask: Rle) -> np.ndarray:
     """The mask as bool (height, width). Raises ValueError for invalid counts.
 
-    A few characters can encode any size: compare that of an untrusted mask with the image's first.
+    A few characters can encode any size: first compare an untrusted mask's with the image's.
     """
     counts = np.diff(run_ends(mask), prepend=0)
     height, width = mask.size

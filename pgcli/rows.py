@@ -59,7 +59,7 @@ COLUMN_OF_TASK: Mapping[Task, str] = {
     "score": "scores",
     "classify": "labels",
 }
-#: What an answer has in the columns that rows of its task do not have.
+#: The values of columns that rows of a task do not have.
 NO_COLUMN: Mapping[str, Any] = {**dict.fromkeys(COLUMNS), "prompt": "", "boxes": ()}
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
@@ -183,7 +183,7 @@ def task_of(row: Mapping[str, Any]) -> Any:
 
 
 def prompt_of(row: Mapping[str, Any]) -> Any:
-    """The prompt of a row, or the text that is embedded; empty if its task has none."""
+    """The prompt of a row, or the text that is embedded; empty for tasks without prompts."""
     return row.get("prompt") if "boxes" in row else row.get("text", "")
 
 
@@ -205,13 +205,13 @@ def embedding_values(value: str | Iterable[float]) -> array[float]:
 
 
 def with_embedding_list(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with its embedding as a list, where it is text of bytes."""
+    """The row with its embedding as a list, if it is text of bytes."""
     value = row.get("embedding")
     return {**row, "embedding": list(embedding_values(value))} if isinstance(value, str) else row
 
 
 def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
-    """The columns that at least one of the answers has; `masks` if any is of `segment`.
+    """The columns that at least one of the answers has; `masks` if `segment` made any of them.
 
     Raises UsageError if the answers have different columns.
     """
@@ -236,7 +236,7 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
 
 
 def as_saved(answer: Answer) -> Answer:
-    """The answer as it is read from a result file: with six digits, as `RowSchema.row` writes it.
+    """The answer with the six digits that result files have, as `RowSchema.row` writes it.
 
     Embeddings are exempt: a file has all their digits.
     """
@@ -334,7 +334,7 @@ def round6(number: float | None) -> float | None:
 
 
 def round3(milliseconds: float | None) -> float | None:
-    """The number with three decimals; an integer, such as `batch`, is returned as it is."""
+    """The number with three decimals; an integer, such as `batch`, is unchanged."""
     return round(milliseconds, 3) if isinstance(milliseconds, float) else milliseconds
 
 

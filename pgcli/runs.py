@@ -124,7 +124,7 @@ def train(
     """Train as `pgcli train SOURCES -o OUTPUT` does; the same call again resumes the run.
 
     Rows may be dicts with an `image`, which may be in memory, a `prefix` and a `suffix`, or
-    whatever columns the task reads; those of `eval` too. Options are those of the command line with
+    other columns that the task reads, also in `eval`. Options are those of the command line with
     `_` in place of `-`: `model="demo"`, `epochs=10`, `freeze=["vision", "projector"]`. `progress`
     shows progress, evaluations and the summary on stderr. Ctrl-C ends after the update in progress
     and raises KeyboardInterrupt.

@@ -38,7 +38,7 @@ def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
 
 
 def note(number: int, what: str) -> str:
-    """`1 box skipped`, `2 boxes left out`."""
+    """`1 box skipped`, `2 boxes skipped`."""
     noun, _, details = what.partition(" ")
     if number == 1:
         noun = noun.removesuffix("es" if noun.endswith("xes") else "s")

@@ -115,7 +115,7 @@ class TestLoad:
         assert isinstance(refused.value, PgcliError)
         assert refused.value.hint
 
-    def test_folder_without_a_checkpoint_is_refused(self, tmp_path):
+    def test_folder_without_a_checkpoint_is_rejected(self, tmp_path):
         with pytest.raises(InvalidCheckpoint):
             pgcli.load(tmp_path)
 
@@ -198,7 +198,7 @@ class TestSources:
         rows = captions(engine, [folder / "a.png"] * 2)
         assert [row.index for row in rows] == [0, 1]
 
-    def test_broken_bytes_cost_one_row(self, engine, folder):
+    def test_broken_bytes_fail_one_row(self, engine, folder):
         good = (folder / "a.png").read_bytes()
         rows = captions(engine, [good, b"", b"junk", good[: len(good) // 2], good])
         assert [row.error for row in rows] == [None, *["not_an_image"] * 2, "truncated", None]
@@ -293,7 +293,7 @@ class TestRowsAsDicts:
         assert [row.id for row in found] == ["7", "1", "2"]
         assert [row.error for row in found] == ["missing", "not_an_image", "missing"]
 
-    def test_rows_that_lack_something_are_refused(self, engine, folder):
+    def test_incomplete_rows_are_rejected(self, engine, folder):
         image = {"image": str(folder / "a.png")}
         for rows, prompt, message in [
             ([{"picture": "a.png"}], "what?", "row 0: there is no 'image'"),
@@ -320,7 +320,7 @@ class TestImagesInMemory:
         assert (row.width, row.height) == (file.width, file.height)
         assert (row.answer, row.logprob) == (file.answer, file.logprob)
 
-    def test_grey_images_are_those_of_their_file(self, engine, folder):
+    def test_grey_images_answer_like_their_file(self, engine, folder):
         grey = Image.open(folder / "a.png").convert("L")
         grey.save(folder / "grey.png")
         (file,) = captions(engine, folder / "grey.png")
@@ -348,7 +348,7 @@ class TestImagesInMemory:
         column = np.array([str(folder / "a.png"), str(folder / "e.png")])
         assert [row.image for row in captions(engine, column)] == column.tolist()
 
-    def test_truncated_pillow_image_costs_one_row(self, engine, folder):
+    def test_truncated_pillow_image_fails_one_row(self, engine, folder):
         data = encoded(drawing(400, 300), "JPEG")
         cut = Image.open(io.BytesIO(data[: len(data) // 2]))
         rows = captions(engine, [cut, folder / "a.png"])
@@ -365,7 +365,7 @@ class TestImagesInMemory:
             ([b"x", 3.5], "float is not an image"),
         ],
     )
-    def test_other_values_are_refused_before_any_answer(self, engine, source, message):
+    def test_other_values_are_rejected_before_any_answer(self, engine, source, message):
         with pytest.raises(UsageError, match=message) as refused:
             engine.caption(source)
         assert refused.value.hint
@@ -392,12 +392,12 @@ class TestCallOptions:
             *({"batch_size": 0}, {"batch_size": 2.5}, {"max_new_tokens": 2.5}),
         ],
     )
-    def test_invalid_option_is_refused_at_once(self, engine, folder, option):
+    def test_invalid_option_is_rejected_at_once(self, engine, folder, option):
         with pytest.raises(UsageError, match=next(iter(option))) as refused:
             engine.caption(folder, **option)
         assert refused.value.hint
 
-    def test_unknown_option_is_refused(self, engine, folder):
+    def test_unknown_option_is_rejected(self, engine, folder):
         with pytest.raises(UsageError, match="temprature"):
             engine.caption(folder, temprature=1.0)
 
@@ -410,7 +410,7 @@ class TestQuestions:
         assert "10/10" in shown.err
         assert shown.out == ""
 
-    def test_invalid_question_is_refused_at_once(self, engine, folder):
+    def test_invalid_question_is_rejected_at_once(self, engine, folder):
         source = folder / "a.png"
         for ask in (
             lambda: engine.caption(source, lang="not a tag"),
@@ -537,7 +537,7 @@ class TestWhatIsAsked:
 
 @pytest.mark.parametrize("model", ["demo", "demo-towers"])
 @pytest.mark.parametrize("rows", [0, -3, 2.5])
-def test_an_invalid_batch_size_is_refused_before_the_model_is_loaded(model, rows):
+def test_an_invalid_batch_size_is_rejected_before_the_model_is_loaded(model, rows):
     with pytest.raises(UsageError, match="batch_size"):
         pgcli.load(model, batch_size=rows)
 
@@ -589,7 +589,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 @pytest.mark.parametrize("asked", ASKED)
-def test_results_equal_those_of_their_file(folder, tmp_path, monkeypatch, asked, ending):
+def test_results_equal_their_file(folder, tmp_path, monkeypatch, asked, ending):
     """Answers have the six digits of a file from the start, whatever the file."""
     spans = text_spans("<loc0101><loc0203><loc0777><loc0999> star")
     spans = [replace(span, probability=1 / 3, near=2 / 3) for span in spans]

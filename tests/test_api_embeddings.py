@@ -25,7 +25,7 @@ def test_embeddings_are_one_array(engine):
     assert np.allclose(engine.embed(text=TEXTS[0])[0], texts[0], atol=1e-6)
 
 
-def test_a_text_that_is_not_unicode_is_embedded_as_it_is_printed(engine):
+def test_text_that_is_not_unicode_is_embedded_as_printed(engine):
     found = engine.embed(text=["a \ud800 star", "a \ufffd star"])
     assert np.array_equal(found[0], found[1])
 
@@ -48,7 +48,7 @@ def test_each_row_in_memory_is_scored_with_its_own_text(engine):
     assert row.scores[0].text == "a red star"
 
 
-def test_methods_that_a_model_does_not_have_are_refused(engine, tmp_path):
+def test_methods_that_a_model_does_not_have_are_rejected(engine, tmp_path):
     with pytest.raises(UsageError, match="cannot caption"):
         engine.caption(EXAMPLES)
     classifier = pgcli.load(towers.checkpoint_into(tmp_path / "vit", "vit"), device="cpu")
@@ -76,7 +76,7 @@ def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_results_equal_those_of_their_file(engine, tmp_path, ending):
+def test_results_equal_their_file(engine, tmp_path, ending):
     images = [EXAMPLES / "one.png", b"no image", EXAMPLES / "blue.png"]
     for name, found in (
         ("scores", engine.score(images, TEXTS)),

@@ -48,12 +48,12 @@ def test_of_equal_boxes_the_first_is_kept():
     "value",
     [None, 5, {}, {"label": "cat", "xmin": "a"}, {"label": 5}, {"label": "cat", "xmin": NAN}],
 )
-def test_what_is_not_a_box_stays_in_a_row(value):
+def test_values_that_are_not_boxes_stay_in_a_row(value):
     row = {"boxes": [value], "masks": [None], "id": "a"}
     assert BoxFilter(0.5, 0.5).row(row) == row
 
 
-def test_masks_of_a_row_are_left_out_with_their_boxes():
+def test_masks_of_a_row_are_dropped_with_their_boxes():
     boxes = [
         {"label": "a", "xmin": 0, "ymin": 0, "xmax": 9, "ymax": 9, "confidence": s} for s in (0, 1)
     ]

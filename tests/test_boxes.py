@@ -46,6 +46,6 @@ def test_boxes_of_a_row_are_read_as_they_were_written():
         ([CAT | {"xmin": 10**400}], "boxes[0]: xmin is not a number"),
     ],
 )
-def test_errors_name_the_box_and_what_is_wrong_with_it(value, message):
+def test_errors_name_the_box_and_its_fault(value, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         read_boxes(value)

@@ -141,7 +141,7 @@ def test_command_line_spells_the_same_errors_as_options(photos, cli):
         assert "<-" not in said
 
 
-def test_static_types_are_those_of_the_declarations():
+def test_static_types_match_the_declarations():
     from docs.call_options import module
 
     assert Path(call_options.__file__).read_text() == module()

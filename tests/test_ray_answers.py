@@ -68,7 +68,7 @@ def test_missing_ids_and_images_in_texts_are_named_by_their_positions(captions):
         assert table["id"].to_pylist() == ["1.0", "1", "missing.png"]
 
 
-def test_what_fails_is_an_error_of_its_row(captions, monkeypatch):
+def test_failure_is_an_error_of_its_row(captions, monkeypatch):
     rows = captions({"image": objects(FILE, None, 3.5, FILE), "note": np.arange(4)}).to_pylist()
     assert [row["error"] for row in rows] == [
         None,
@@ -87,7 +87,7 @@ def test_what_fails_is_an_error_of_its_row(captions, monkeypatch):
     assert rows[1]["error_message"] == "RuntimeError: CUDA error: device-side assert"
 
 
-def test_batch_without_a_column_that_it_needs_is_refused(captions):
+def test_batch_without_a_column_that_it_needs_is_rejected(captions):
     with pytest.raises(UsageError, match="no column 'image', only 'picture', 'note'"):
         captions({"picture": objects(FILE), "note": np.arange(1)})
     with pytest.raises(UsageError, match="no column 'note', only 'image'"):
@@ -106,7 +106,11 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
         ("ask", {"promt": "a?"}, "there is no option promt"),
         ("caption", {"prompt": "a?"}, "there is no option prompt"),
         ("caption", {"max_token": 4}, "there is no option max_token"),
-        ("caption", {"max_new_tokens": "many"}, "max_new_tokens must be a whole number, not 'many'"),
+        (
+            "caption",
+            {"max_new_tokens": "many"},
+            "max_new_tokens must be a whole number, not 'many'",
+        ),
         ("caption", {"max_new_tokens": 0}, "max_new_tokens must be at least 1, not 0"),
         ("caption", {"temperature": -1}, "temperature must be at least 0, not -1"),
         ("caption", {"lang": "english language"}, "not a language tag"),
@@ -149,7 +153,7 @@ def test_model_that_is_not_there_is_an_error_of_the_actor(tmp_path):
         Answers(model="demo", adapter=tmp_path)
 
 
-def test_what_the_model_cannot_do_is_raised_before_the_first_batch(tiny):
+def test_abilities_that_the_model_lacks_raise_before_the_first_batch(tiny):
     with pytest.raises(UsageError, match="which cannot score"):
         Answers("score", text=["a cat"], model=tiny, device="cpu")
     with pytest.raises(UsageError, match="no room for a prompt"):

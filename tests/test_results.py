@@ -157,7 +157,7 @@ def test_filter_keeps_the_answers_of_a_condition():
 
 
 @pytest.mark.parametrize("rows_of", [detected, lambda folder: captioned(folder, "one", "two")])
-def test_coco_is_that_of_the_export(tmp_path, rows_of, cli):
+def test_coco_equals_the_export(tmp_path, rows_of, cli):
     file = saved(tmp_path / "rows.jsonl", rows_of(make_images(tmp_path / "images")))
     code, err = exported(cli, file, "coco", tmp_path / "coco.json")
     assert code == 0, err
@@ -171,7 +171,7 @@ def test_missing_library_is_named_with_its_install_command(monkeypatch, name):
         getattr(pgcli.Results(ANSWERS), f"to_{name}")()
 
 
-def test_file_without_rows_is_refused(tmp_path):
+def test_file_without_rows_is_rejected(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"index": 0}\n')
     for name in ("x.jsonl", "none.jsonl"):
         with pytest.raises(UsageError) as refusal:
@@ -179,7 +179,7 @@ def test_file_without_rows_is_refused(tmp_path):
         assert refusal.value.hint
 
 
-def test_a_row_that_lacks_a_column_is_refused(tmp_path):
+def test_a_row_that_lacks_a_column_is_rejected(tmp_path):
     rows = captioned(tmp_path, "one")
     del rows[0]["boxes"]
     with pytest.raises(UsageError, match="boxes"):

@@ -123,7 +123,7 @@ def test_small_mask_in_a_huge_image_needs_little_memory():
 
 
 @pytest.mark.parametrize(("left", "top"), [(-1, 0), (0, -1), (9, 0), (0, 9)])
-def test_mask_that_exceeds_the_image_is_refused(left, top):
+def test_mask_that_exceeds_the_image_is_rejected(left, top):
     with pytest.raises(ValueError, match=r"2 x 2 mask at .* leaves"):
         encode_mask_parts([(np.ones((2, 2), bool), left, top)], size=(10, 10))
 
@@ -132,24 +132,24 @@ def test_mask_that_exceeds_the_image_is_refused(left, top):
     "counts",
     ["", "T", "0T", "4", "6", "44", "O5", "é", " ", "\x00", "p", "PPPPPPPPPPPPPP0", "24O", "~" * 9],
 )
-def test_counts_that_do_not_fit_the_size_are_refused(counts):
+def test_counts_that_do_not_fit_the_size_are_rejected(counts):
     with pytest.raises(ValueError, match="the counts"):
         decode_mask(Rle((1, 5), counts))
 
 
-def test_endless_number_is_refused_before_it_overflows():
+def test_endless_number_is_rejected_before_it_overflows():
     with pytest.raises(ValueError, match="number larger than any image"):
         decode_mask(Rle((1, 5), "5" + "P" * 40 + "0"))
 
 
-def test_negative_size_is_refused():
+def test_negative_size_is_rejected():
     for size in ((-1, -5), (-1, 5)):
         with pytest.raises(ValueError, match="the counts"):
             decode_mask(Rle(size, "5"))
 
 
 @given(st.text(st.characters(min_codepoint=40, max_codepoint=120), max_size=12))
-def test_any_text_round_trips_or_is_refused(counts):
+def test_any_text_round_trips_or_is_rejected(counts):
     try:
         mask = decode_mask(Rle((4, 6), counts))
     except ValueError:

@@ -54,7 +54,7 @@ def photos(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
-def test_rows_are_those_of_the_command_line(engine, photos, output):
+def test_rows_equal_the_command_lines(engine, photos, output):
     options = {"model": "demo", "no_timing": True, "prompt": ["what?", "where?"]}
     report = pgcli.run("ask", "photos", output=output, **options)
     assert report == pgcli.RunReport(output, 12, {"not_an_image": 2})
@@ -141,7 +141,7 @@ def test_options_have_the_names_of_the_command_line(engine, photos):
         ({"max_errors": 0, "output": "new.jsonl"}, TooManyErrors),
     ],
 )
-def test_what_the_command_line_refuses_raises_its_error(engine, photos, changes, error):
+def test_errors_of_the_command_line_are_raised(engine, photos, changes, error):
     Path("empty").mkdir()
     asked: dict[str, Any] = {"command": "caption", "sources": "photos", "output": "rows.jsonl"}
     pgcli.run(**asked, model="demo")

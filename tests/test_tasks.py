@@ -94,7 +94,7 @@ def test_question_has_its_objects_and_its_region():
     assert with_region(caption(), None).region is None
 
 
-def test_choices_are_those_of_the_question_or_of_each_item():
+def test_choices_come_from_the_question_or_from_each_item():
     (item,) = with_prompts([Item(0, "a", "a")], ask(["cat?"], choices=[" yes ", "no"]))
     assert item.choices == ("yes", "no")
     items = [Item(0, "a", "a", choices=("x ", "y")), Item(1, "b", "b", choices=("p", "q", "r"))]
@@ -143,12 +143,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("made", "message"), REFUSED, ids=map(str, range(len(REFUSED))))
-def test_question_that_makes_no_prompt_is_refused(made, message):
+def test_question_that_makes_no_prompt_is_rejected(made, message):
     with pytest.raises(UsageError, match=message):
         made()
 
 
-def test_unknown_column_is_refused_with_the_existing_ones():
+def test_unknown_column_is_rejected_with_the_existing_columns():
     with pytest.raises(UsageError) as refused:
         prompts(ask(["{size}"]), colour="red", shape="dot")
     assert "colour, shape" in refused.value.hint

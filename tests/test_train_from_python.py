@@ -63,7 +63,7 @@ def test_dicts_train_without_an_engine(rows):
     assert report.unreadable == ()
 
 
-def test_rows_that_are_not_rows_are_refused(rows):
+def test_values_that_are_not_rows_are_rejected(rows):
     engine = pgcli.load("demo", device="cpu", dtype="float32")
     for bad in ([{"suffix": "x"}], [rows[0], "0.png"]):
         with pytest.raises(UsageError, match=r"row \d is not a dict with an image"):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddingMethods:
-    """What an engine does with vectors of images and texts."""
+    """Methods of an engine for embeddings of images and texts."""
 
     _engine: InferenceEngine | EmbeddingEngine
     _allow_urls: bool
@@ -96,10 +96,10 @@ class EmbeddingMethods:
         /,
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
-        """One Answer per image, with the most probable `labels`, of which `answer` is the best.
+        """One Answer per image, with the most probable `labels`; `answer` is the best one.
 
-        Two towers take the labels given, each in the texts of `template`; classifiers have labels
-        of their own, of which those given are kept.
+        Two towers fill `template` with each label; classifiers have their own labels, and `label`
+        keeps only some of them.
         """
         return self._vector_rows(make_call("classify", {"label": label, **options}), source)
 
@@ -168,14 +168,14 @@ class EmbeddingMethods:
         return with_progress(rows, question, total) if call.progress else rows
 
 
-#: Answers that may go on. Those that nobody has read to their end are closed before the interpreter
-#: ends: after that, what closes them is gone, and Python would print tracebacks.
+#: Unfinished answers, which are closed before the interpreter ends: afterwards, modules that
+#: closing needs are gone, and Python would print tracebacks.
 UNFINISHED: weakref.WeakSet[Generator[Answer, None, None]] = weakref.WeakSet()
 
 
 @atexit.register
 def close_unfinished() -> None:
-    """Close the answers that were not read to their end, but those that another thread reads."""
+    """Close all unfinished answers, except for answers that another thread is reading."""
     for rows in [*UNFINISHED]:
         with suppress(ValueError):
             rows.close()

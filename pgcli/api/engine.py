@@ -47,7 +47,7 @@ def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOption
     name = values["model"]
     checkpoint = find(name, revision)
     found_adapter = None if adapter is None else find(adapter, kind="adapter")
-    # the files and the device of this engine, in the words of `train`; what is automatic stays so
+    # this engine's files and device as options of `train`; automatic values stay automatic
     origin = {
         "model": name,
         "revision": checkpoint.revision if is_on_hub(name) else None,
@@ -88,7 +88,7 @@ class Engine(EmbeddingMethods):
     `detect`, `segment` and `ocr`, and embeds images. Two towers embed images and texts, score and
     classify; classifiers classify. A method that the model does not have raises UsageError.
 
-    A source is what the command line takes, or images in memory: bytes, Pillow's images, arrays
+    A source is one of the command line, or images in memory: bytes, Pillow's images, arrays
     and tensors; lists may mix them. An image that cannot be read is an Answer with `error` set;
     the others are answered. The keyword arguments of a method are the options of the command of its
     name, with `batch_size`, `workers` and `progress`; options of other commands raise UsageError.
@@ -187,7 +187,7 @@ class Engine(EmbeddingMethods):
                 be in memory, a `prefix` and a `suffix`, or whatever columns the task reads.
             output: The folder of the adapter or model, its metrics and curves.
             progress: Show progress, evaluations and the summary on stderr.
-            options: Those of the command line with `_` in place of `-`: `epochs=10`,
+            options: The options of the command line with `_` in place of `-`: `epochs=10`,
                 `eval_fraction=0.05`, `task="classify"`. `eval` may be dicts too.
 
         Returns the report of the run; `report.load()` is an engine with the trained weights.

@@ -51,7 +51,7 @@ def write_manifest(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             columns[name] = pyarrow.array([row.get(name) for row in rows])
         except (pyarrow.ArrowException, TypeError) as problem:
             raise UsageError(
-                f"the values of {name!r} are not of one type: {problem}",
+                f"the values of {name!r} have different types: {problem}",
                 hint="make all of them texts, or all numbers",
             ) from problem
     image = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})

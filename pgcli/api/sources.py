@@ -1,4 +1,4 @@
-"""What the Python interface takes as images: paths, bytes, images in memory, rows as dicts."""
+"""Sources of the Python interface: paths, bytes, images in memory, rows as dicts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike | Mapping[str,
 def make_items(
     source: Source | Iterable[Source], question: AnyQuestion, reader: Reader | None
 ) -> tuple[Iterable[Item], int | None]:
-    """The items of one source or several, and their number where it is known.
+    """The items of one source or several, and their number if it is known.
 
     Paths alone are opened together, as on the command line; in a list with images of other kinds
     each is an image file. An empty list yields no items. Raises UsageError before any image is
@@ -88,7 +88,7 @@ def as_row(source: Any) -> Mapping[str, Any]:
 
 
 def check_source(source: object) -> None:
-    """Raise UsageError for what cannot be an image."""
+    """Raise UsageError for a value that cannot be an image."""
     if isinstance(source, str | os.PathLike):
         if not Path(source).is_file():
             raise UsageError(

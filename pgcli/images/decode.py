@@ -149,10 +149,10 @@ def stored_and_upright(
 
 
 def silence_decoders() -> None:
-    """Silence, for the rest of this process, what Pillow and libtiff print about damaged files.
+    """Silence Pillow's and libtiff's messages about damaged files, for the rest of this process.
 
-    This covers only what goes to stderr by default: warnings from Pillow's own modules, its log if
-    the program has configured none, and libtiff's messages. The item's fault has the reason.
+    These go to stderr by default: warnings from Pillow's own modules, its log if the program has
+    configured none, and libtiff's messages. The item's fault has the reason.
     """
     # Permanently: `warnings.catch_warnings` and a redirected stderr would affect other threads,
     # such as the one that draws the progress bar.

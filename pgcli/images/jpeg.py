@@ -45,7 +45,7 @@ def without_metadata(data: bytes) -> bytes:
 
 
 def unsupported_layout(data: bytes) -> str | None:
-    """What Pillow cannot decode in a JPEG; None for other JPEGs and other files."""
+    """The layout of a JPEG that Pillow cannot decode; None for other JPEGs and other files."""
     for marker, start, _ in segments(data) if data.startswith(START) else ():
         if marker in OTHER_FRAMES:
             return OTHER_FRAMES[marker]

@@ -178,7 +178,7 @@ class TiffFile(TiffImageFile):
         self._file: Any = self.fp
 
     def _note_values(self, layout: TiffLayout, tags: Any) -> None:
-        """Record what Pillow does not apply, and change the tags to a layout that it reads."""
+        """Record values that Pillow ignores, and change the tags to a layout that it reads."""
         maximum = _maximum(tags)
         if layout.has_grey_values:
             bits, format_ = layout.bits[0], layout.formats[0]

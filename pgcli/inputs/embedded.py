@@ -72,7 +72,7 @@ def is_path(value: object) -> bool:
 def decode_base64(text: str) -> bytes:
     """The bytes of base64 in either alphabet, with or without line breaks and padding.
 
-    What is cut off in the middle of a byte ends before it. Raises ValueError.
+    An incomplete last byte is dropped. Raises ValueError.
     """
     characters = "".join(text.split()).rstrip("=").translate(_STANDARD_ALPHABET)
     if len(characters) > 1 and len(characters) % 4 == 1:

@@ -1,4 +1,4 @@
-"""An inventory: the files of all sources, how it is made, and what changed since then."""
+"""The inventory of all files of the sources, and the changes since it was made."""
 
 from __future__ import annotations
 

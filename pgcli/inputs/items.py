@@ -186,7 +186,7 @@ class FileItems:
         return Stdin(self._options)
 
     def _arriving(self) -> Iterator[Item]:
-        """All items; those of standard input as they arrive, counted at its end."""
+        """All items; lines of standard input as they arrive, counted at its end."""
         number = int(np.argmax(self._kinds == STDIN))
         first = index = int(self._ends[number] - self._rows[number])
         yield from self._items(0, first)

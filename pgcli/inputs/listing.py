@@ -121,7 +121,7 @@ class SourceFiles:
     # --- listing
 
     def records(self) -> Iterator[FileRecord]:
-        """The files in order, tables without what their rows say.
+        """The files in order; tables are not read yet.
 
         A folder without images is read as a data set of Parquet files or archives. Raises
         UsageError for a name that is not a source, and NoInputError for a pattern without a match.

@@ -80,7 +80,7 @@ ALL_NAMES = NameFilter()
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The roles of columns, and what a source may contain.
+    """The roles of columns, and the permitted content of sources.
 
     `names` selects images by their names. `fields` are the columns that fill prompts, `keep` the
     columns that are copied to the output: `a`, `a:b` to rename, `*` for all. `optional_fields` are

@@ -136,7 +136,7 @@ class ParquetTable(Table):
                 number += 1
 
     def _names(self, columns: Iterable[str], *, images: bool) -> list[str]:
-        """The existing ones of the columns; without `images`, without the bytes of images."""
+        """The columns that exist; without `images`, without the bytes of images."""
         image, schema = self.image_column, self._plain_schema(columns)
         names: list[str] = schema.names
         if not images and image in names:
@@ -190,7 +190,7 @@ class ParquetTable(Table):
         )
 
     def _plain_schema(self, columns: Iterable[str]) -> pa.Schema:
-        """The existing ones of the columns, in plain types."""
+        """The columns that exist, in plain types."""
         wanted = frozenset(columns)
         return pa.schema(
             [
@@ -203,7 +203,7 @@ class ParquetTable(Table):
     def _parts(self, names: list[str], start: int, stop: int) -> Iterator[Part]:
         """The rows of columns from `start` to before `stop`, in parts that fit into memory.
 
-        Each part is of one row group. Raises ManifestError.
+        Each part is in one row group. Raises ManifestError.
         """
         while start < stop:
             part = Part(min(stop - start, 2**16))

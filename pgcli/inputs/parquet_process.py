@@ -24,11 +24,11 @@ from pgcli.images.limits import limit_processor_time
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import open_regular
 
-#: Of processor time, for the rows of one batch.
+#: The limit for reading one batch, in processor time.
 PROCESSOR_SECONDS = 30
-#: Of a batch as it is read, by the sizes that the file states, and as it is sent.
+#: The size of a batch to read, by the sizes stated in the file, and the limit of a sent batch.
 BATCH_BYTES, MAX_BATCH_BYTES = 16 * 2**20, 32 * 2**20
-#: Of a row. Images that are larger are not read from tables.
+#: The limit of a row; larger images are not read from tables.
 MAX_ROW_BYTES = 64 * 2**20
 MAX_REPLY_BYTES = MAX_ROW_BYTES + MAX_BATCH_BYTES
 #: A batch that takes more than `MAX_ROW_BYTES` and this many times its bytes in the file is a bomb.
@@ -37,7 +37,7 @@ MAX_BATCH_ROWS = 2**16
 NO_ROWS = pa.record_batch([], names=[])
 REMOTE_BYTES = 2**20  # of a remote file in one request
 
-#: What reading a damaged file raises.
+#: The exceptions of reading a damaged file.
 BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, LookupError)
 
 

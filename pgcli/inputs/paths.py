@@ -53,7 +53,7 @@ def absolute_source(name: str, folder: str) -> str:
 
 
 def rebased(name: str, folder: str, base: str) -> str:
-    """A source, or a path, that the user typed in `folder`, as it is typed in `base`."""
+    """A source, or a path, that the user typed in `folder`, as one would type it in `base`."""
     path = parse_path(name)
     if folder == base or name == "-" or url_scheme(name) or path.startswith("/"):
         return name

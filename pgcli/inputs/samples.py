@@ -50,8 +50,8 @@ _TOO_MANY = Fault(
 class Member:
     """A member of an archive by its number, from 1.
 
-    Its name is `key`, a dot, and what it is called in its sample: `stem`, a dot, and `ending`. The
-    stem may be empty, and the ending is in lower case and begins with its dot.
+    Its name is `key`, a dot, and its name in the sample: `stem`, a dot, and `ending`. The stem
+    may be empty, and the ending is in lower case and begins with its dot.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ def member_of(number: int, info: tarfile.TarInfo) -> Member | None:
 
 
 class Sample:
-    """Members of one key, up to the limits.
+    """Members with the same key, up to the limits.
 
     The members of a split sample have the same stem; otherwise `stem` is the image's, if any.
     """
@@ -190,10 +190,10 @@ class SampleReader:
             is_split = False
 
     def _samples(self, group: Iterator[Member], *, is_split: bool) -> Iterator[Sample]:
-        """The samples of consecutive members of one key.
+        """The samples of consecutive members with the same key.
 
-        They are one with a plain image beside which none is numbered, or with images of one stem;
-        as much as is held decides.
+        They are one sample if an image is plain and none is numbered, or if all images have the
+        same stem; only the members in memory decide.
         """
         sample, stems, is_numbered = Sample(), set[str](), False
         is_one = is_chosen = self._chosen is not None and "." in self._chosen

@@ -247,7 +247,7 @@ class Table:
         return next(rows).position
 
     def image_paths(self, start: int, stop: int) -> tuple[list[str | None], np.ndarray]:
-        """The paths of the images of some chosen rows, and the number of that of each row.
+        """The distinct image paths of some chosen rows, and the number of each row's path.
 
         None stands for bytes and addresses.
         """
@@ -363,7 +363,7 @@ class Table:
 
 
 class ScannedRows:
-    """The scan of a table's rows, each of which is added once.
+    """The scan of a table's rows; each row is added once.
 
     `columns` are all columns that rows name, `guesses` the types of kept columns in a file without
     a schema, `chosen` the numbers of the rows that names select. `offsets` and `numbers` are the

@@ -212,7 +212,7 @@ class Glob:
 
 
 def glob_files(pattern: str, base: str = "") -> list[str]:
-    """The paths that match a pattern, sorted, each once; relative ones are of the folder `base`.
+    """The paths that match a pattern, sorted, each once; relative paths start in the folder `base`.
 
     Like `glob.glob`, except that `**` does not follow links to folders: two links that lead back up
     would be walked in every order. A folder with a path that is too long is among the paths, with a

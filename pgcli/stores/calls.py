@@ -127,7 +127,7 @@ def in_thread(call: Callable[[], Result], deadline: Deadline) -> Result:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             future.set_exception(error)
 
     deadline.remaining()

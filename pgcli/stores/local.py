@@ -343,7 +343,7 @@ class LocalStore:
 
 def release(descriptor: int) -> None:
     """Unlock and close a file."""
-    with suppress(OSError):  # closing it unlocks it too, unless a forked process has it open
+    with suppress(OSError):  # closing it unlocks it too, unless a forked process holds it open
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     with suppress(OSError):  # nothing was written to it
         os.close(descriptor)

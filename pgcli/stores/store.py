@@ -34,7 +34,7 @@ class Store(Protocol):
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """The files with this prefix, in no particular order.
 
-        Those of one folder: of `open` for `open/`, but not for `` or `op`.
+        Only files directly in one folder: `open/` lists the folder `open`, `op` does not.
         """
 
     def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:

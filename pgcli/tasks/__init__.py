@@ -1,4 +1,4 @@
-"""Tasks: what is asked of each item, and the prompts that caption, ask and others make."""
+"""Tasks: the question about each item, and the prompts of caption, ask and others."""
 
 from pgcli.tasks.embedding import (
     AnyQuestion,

@@ -1,4 +1,4 @@
-"""What is asked of two towers and classifiers: embeddings, scores of texts, labels."""
+"""Questions for two towers and classifiers: embeddings, scores of texts, labels."""
 
 from __future__ import annotations
 

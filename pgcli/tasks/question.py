@@ -100,8 +100,8 @@ def ask(
 ) -> Question:
     """One answer per image and prompt. With `prompts` None, each item has its own prompt.
 
-    A repeated prompt is refused, as image and prompt are the key of a row. With `choices`, or a
-    manifest's column of them, the answer is the most probable choice.
+    With `choices`, or a manifest's column of them, the answer is the most probable choice. Raises
+    UsageError for a repeated prompt, as image and prompt are the key of a row.
     """
     if choices and choices_column is not None:
         raise UsageError("both choices and a column of choices are given", hint="omit one of them")

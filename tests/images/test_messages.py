@@ -176,7 +176,7 @@ HOSTILE = {
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the test finds it in /proc")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_worker_costs_one_row(kind, monkeypatch):
+def test_hostile_worker_fails_one_row(kind, monkeypatch):
     monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 3)
     raw, code = HOSTILE[kind]
     items = [Item(0, "a", "a"), Item(1, "b", "b", path=raw.hex()), Item(2, "c", "c")]

@@ -114,7 +114,7 @@ def test_a_few_images_start_no_process_and_are_decoded_one_by_one():
     assert not worker_processes()
 
 
-def test_image_that_crashes_its_process_costs_one_row():
+def test_image_that_crashes_its_process_fails_one_row():
     assert codes(scripted("a", "crash", "b", "crash", "c")) == [
         *(None, "worker_crashed", None),
         *("worker_crashed", None),

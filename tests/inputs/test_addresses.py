@@ -74,7 +74,7 @@ def test_parquet_at_an_address_is_read_by_the_process(s3, tmp_path):
     assert list(reloaded(inventory, ["s3://images/t/m.parquet"], options)) == there
 
 
-def test_new_images_come_after_the_recorded_ones(s3):
+def test_new_images_come_after_recorded_images(s3):
     for name in ("s3://images/photos", "s3://images/photos/*.jpg"):
         before = scanned(name)
         s3["images/photos/0.jpg"] = JPEG
@@ -158,7 +158,7 @@ def test_folder_of_a_store_with_tables_is_a_data_set(s3):
     assert ([item.id for item in inventory], inventory.ignored) == (["b"], {".txt": 1})
 
 
-def test_hidden_names_and_delta_tables_of_a_store_are_those_of_a_folder(s3):
+def test_store_and_folder_hide_the_same_names_and_delta_tables(s3):
     names = (
         "part.parquet",
         "_day=2/part.parquet",

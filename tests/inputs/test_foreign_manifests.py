@@ -188,7 +188,7 @@ def test_delimiters_and_first_lines_of_other_programs_are_named(file, text, mess
 
 
 @pytest.mark.parametrize("ending", ["jsonl.gz", "tar.zst", "tar.bz2", "tar.xz", "zip", "7z"])
-def test_compressed_files_are_refused_by_kind(ending):
+def test_compressed_files_are_rejected_by_kind(ending):
     refused = refusal(f"m.{ending}", b"x")
     kind = f".{ending.rpartition('.')[2]}"
     assert str(refused) == f"m.{ending} is a {kind} file, which pgcli does not read"
@@ -260,7 +260,7 @@ def test_carriage_returns_that_end_no_line_are_read():
     ],
 )
 @pytest.mark.parametrize("spool", [False, True])
-def test_standard_input_of_another_form_is_refused(set_stdin, data, message, spool):
+def test_standard_input_of_another_form_is_rejected(set_stdin, data, message, spool):
     set_stdin(data)
     with pytest.raises(UsageError) as refused:
         list(Inventory.scan(["-"], ReadOptions(spool=spool)))

@@ -57,7 +57,7 @@ def test_input_that_stayed_the_same_has_no_new_generation(make):
     assert again.gone == 0
 
 
-def test_new_files_come_after_recorded_ones_wherever_they_sort():
+def test_new_files_come_after_recorded_files_wherever_they_sort():
     sources = [folder(), json_lines(), "d/*.png"]
     before = recorded(sources, REPEATS)
     touch("d/0-late.png")
@@ -240,7 +240,7 @@ def arrow_of(**columns):
 
 
 @pytest.mark.parametrize("data", [b"", b"no arrow", b"ARROW1\0\0" * 9, arrow_of(a=[1])])
-def test_file_that_is_no_inventory_is_refused(data):
+def test_file_that_is_not_an_inventory_is_rejected(data):
     with pytest.raises(OutputExists, match=r"inputs/0.arrow"):
         Inventory.load([data], ["i"], ReadOptions())
 

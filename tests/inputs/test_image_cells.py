@@ -115,7 +115,7 @@ def test_sequence_of_images_of_the_datasets_library_is_read():
         ([[1, 2]], "list<element: int64>"),
     ],
 )
-def test_other_shapes_are_refused_with_their_type(values, kind):
+def test_other_shapes_are_rejected_with_their_type(values, kind):
     pq.write_table(pa.table({"image": values}), "m.parquet")
     with pytest.raises(ManifestError, match=f"neither a path nor bytes, but {kind}"):
         Inventory.scan(["m.parquet"])

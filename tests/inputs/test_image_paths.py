@@ -46,7 +46,7 @@ def write(name: str, images: list[str | None]) -> None:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(images=st.lists(st.sampled_from(CELLS), max_size=40))
 @pytest.mark.parametrize("name", [*KINDS, "lists.parquet"])
-def test_paths_that_are_compared_are_those_of_the_items(name, images):
+def test_compared_paths_equal_the_paths_of_the_items(name, images):
     write(name, [*images, "a.png"])
     names = NameFilter(include=("*a*",)) if len(images) % 5 == 0 else NameFilter()
     options = ReadOptions(repeats_ids=True, allow_outside_root=True, names=names)

@@ -138,7 +138,7 @@ def test_kept_columns_of_json_have_the_type_of_their_values(values, kind):
 # --- damage
 
 
-def test_damaged_page_costs_its_row_group():
+def test_damaged_page_fails_its_row_group():
     write(image=BIG, _row_group_size=100, _use_dictionary=False, _compression="none")
     column = pq.read_metadata("m.parquet").row_group(2).column(0)
     data = bytearray(Path("m.parquet").read_bytes())
@@ -198,13 +198,13 @@ def test_encrypted_columns_that_are_not_read_change_nothing():
     assert [(item.id, item.fault) for item in items()] == [("a", None), ("b", None), ("c", None)]
 
 
-def test_file_with_an_encrypted_footer_is_refused():
+def test_file_with_an_encrypted_footer_is_rejected():
     write_encrypted(pa.table({"image": ["x.png"]}), "image")
     with pytest.raises(ManifestError, match=r"^m.parquet is not a readable Parquet file$"):
         items()
 
 
-def test_text_that_is_not_utf8_costs_its_row_group():
+def test_text_that_is_not_utf8_fails_its_row_group():
     raw = pa.array([b"a", b"\xff", b"c", b"d"])
     names = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
     write(image=["a"] * 4, word=names, _row_group_size=2)
@@ -213,7 +213,7 @@ def test_text_that_is_not_utf8_costs_its_row_group():
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 9, b"PAR1\x15\xff\xff\x04\0\0\0PAR1"])
-def test_file_that_is_no_table_is_refused(data):
+def test_file_that_is_not_a_table_is_rejected(data):
     Path("m.parquet").write_bytes(data)
     with pytest.raises(ManifestError, match=r"m.parquet is not a readable Parquet file"):
         items()
@@ -227,7 +227,7 @@ def test_process_that_dies_is_started_again():
         assert [item.data for item in inventory.items(number, 100)] == BIG[number:100]
 
 
-def test_request_that_kills_the_process_costs_its_row_group(monkeypatch):
+def test_request_that_kills_the_process_fails_its_row_group(monkeypatch):
     """Twice, as the process also dies with the thread that started it."""
     write(image=BIG, _row_group_size=100)
     inventory = Inventory.scan(["m.parquet"])
@@ -297,7 +297,7 @@ def zeros_repeated(size: int, rows: int, kind: Callable[[], pa.DataType] = pa.bi
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 @pytest.mark.parametrize("column", ["image", "struct", "kept", "prompt", "id"])
-def test_dictionary_bomb_costs_its_row_group(column):
+def test_dictionary_bomb_fails_its_row_group(column):
     """A few kilobytes that unpack to 7.7 GB, between row groups of plain rows."""
     good = {"image": [b"x"] * 3, "kept": ["a"] * 3, "prompt": ["p"] * 3}
     bad: dict[str, Any] = {name: values * 40 for name, values in good.items()}
@@ -345,7 +345,7 @@ def test_thirty_million_nulls_end_in_seconds(column):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
-def test_page_of_zeros_costs_its_row_group():
+def test_page_of_zeros_fails_its_row_group():
     """The bytes of one page unpack to more than a process may have."""
     data = [b"z", b"\0" * (700 * 2**20)]
     schema = pa.schema([("image", pa.large_binary())])
@@ -359,7 +359,7 @@ def test_page_of_zeros_costs_its_row_group():
     assert (total, found[0], found[2:]) == (4, "ok", ["too_large", "ok"])
 
 
-def test_cell_above_the_limit_costs_its_row():
+def test_cell_above_the_limit_fails_its_row():
     cells = [b"a", RANDOM.bytes(2**26 + 2**20), b"c"]
     write(image=cells, id=["x", "y", "z"], _compression="none")
     found = items()

@@ -30,7 +30,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ranges=RANGES)
 @pytest.mark.parametrize("kind", FORMATS)
-def test_items_of_ranges_are_those_of_the_whole(kind, ranges, tmp_path):
+def test_items_of_ranges_equal_the_items_of_the_whole(kind, ranges, tmp_path):
     """Whatever was read before: readers go on where they stand."""
     if not (names := [str(path) for path in MADE.get((tmp_path, kind), ())]):
         names = [FORMATS[kind]()]
@@ -46,7 +46,7 @@ MADE: dict[tuple[Path, str], list[str]] = {}
 
 
 @pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
-def test_ranges_of_selected_items_are_those_of_the_whole(make):
+def test_ranges_of_selected_items_equal_the_whole(make):
     names = NameFilter(include=("*3*", "*5*"), exclude=("*13*",))
     options = ReadOptions(names=names, repeats_ids=True)
     inventory = Inventory.scan([make()], options)

@@ -156,7 +156,7 @@ def test_members_given_twice_in_a_sample_are_error_rows(names, messages):
 
 @given(ARCHIVES)
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
-def test_samples_with_a_plain_image_are_those_of_webdataset(members):
+def test_samples_with_a_plain_image_equal_webdatasets(members):
     name = archive(*(f"{key}.{ending}" for key, ending in members))
     try:
         with open(name, "rb") as file:
@@ -242,7 +242,7 @@ def test_skipped_members_are_counted_by_ending(names, skipped):
 
 
 @pytest.mark.parametrize("names", [["a.jp2", "b.heic"], ["a.txt"], ["a.img", "a.json"]])
-def test_archive_without_an_image_is_refused_with_what_it_has(names):
+def test_archive_without_an_image_is_rejected_with_its_members(names):
     with pytest.raises(NoInputError, match=r"no image in x\.tar") as refused:
         Inventory.scan([archive(*names)])
     assert "skipped: 1 ." in refused.value.hint

@@ -146,13 +146,13 @@ class TestFilesAndGlobs:
             ("https://x.y/a.jpg", "https"),
         ],
     )
-    def test_unsupported_source_is_refused_by_name(self, name, word):
+    def test_unsupported_source_is_rejected_by_name(self, name, word):
         touch("a.txt", "a.tar", "a.tar.gz")
         with pytest.raises(UsageError, match=word) as caught:
             Inventory.scan([name])
         assert caught.value.hint
 
-    def test_columns_of_a_folder_are_refused(self):
+    def test_columns_of_a_folder_are_rejected(self):
         touch("i/a.jpg")
         for reading in (
             ReadOptions(keep=("x",)),
@@ -292,7 +292,7 @@ class TestManifests:
             with pytest.raises(UsageError, match="has no column"):
                 Inventory.scan([table], reading)
 
-    def test_blank_prompt_is_none(self):
+    def test_blank_prompt_counts_as_missing(self):
         """A blank cell of CSV is the missing value of pandas."""
         asking = ReadOptions(requires_prompts=True)
         Path("m.csv").write_text("image,prompt\na,\nb,what?\n")
@@ -303,7 +303,7 @@ class TestManifests:
             assert (first.prompts, first.fault) == (("",), Fault("no_prompt", message))
             assert (second.prompts, second.fault) == (("what?",), None)
 
-    def test_null_in_a_column_that_fills_prompts_costs_its_row(self):
+    def test_null_in_a_column_that_fills_prompts_fails_its_row(self):
         name = json_lines({"image": "a", "c": "x"}, {"image": "b", "c": None}, {"image": "c"})
         found = items(name, reading=ReadOptions(fields=("c",)))
         assert [item.fields for item in found] == [{"c": "x"}, {"c": None}, {"c": None}]
@@ -314,7 +314,7 @@ class TestManifests:
         ]
         assert faults(name, reading=ReadOptions(fields=("c",), allows_nulls=True)) == [None] * 3
 
-    def test_id_given_twice_anywhere_is_refused_with_both_places(self):
+    def test_id_given_twice_anywhere_is_rejected_with_both_places(self):
         one = json_lines({"image": "a", "id": "x"}, {"image": "b", "id": "y"})
         two = parquet("t.parquet", image=["a", "b"], id=["z", "y"])
         message = "the id 'y' is given twice: m.jsonl, line 2 and t.parquet, row 2"
@@ -337,7 +337,7 @@ class TestManifests:
             (("-", "i", "i/*.jpg"), r"i and i/\*\.jpg"),
         ],
     )
-    def test_file_named_twice_is_refused_with_both_sources(self, sources, positions, set_stdin):
+    def test_file_named_twice_is_rejected_with_both_sources(self, sources, positions, set_stdin):
         touch("i/a.jpg", "i/b.jpg")
         json_lines({"image": "b.jpg", "id": "i/a.jpg"}, name="i/m.jsonl")
         set_stdin(b"i/a.jpg\n")
@@ -346,7 +346,7 @@ class TestManifests:
         set_stdin(b"i/a.jpg\n")
         assert items(*sources, reading=ReadOptions(repeats_ids=True))
 
-    def test_id_of_spooled_lines_and_of_a_manifest_is_refused(self, set_stdin):
+    def test_id_of_spooled_lines_and_of_a_manifest_is_rejected(self, set_stdin):
         name = json_lines({"image": "a", "id": 1})
         for lines in (b'b\n{"image": "b", "id": "1"}\n', b'{"image": "b", "id": 1}\n' * 2):
             set_stdin(lines)
@@ -388,7 +388,7 @@ class TestManifests:
         assert ids(parquet(image=["a", "b", "c", "d"], id=values)) == ["1.0", "b", "3.0", "d"]
         assert ids(parquet(image=[b"x"] * 4, id=values)) == ["1.0", "1", "3.0", "3"]
 
-    def test_unknown_column_of_ids_is_refused_with_the_existing_ones(self):
+    def test_unknown_column_of_ids_is_rejected_with_the_existing_columns(self):
         for name in (parquet(image=["a"], size=[3]), json_lines({"image": "a", "size": 3})):
             with pytest.raises(UsageError, match="nope") as caught:
                 Inventory.scan([name], ReadOptions(id_column="nope"))
@@ -498,7 +498,7 @@ class TestManifests:
             ("image\na.jpg\n".encode("utf-16"), "UTF-16"),
         ],
     )
-    def test_broken_csv_is_refused_with_its_line(self, text, word):
+    def test_broken_csv_is_rejected_with_its_line(self, text, word):
         Path("m.csv").write_bytes(text)
         with pytest.raises(ManifestError, match=word):
             Inventory.scan(["m.csv"])
@@ -510,20 +510,20 @@ class TestManifests:
         Path("m.tsv").write_text("image\tid\na.jpg\t1\n\n")
         assert ids("m.tsv") == ["1"]
 
-    def test_too_many_parquet_rows_are_refused(self, monkeypatch):
+    def test_too_many_parquet_rows_are_rejected(self, monkeypatch):
         name = parquet(image=["a.jpg"] * 4)
         monkeypatch.setattr("pgcli.inputs.parquet.MAX_ROWS", 3)
         with pytest.raises(ManifestError, match="says that it has 4 rows"):
             Inventory.scan([name])
 
-    def test_repeated_column_name_is_refused(self):
+    def test_repeated_column_name_is_rejected(self):
         table = pa.table([pa.array(["a.jpg"]), pa.array(["b.jpg"])], names=["image", "image"])
         pq.write_table(table, "m.parquet")
         with pytest.raises(ManifestError, match="'image' twice"):
             Inventory.scan(["m.parquet"])
 
     @pytest.mark.parametrize("values", UNKNOWN_ZONES, ids=lambda values: str(values.type))
-    def test_unknown_time_zone_is_refused(self, values):
+    def test_unknown_time_zone_is_rejected(self, values):
         name = parquet(image=["a.jpg"], kept=values)
         message = "m.parquet: the column 'kept' has an unknown time zone 'Nowhere/Atlantis'"
         with pytest.raises(ManifestError, match=message):
@@ -556,7 +556,7 @@ class TestManifests:
         with processor_time_below(200):
             assert faults(name) == ["missing", "missing", None]
 
-    def test_image_column_of_numbers_is_refused(self):
+    def test_image_column_of_numbers_is_rejected(self):
         with pytest.raises(ManifestError, match="neither a path nor bytes"):
             Inventory.scan([parquet(image=[1, 2])])
 
@@ -566,7 +566,7 @@ class TestManifests:
         with pytest.raises(NoInputError, match="set has no rows"):
             Inventory.scan(["set"])
 
-    def test_manifest_in_a_pipe_is_refused_with_a_hint(self):
+    def test_manifest_in_a_pipe_is_rejected_with_a_hint(self):
         os.mkfifo("m.jsonl")
         with pytest.raises(UsageError) as caught:
             Inventory.scan(["m.jsonl"])
@@ -685,7 +685,7 @@ class TestStandardInput:
             threading.Timer(0.1, writer.write, [b"pg\n"]).start()
             assert next(found).id == "b.jpg"
 
-    def test_closed_standard_input_is_refused(self, monkeypatch):
+    def test_closed_standard_input_is_rejected(self, monkeypatch):
         monkeypatch.setattr(sys, "stdin", None)
         with pytest.raises(UsageError, match="closed"):
             Inventory.scan(["-"])
@@ -728,7 +728,7 @@ class TestStandardInput:
             set_stdin(b'a.jpg\n{"image": "a.jpg"}\na.jpg\n')
             assert ids("-", reading=ReadOptions(spool=spool)) == ["a.jpg"] * 3
 
-    def test_repeated_id_of_a_line_is_refused(self, set_stdin):
+    def test_repeated_id_of_a_line_is_rejected(self, set_stdin):
         set_stdin(b'{"image": "a", "id": 1}\n{"image": "b", "id": 1}\n')
         with pytest.raises(
             ManifestError,

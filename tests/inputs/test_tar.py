@@ -74,7 +74,7 @@ def test_json_id_names_a_sample():
 
 
 @pytest.mark.parametrize("bad", ["{}", "[1]", "true"])
-def test_invalid_sample_id_is_refused_in_a_named_column(bad):
+def test_invalid_sample_id_is_rejected_in_a_named_column(bad):
     tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
     assert ids("x.tar") == ["x.tar/1.jpg"]
     with pytest.raises(ManifestError, match="neither text nor a number"):
@@ -130,7 +130,7 @@ def test_parquet_data_set_reports_skipped_archives():
         (lambda header: setattr(header, "size", 0), "not_an_image"),
     ],
 )
-def test_hostile_member_costs_one_row(change, code):
+def test_hostile_member_fails_one_row(change, code):
     def changed(header: tarfile.TarInfo) -> None:
         change(header)
         if header.type != tarfile.REGTYPE:
@@ -153,7 +153,7 @@ def test_member_above_the_size_limit_is_not_read():
     assert psutil.Process().memory_info().rss - before < 100 * 2**20
 
 
-def test_compression_bomb_is_refused_before_unpacking():
+def test_compression_bomb_is_rejected_before_unpacking():
     with gzip.open("x.tar.gz", "wb", compresslevel=9) as file:
         header = tarfile.TarInfo("bomb.jpg")
         header.size = 4 * 2**30
@@ -165,7 +165,7 @@ def test_compression_bomb_is_refused_before_unpacking():
         Inventory.scan(["x.tar.gz"])
 
 
-def test_header_of_gigabytes_is_refused():
+def test_header_of_gigabytes_is_rejected():
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**32
     with Path("x.tar").open("wb") as file:
@@ -177,7 +177,7 @@ def test_header_of_gigabytes_is_refused():
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_truncated_archive_is_refused(name, share):
+def test_truncated_archive_is_rejected(name, share):
     noise = os.urandom(5000)
     tar(
         *((f"{n}.jpg", noise) for n in range(20)),
@@ -191,7 +191,7 @@ def test_truncated_archive_is_refused(name, share):
         Inventory.scan([name])
 
 
-def test_damaged_header_within_an_archive_is_refused():
+def test_damaged_header_within_an_archive_is_rejected():
     tar(*((f"{n}.jpg", JPEG) for n in range(5)))
     data = bytearray(Path("x.tar").read_bytes())
     at = data.index(b"3.jpg")
@@ -232,7 +232,7 @@ def test_archive_of_another_kind_is_named():
 
 @pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\5" * 300])
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-def test_file_that_is_not_an_archive_is_refused_by_name(name, data):
+def test_file_that_is_not_an_archive_is_rejected_by_name(name, data):
     Path(name).write_bytes(data)
     with pytest.raises((ManifestError, NoInputError), match=name):
         Inventory.scan([name])
@@ -250,7 +250,7 @@ def test_file_that_is_not_an_archive_is_refused_by_name(name, data):
         (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
     ],
 )
-def test_broken_text_costs_one_row(data, message):
+def test_broken_text_fails_one_row(data, message):
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault.message.startswith(message)
@@ -268,7 +268,7 @@ def test_json_with_nan_or_without_columns_is_accepted(data):
     assert second.kept == {"similarity": 0.5}
 
 
-def test_undecodable_text_costs_one_row_if_it_is_wanted():
+def test_undecodable_text_fails_one_row_if_it_is_wanted():
     tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
     assert faults("x.tar") == [None, None]
     first, second = items("x.tar", reading=ReadOptions(keep=("txt",)))
@@ -302,7 +302,7 @@ def test_region_without_numbers_is_ignored():
 
 
 @pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
-def test_invalid_region_costs_one_row(region):
+def test_invalid_region_fails_one_row(region):
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault.message.startswith("The 'region' is ")
@@ -310,7 +310,7 @@ def test_invalid_region_costs_one_row(region):
     assert second.fault is None
 
 
-def test_sample_without_prompt_or_choices_costs_one_row():
+def test_sample_without_prompt_or_choices_fails_one_row():
     good = b'{"prompt": "what?", "pick": "yes|no", "thing": "star"}'
     for bad in (
         b'{"pick": "a|b", "thing": "b"}',
@@ -327,7 +327,7 @@ def test_sample_without_prompt_or_choices_costs_one_row():
         assert len(second.prompts) == 1
 
 
-def test_column_of_no_sample_is_refused_with_the_existing_ones():
+def test_column_of_no_sample_is_rejected_with_the_existing_columns():
     tar(("1.jpg", JPEG), ("1.json", b'{"city": "Rome"}'))
     with pytest.raises(UsageError, match="no column 'town'") as refused:
         Inventory.scan(["x.tar"], ReadOptions(keep=("town",)))

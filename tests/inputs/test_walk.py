@@ -204,7 +204,7 @@ def test_delta_table_is_named_with_the_way_to_its_current_files(source):
     assert ids("lake/part.parquet") == ["part.parquet"]
 
 
-def test_only_parquet_files_of_a_delta_table_are_refused():
+def test_only_parquet_files_of_a_delta_table_are_rejected():
     lake("other.parquet")
     touch(f"lake/old/{LOG}", "lake/old/a.jpg", "lake/b.jpg")
     assert ids("lake") == ["b.jpg", "old/a.jpg"]

@@ -63,7 +63,7 @@ def test_text_may_be_a_pipe_of_the_shell(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a":' * 9999, '{"a":' * 99 + "1" + "}" * 99])
-def test_damaged_object_is_none(tmp_path, text):
+def test_damaged_object_reads_as_none(tmp_path, text):
     file = tmp_path / "x.json"
     assert read_json(file) is None
     file.write_text(text)

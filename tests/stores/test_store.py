@@ -70,7 +70,7 @@ def test_end_of_a_file_is_read(store):
     assert store.read("none", last=3) is None
 
 
-def test_listing_is_of_one_folder_and_prefix(store):
+def test_listing_has_one_folder_and_prefix(store):
     for name in (*NAMES, "open/10", "part-1/deep", "openx"):
         store.create(name, name.encode())
     assert listed(store) == ["openx", "part-000000.parquet", "run.json"]

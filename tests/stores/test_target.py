@@ -10,7 +10,7 @@ from pgcli.stores.target import MARK, Target
 
 @pytest.mark.parametrize("kind", ["file", "folder", "whole folder"])
 @pytest.mark.parametrize("name", ["", "-", "s3://bucket/out", "file/x", "rows.jsonl"])
-def test_names_that_cannot_be_written_are_refused(workdir, kind, name):
+def test_names_that_cannot_be_written_are_rejected(workdir, kind, name):
     (workdir / "file").touch()
     (workdir / "rows.jsonl").touch()
     target = Target(name=name, kind=kind, option="--out", overwrite=True, inputs=["./rows.jsonl"])
@@ -19,7 +19,7 @@ def test_names_that_cannot_be_written_are_refused(workdir, kind, name):
     assert "--out" in refusal.value.hint or "on this machine" in refusal.value.hint
 
 
-def test_input_in_a_folder_that_is_written_is_refused(workdir):
+def test_input_in_a_folder_that_is_written_is_rejected(workdir):
     (workdir / "out").mkdir()
     (workdir / "out" / "a.png").touch()
     (workdir / "link.png").symlink_to("out/a.png")
@@ -97,7 +97,7 @@ def test_only_a_run_writes_to_a_folder_in_an_object_store(workdir):
             Target(name=name, kind="folder", is_run=True).check()
 
 
-def test_folder_without_permission_is_refused(workdir, monkeypatch):
+def test_folder_without_permission_is_rejected(workdir, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(OutputFailed, match="not writable"):
         Target(name="new.txt").check()

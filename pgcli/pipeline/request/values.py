@@ -69,7 +69,5 @@ def plain_count(text: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number <= 10**18:
-        raise ValueError(
-            f"must be a whole number or a percentage such as 5%, not {text!r}"
-        )
+        raise ValueError(f"must be a whole number or a percentage such as 5%, not {text!r}")
     return number
