@@ -71,6 +71,7 @@ class SourceFiles:
         self.number, self.name, self._options, self._is_alone = number, name, options, is_alone
         self.ignored: Counter[str] = Counter()
         self.has_excluded = False
+        self._delta_table: str | None = None  # the prefix of its files, once its log was listed
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
         self._base = "" if self.is_url else options.folder
@@ -129,22 +130,11 @@ class SourceFiles:
         with usage_errors(display_path(self.name)):
             place, files = self._remote_files() if self.is_url else self._local_files()
             has_images, tables, held = False, dict[str, WalkedFile](), list[str]()
-            delta_table = None
-            for file in files:
+            for file in self._readable(files):
                 name = file.relative or self.file_name(NAMED, b"")
                 kind = ending(name)
                 is_web_image = self.is_url and is_web(self.name) and kind == NO_ENDING
-                if file.problem == HIDDEN:
-                    last = name.rstrip("/").rpartition("/")[2]
-                    if last.startswith("_"):
-                        self.ignored[UNDERSCORE] += 1
-                    if last == DELTA_LOG:
-                        delta_table = name.removesuffix(f"{DELTA_LOG}/")
-                elif file.problem == LINKED:
-                    self.ignored["(linked folder)"] += 1
-                elif file.problem == IS_FOLDER:
-                    self.ignored[kind] += 1
-                elif kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
+                if kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
                     if self._accepts(place, file):
                         has_images = True
                         yield from (self._record(place, TABLE, tables[name]) for name in held)
@@ -160,12 +150,12 @@ class SourceFiles:
                         tables[name] = file
                 elif self.names_in(place, os.fsencode(file.relative)) is None:
                     self.has_excluded = True
-                elif has_images:
-                    tables[name] = file
-                    yield self._record(place, TABLE, file)
                 else:
                     tables[name] = file
-                    held.append(name)
+                    if has_images:
+                        yield self._record(place, TABLE, file)
+                    else:
+                        held.append(name)
             if place == BELOW and not has_images:
                 tables = self._dataset(tables)
                 held = list(tables)
@@ -175,20 +165,41 @@ class SourceFiles:
             yield from (self._record(place, TABLE, tables[name]) for name in held)
             if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
-            folder = None
-            if delta_table is not None and any(
-                name.startswith(delta_table) and kind_of_table(name) == PARQUET for name in tables
-            ):
-                folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
-            elif place == BELOW and self.root is not None and tables:  # a partition of a table
-                above = (path for path in Path(self.root).parents if (path / DELTA_LOG).is_dir())
-                folder = next((display_path(str(path)) for path in above), None)
-            if folder is not None:
-                raise UsageError(
-                    f"{folder} is a Delta table, and its folder also has files of earlier versions",
-                    hint='name its current files; this command lists them: python -c "from '
-                    f"deltalake import DeltaTable; print(*DeltaTable('{folder}').file_uris())\"",
-                )
+            self._check_delta_table(place, tables)
+
+    def _readable(self, files: Iterable[WalkedFile]) -> Iterator[WalkedFile]:
+        """The files that may be read. Counts hidden and linked ones, and notes a Delta table."""
+        for file in files:
+            name = file.relative or self.file_name(NAMED, b"")
+            if file.problem == HIDDEN:
+                last = name.rstrip("/").rpartition("/")[2]
+                if last.startswith("_"):
+                    self.ignored[UNDERSCORE] += 1
+                if last == DELTA_LOG:
+                    self._delta_table = name.removesuffix(f"{DELTA_LOG}/")
+            elif file.problem == LINKED:
+                self.ignored["(linked folder)"] += 1
+            elif file.problem == IS_FOLDER:
+                self.ignored[ending(name)] += 1
+            else:
+                yield file
+
+    def _check_delta_table(self, place: int, tables: Iterable[str]) -> None:
+        """Raise UsageError for Parquet files of a Delta table, some of which are outdated."""
+        folder, delta_table = None, self._delta_table
+        if delta_table is not None and any(
+            name.startswith(delta_table) and kind_of_table(name) == PARQUET for name in tables
+        ):
+            folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
+        elif place == BELOW and self.root is not None and tables:  # a partition of a table
+            above = (path for path in Path(self.root).parents if (path / DELTA_LOG).is_dir())
+            folder = next((display_path(str(path)) for path in above), None)
+        if folder is not None:
+            raise UsageError(
+                f"{folder} is a Delta table, and its folder also has files of earlier versions",
+                hint='name its current files; this command lists them: python -c "from '
+                f"deltalake import DeltaTable; print(*DeltaTable('{folder}').file_uris())\"",
+            )
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
         """The kind of source, and its files."""
