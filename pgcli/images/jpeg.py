@@ -50,6 +50,6 @@ def unsupported_layout(data: bytes) -> str | None:
         if marker in OTHER_FRAMES:
             return OTHER_FRAMES[marker]
         if marker in FRAMES:
-            bits = data[start + 4]
-            return None if bits == 8 else f"of {bits} bits a sample"
+            bits = data[start + 4 : start + 5]
+            return None if bits in (b"\x08", b"") else f"of {bits[0]} bits a sample"
     return None

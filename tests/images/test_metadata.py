@@ -144,7 +144,7 @@ def test_second_or_late_transparent_colour_is_ignored(place):
     """As in libpng; the colour is that of the background."""
     colour = b"".join(bytes([0, value]) for value in pixels_of(PNG)[0, 0].tolist())
     start = PNG.index(place.encode()) - 4
-    first = chunk(b"tRNS", b"\1\0" * 3) if place == "IDAT" else b""
+    first = chunk(b"tRNS", b"\0\7" * 3) if place == "IDAT" else b""
     data = PNG[:start] + first + chunk(b"tRNS", colour) + PNG[start:]
     assert np.array_equal(pixels_of(data), pixels_of(PNG))
 
