@@ -21,7 +21,7 @@ OTHER_FRAMES = {
 }
 
 
-def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """The marker, the start and the end of each segment before the pixels."""
     position = len(START)
     while position + 4 <= len(data) and data[position] == FILL and data[position + 1] != SCAN:
@@ -36,7 +36,7 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 def without_metadata(data: bytes) -> bytes:
     """The JPEG without the metadata that neither pixels nor orientation need."""
     pieces, kept_from = [START], len(START)
-    for marker, start, end in segments(data):
+    for marker, start, end in jpeg_segments(data):
         is_colour = marker == APP14 and end - start - 4 >= ADOBE_BYTES
         if marker in METADATA and marker != APP1 and not is_colour:
             pieces.append(data[kept_from:start])
@@ -46,7 +46,7 @@ def without_metadata(data: bytes) -> bytes:
 
 def unsupported_layout(data: bytes) -> str | None:
     """The layout of a JPEG that Pillow cannot decode; None for other JPEGs and other files."""
-    for marker, start, _ in segments(data) if data.startswith(START) else ():
+    for marker, start, _ in jpeg_segments(data) if data.startswith(START) else ():
         if marker in OTHER_FRAMES:
             return OTHER_FRAMES[marker]
         if marker in FRAMES:

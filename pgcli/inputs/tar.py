@@ -70,8 +70,8 @@ class TarTable(Table):
                             yield member
                     if bounded.last.strip(b"\0"):
                         raise tarfile.ReadError("the archive is damaged")
-                    while rest := bounded.read(BLOCK_BYTES):
-                        if rest.strip(b"\0"):
+                    while following := bounded.read(BLOCK_BYTES):
+                        if following.strip(b"\0"):
                             raise tarfile.ReadError(APPENDED)
 
                 self.samples = SampleReader(
