@@ -7,10 +7,10 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_825,
-    "inputs": 4_445,
+    "pipeline": 7_820,
+    "inputs": 4_605,
     "stores": 2_325,
-    "images": 2_280,
+    "images": 2_340,
     "output": 1_145,
     "results": 6_795,
     "engine device": 3_535,
@@ -20,7 +20,7 @@ BOUNDS = {
     "training": 5_370,
     "evaluation": 2_690,
     "search": 595,
-    "api runs.py ray.py __init__.py __main__.py": 1_305,
+    "api runs.py ray.py __init__.py __main__.py": 1_275,
     "explain doctor info verify bench": 3_255,
     "cli": 4_130,
     (
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_045,
-    "tests": 51_430,
+    ): 3_050,
+    "tests": 51_615,
 }
 
 
