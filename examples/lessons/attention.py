@@ -159,4 +159,6 @@ def figure(row: int = 5, column: int = 2):
 if __name__ == "__main__":
     main()
     if "--out" in sys.argv:
-        figure().savefig(Path(sys.argv[-1]) / "attention.png", dpi=90)
+        folder = Path(sys.argv[-1])
+        folder.mkdir(parents=True, exist_ok=True)
+        figure().savefig(folder / "attention.png", dpi=90)

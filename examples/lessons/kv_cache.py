@@ -157,4 +157,6 @@ def figure():
 if __name__ == "__main__":
     main()
     if "--out" in sys.argv:
-        figure().savefig(Path(sys.argv[-1]) / "kv_cache.png", dpi=90)
+        folder = Path(sys.argv[-1])
+        folder.mkdir(parents=True, exist_ok=True)
+        figure().savefig(folder / "kv_cache.png", dpi=90)

@@ -172,4 +172,6 @@ def figure():
 if __name__ == "__main__":
     main()
     if "--out" in sys.argv:
-        figure().savefig(Path(sys.argv[-1]) / "normalisation.png", dpi=90)
+        folder = Path(sys.argv[-1])
+        folder.mkdir(parents=True, exist_ok=True)
+        figure().savefig(folder / "normalisation.png", dpi=90)

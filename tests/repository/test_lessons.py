@@ -92,6 +92,13 @@ def test_every_panel_of_a_figure_has_a_title_and_named_axes(name):
     pyplot.close(figure)
 
 
+def test_a_lesson_draws_into_a_new_folder(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="a development dependency")
+    monkeypatch.setattr(sys, "argv", ["sampling.py", "--out", str(tmp_path / "a" / "figures")])
+    runpy.run_path(str(EXAMPLES / "lessons" / "sampling.py"), run_name="__main__")
+    assert (tmp_path / "a/figures/sampling.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("name", WITH_FIGURES)
 def test_a_page_shows_its_figure_with_an_alternative_text(name):
     ((text, path),) = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", PAGES[name])
