@@ -12,20 +12,20 @@ import torch
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.device.select import choose_device
-from pgcli.errors import NoInputError
-from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.records import DecodedImage, Item
+from pgcli.device.select import choose_device, choose_dtype, cpu_has_bfloat16, free_bytes
+from pgcli.engine.memory import LARGE_PARAMETERS
+from pgcli.errors import NoUsableDevice
+from pgcli.records import Item
 from pgcli.verify import reference
 from pgcli.verify.case import Case, Outputs
 from pgcli.verify.compare import compare_tensors, compare_tokens
-from pgcli.verify.dtypes import choose_dtypes
-from pgcli.verify.paligemma import paligemma_case
+from pgcli.verify.images import readable_images
+from pgcli.verify.paligemma import PaliGemmaCase
 from pgcli.verify.preprocessing import compare_pixels
 from pgcli.verify.report import ComparedStages, Comparison, Proof
-from pgcli.verify.towers import towers_case
+from pgcli.verify.towers import TowersCase
+from pgcli.wording import byte_count
 
-MAX_IMAGES = 8  # images that are compared, at most
 #: Shows the current step while it is entered.
 Waiting = Callable[[str], AbstractContextManager[object]]
 
@@ -46,14 +46,15 @@ def prove(
     """
     folder, torch_device = checkpoint.folder, choose_device(device)
     description, read_images = read_description(folder), partial(readable_images, items)
+    case: Case
     if description.kind == "paligemma":
-        case = paligemma_case(folder, read_images, torch_device)
+        case = PaliGemmaCase(folder, torch_device, read_images)
     else:
-        case = towers_case(folder, description, read_images, torch_device)
+        case = TowersCase(folder, torch_device, read_images, description)
     dtypes, skipped = choose_dtypes(dtype, torch_device, case, total_bytes(folder))
     with reference.quiet_transformers():
         comparisons = tuple(compare_in_dtype(case, dtype, waiting) for dtype in dtypes)
-        texts = None if case.texts is None else case.texts()
+        texts = case.compare_texts()
         levels = compare_pixels(folder, case.images, case.preprocessing)
     return Proof(
         device=str(torch_device),
@@ -68,17 +69,35 @@ def prove(
     )
 
 
-def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
-    """The first readable images. Raises NoInputError without any."""
-    images = [decode(item, spec, ImageLimits()) for item in items[:MAX_IMAGES]]
-    readable = [image for image in images if image.fault is None]
-    if not readable:
-        fault = images[0].fault if images else None
-        raise NoInputError(
-            "no image to compare with" + (f": {fault.message}" if fault else ""),
-            hint="drop --source to compare with generated images",
+def choose_dtypes(
+    requested: str, device: torch.device, case: Case, stored_bytes: int
+) -> tuple[list[torch.dtype], list[str]]:
+    """The dtypes to compare in, and the reasons for those that are skipped."""
+    free, chosen, skipped = free_bytes(device), list[torch.dtype](), list[str]()
+    candidates = [torch.float32, torch.bfloat16]
+    if requested == "float16" and not case.float16_problem:
+        candidates = [torch.float16]  # on any device, since nothing is generated
+    elif requested != "auto":
+        candidates = [choose_dtype(requested, device, stored_bytes, case.float16_problem)]
+    for dtype in candidates:
+        name = str(dtype).removeprefix("torch.")
+        # float16 is compared with float32
+        needed = case.needed_memory(4 if dtype == torch.float16 else dtype.itemsize)
+        is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
+        if needed > free:
+            skipped.append(
+                f"{name}: needs {byte_count(needed)}, but {device} has {byte_count(free)} free"
+            )
+        elif requested == "auto" and is_slow and case.parameters > LARGE_PARAMETERS:
+            skipped.append(f"{name}: slow on this processor; --dtype {name} includes it")
+        else:
+            chosen.append(dtype)
+    if not chosen:
+        raise NoUsableDevice(
+            f"too little memory to compare in {skipped[-1]}",
+            hint="close other programs, or use a larger machine",
         )
-    return readable
+    return chosen, skipped
 
 
 def compare_in_dtype(case: Case, dtype: torch.dtype, waiting: Waiting) -> Comparison:

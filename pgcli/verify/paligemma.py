@@ -8,21 +8,18 @@ V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config, settings_not_followed
-from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.memory import LONG_PROMPT, NEW_TOKENS, needed_bytes, parameters
 from pgcli.engine.model_runner import generate as generate_here
 from pgcli.engine.sampler import OutputVocabulary
@@ -32,12 +29,10 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_part
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalize_pixels
-from pgcli.records import DecodedImage
 from pgcli.verify import reference
 from pgcli.verify.case import Case, Outputs, ReadImages
 from pgcli.verify.compare import EXACT
-from pgcli.verify.preprocessing import compare_prompts
+from pgcli.verify.preprocessing import PromptComparison, compare_prompts
 
 #: Prompts of every task and of different lengths: in one batch, three of four rows have padding.
 PROMPTS = (
@@ -60,76 +55,72 @@ class Inputs:
     vocabulary: OutputVocabulary
 
 
-def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) -> Case:
+class PaliGemmaCase(Case):
     """Both programs on a PaliGemma checkpoint.
 
     Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
     """
-    reference.import_transformers()
-    config, tokenizer = read_config(folder), Tokenizer.from_folder(folder)
-    preprocessing = read_preprocessing(folder, config.vision.resolution)
-    images = read_images(preprocessing.image_spec(config.vision.resolution))
-    inputs = make_inputs(images, tokenizer, config, preprocessing)
 
-    def ours(dtype: torch.dtype) -> Outputs:
-        model = weights.load_paligemma(
-            folder, config, dtype=dtype, device=device, finish=optimize_part
+    bound = EXACT
+
+    def __init__(self, folder: Path, device: torch.device, read_images: ReadImages):
+        config, self.tokenizer = read_config(folder), Tokenizer.from_folder(folder)
+        resolution = config.vision.resolution
+        super().__init__(
+            folder, device, read_preprocessing(folder, resolution), resolution, read_images
         )
-        return engine_outputs(model, inputs)
+        self.config, self.parameters = config, parameters(config)
+        self.rows = max(len(self.images), len(PROMPTS))
+        self.inputs = make_inputs(self.pixels(self.rows), self.tokenizer, config)
+        self.image_token = config.image_token_id
+        self.not_followed = settings_not_followed(folder, never_generated={config.image_token_id})
+        self.float16_problem = float16_problem(config)
 
-    return Case(
-        program=f"transformers {version('transformers')}",
-        images=images,
-        preprocessing=preprocessing,
-        parameters=parameters(config),
-        memory=partial(needed_memory, config, len(inputs.ids), device.type),
-        ours=ours,
-        load=lambda dtype: reference.load_reference(folder, dtype, device),
-        expected=lambda model: reference_outputs(model, inputs),
-        eager=lambda model: eager_outputs(model, inputs),
-        bound=EXACT,
-        texts=lambda: compare_prompts(
-            PROMPTS,
-            [*map(tokenizer.encode_prompt, PROMPTS)],
-            lambda: reference.prompt_ids(folder, PROMPTS),
-        ),
-        rows=len(inputs.ids),
-        image_token=config.image_token_id,
-        not_followed=settings_not_followed(folder, never_generated={config.image_token_id}),
-        float16_problem=float16_problem(config),
-    )
+    def needed_memory(self, itemsize: int) -> int:
+        """The bytes for pgcli's batch, or for a row in transformers with all attention scores."""
+        config, device = self.config, self.device.type
+        decoder, vision = config.decoder, config.vision
+        slots = config.image_tokens + LONG_PROMPT + NEW_TOKENS
+        scores = 12 * max(decoder.num_heads * slots**2, vision.num_heads * vision.num_patches**2)
+        there = needed_bytes(config, itemsize, 1, device=device) + scores
+        return max(needed_bytes(config, itemsize, len(self.inputs.ids), device=device), there)
+
+    def ours(self, dtype: torch.dtype) -> Outputs:
+        model = weights.load_paligemma(
+            self.folder, self.config, dtype=dtype, device=self.device, finish=optimize_part
+        )
+        return engine_outputs(model, self.inputs)
+
+    def load(self, dtype: torch.dtype) -> Any:
+        return reference.load_reference(self.folder, dtype, self.device)
+
+    def expected(self, model: Any) -> Outputs:
+        return reference_outputs(model, self.inputs)
+
+    def eager(self, model: Any) -> Outputs:
+        """The outputs with transformers' eager attention, whose differences are rounding noise.
+
+        Gemma 2's decoder always uses eager attention. Its image features are perturbed by one
+        rounding step instead, the smallest effect of another order of summation.
+        """
+        is_eager_only = model.config.text_config._attn_implementation == "eager"
+        model.set_attn_implementation("eager")
+        return reference_outputs(model, self.inputs, perturbed=is_eager_only)
+
+    def compare_texts(self) -> PromptComparison:
+        ids = [*map(self.tokenizer.encode_prompt, PROMPTS)]
+        return compare_prompts(PROMPTS, ids, lambda: reference.prompt_ids(self.folder, PROMPTS))
 
 
-def make_inputs(
-    images: Sequence[DecodedImage],
-    tokenizer: Tokenizer,
-    config: PaliGemmaConfig,
-    preprocessing: Preprocessing,
-) -> Inputs:
-    """A row for each prompt or readable image, whichever are more; the fewer are repeated."""
-    rows = range(max(len(images), len(PROMPTS)))
-    prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in rows)
-    pixels = [image.pixels for image in images if image.pixels is not None]
+def make_inputs(pixels_BCRR: Tensor, tokenizer: Tokenizer, config: PaliGemmaConfig) -> Inputs:
+    """A row for each image, with the prompts in turn."""
+    prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in range(len(pixels_BCRR)))
     return Inputs(
-        pixels_BCRR=normalize_pixels(
-            torch.from_numpy(np.stack([pixels[row % len(pixels)] for row in rows])),
-            torch.tensor(preprocessing.mean),
-            torch.tensor(preprocessing.std),
-            torch.float32,
-        ),
-        prompts=prompts,
+        pixels_BCRR,
+        prompts,
         ids=tuple(tuple(tokenizer.encode_prompt(prompt)) for prompt in prompts),
         vocabulary=OutputVocabulary(tokenizer.size, config.image_token_id, config.stop_tokens),
     )
-
-
-def needed_memory(config: PaliGemmaConfig, rows: int, device: str, itemsize: int) -> int:
-    """Bytes for this code's batch, or for a row in transformers with all attention scores."""
-    decoder, vision = config.decoder, config.vision
-    slots = config.image_tokens + LONG_PROMPT + NEW_TOKENS
-    scores = 12 * max(decoder.num_heads * slots**2, vision.num_heads * vision.num_patches**2)
-    there = needed_bytes(config, itemsize, 1, device=device) + scores
-    return max(needed_bytes(config, itemsize, rows, device=device), there)
 
 
 @torch.inference_mode()
@@ -164,17 +155,6 @@ def reference_outputs(model: Any, inputs: Inputs, *, perturbed: bool = False) ->
     }
     tokens = tuple(tokens for _, tokens, _ in rows)
     return Outputs(tensors, tokens, steps=tuple(steps_LV for _, _, steps_LV in rows))
-
-
-def eager_outputs(model: Any, inputs: Inputs) -> Outputs:
-    """The outputs with transformers' eager attention, whose differences are rounding noise.
-
-    Gemma 2's decoder always uses eager attention. Its image features are perturbed by one rounding
-    step instead, the smallest effect of another order of summation.
-    """
-    is_eager_only = model.config.text_config._attn_implementation == "eager"
-    model.set_attn_implementation("eager")
-    return reference_outputs(model, inputs, perturbed=is_eager_only)
 
 
 def reference_row(

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +21,6 @@ from pgcli.checkpoints.model_description import ModelDescription, image_preproce
 from pgcli.checkpoints.weights import count_parameters
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
-from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.loader import encoder_config, read_model, text_processor
 from pgcli.towers.texts import TextProcessor
@@ -38,7 +35,6 @@ TEXTS = (
     "three blue circles to the left of a small yellow square, seen from above",
     "a text that has more tokens than any text tower has positions for " * 12,
 )
-BOUND = 1e-5  # for values up to 1 in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,49 +45,53 @@ class TowerInputs:
     token_NT: Tensor | None
 
 
-def towers_case(
-    folder: Path, description: ModelDescription, read_images: ReadImages, device: torch.device
-) -> Case:
+class TowersCase(Case):
     """Both programs on two towers or a classifier.
 
     Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
     """
-    reference.import_transformers()
-    preprocessing = image_preprocessing(folder, description)
-    images = read_images(preprocessing.image_spec(description.vision.resolution))
-    texts = text_processor(folder, description)
-    pixels = [image.pixels for image in images if image.pixels is not None]
-    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-    inputs = TowerInputs(
-        normalize_pixels(torch.from_numpy(np.stack(pixels)), mean, std, torch.float32),
-        None if texts is None else texts(TEXTS),
-    )
-    parameters = count_parameters(encoder_config(description))
 
-    def ours(dtype: torch.dtype) -> Outputs:
-        model = read_model(folder, description, dtype=dtype, device=device)
+    bound = 1e-5  # for values up to 1 in float32
+
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        read_images: ReadImages,
+        description: ModelDescription,
+    ):
+        preprocessing = image_preprocessing(folder, description)
+        resolution = description.vision.resolution
+        super().__init__(folder, device, preprocessing, resolution, read_images)
+        self.description, self.texts = description, text_processor(folder, description)
+        self.parameters = count_parameters(encoder_config(description))
+        token_NT = None if self.texts is None else self.texts(TEXTS)
+        self.inputs = TowerInputs(self.pixels(len(self.images)), token_NT)
+
+    def needed_memory(self, itemsize: int) -> int:
+        return self.parameters * itemsize
+
+    def ours(self, dtype: torch.dtype) -> Outputs:
+        model = read_model(self.folder, self.description, dtype=dtype, device=self.device)
         optimize_encoders_for_cpu(model)
-        return our_outputs(model, inputs)
+        return our_outputs(model, self.inputs)
 
-    def eager(model: Any) -> Outputs | None:
+    def load(self, dtype: torch.dtype) -> Any:
+        is_classifier = self.description.kind == "classifier"
+        name = "AutoModelForImageClassification" if is_classifier else "AutoModel"
+        return reference.load_reference(self.folder, dtype, self.device, name)
+
+    def expected(self, model: Any) -> Outputs:
+        return towers_outputs(model, self.inputs)
+
+    def eager(self, model: Any) -> Outputs | None:
         if not hasattr(model, "set_attn_implementation"):
             return None
         model.set_attn_implementation("eager")
-        return towers_outputs(model, inputs)
+        return towers_outputs(model, self.inputs)
 
-    return Case(
-        program=f"transformers {version('transformers')}",
-        images=images,
-        preprocessing=preprocessing,
-        parameters=parameters,
-        memory=lambda itemsize: parameters * itemsize,
-        ours=ours,
-        load=lambda dtype: load_towers_reference(folder, description, dtype, device),
-        expected=lambda model: towers_outputs(model, inputs),
-        eager=eager,
-        bound=BOUND,
-        texts=None if texts is None else partial(compare_texts, folder, texts),
-    )
+    def compare_texts(self) -> PromptComparison | None:
+        return None if self.texts is None else compare_texts(self.folder, self.texts)
 
 
 @torch.inference_mode()
@@ -110,14 +110,6 @@ def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outp
     # logits of cosines 0 and 1; between them scale and bias cancel, but not their rounding
     bias, largest = model.logits(image_BE.new_tensor([0, 1])).tolist()
     return replace(on_cpu(outputs), terms={"logits": largest - bias + abs(bias)})
-
-
-def load_towers_reference(
-    folder: Path, description: ModelDescription, dtype: torch.dtype, device: torch.device
-) -> Any:
-    is_classifier = description.kind == "classifier"
-    name = "AutoModelForImageClassification" if is_classifier else "AutoModel"
-    return reference.load_reference(folder, dtype, device, name)
 
 
 @torch.inference_mode()

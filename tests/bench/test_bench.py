@@ -39,7 +39,7 @@ from pgcli.inputs import Inventory
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.verify import reference
-from pgcli.verify.generated_images import SIZES, default_images, generate_images
+from pgcli.verify.images import SIZES, default_images, generate_images
 from tests.support.awkward import drawing
 from tests.support.published import paligemma_3b
 

@@ -118,12 +118,10 @@ def test_verify_and_bench_report_their_steps(cli, monkeypatch):
         with waiting("running this code"):
             raise UsageError("stopped", hint="by the test")
 
-    proof = SimpleNamespace(MAX_IMAGES=8, prove=stop)
+    proof = SimpleNamespace(prove=stop)
     monkeypatch.setitem(sys.modules, "pgcli.verify", proof)
-    report = SimpleNamespace(TowerProof=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "pgcli.verify.tower_report", report)
-    images = SimpleNamespace(default_images=list, generate_images=lambda: iter(()))
-    monkeypatch.setitem(sys.modules, "pgcli.verify.generated_images", images)
+    images = SimpleNamespace(MAX_IMAGES=8, default_images=list, generate_images=lambda: iter(()))
+    monkeypatch.setitem(sys.modules, "pgcli.verify.images", images)
     monkeypatch.setitem(sys.modules, "pgcli.bench.benchmark", SimpleNamespace(bench=stop))
     for command in ("verify", "bench"):
         code, _, err = cli(f"{command} demo --log-format json")

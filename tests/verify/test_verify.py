@@ -4,31 +4,27 @@ import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from pgcli import verify
 from pgcli.checkpoints import weights
-from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.cli.main import main
-from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
-from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Item
-from pgcli.verify import compare, dtypes, paligemma, prove, reference
+from pgcli.verify import compare, paligemma, prove, reference
 from pgcli.verify.case import Outputs
-from pgcli.verify.generated_images import SIZES, default_images
+from pgcli.verify.images import SIZES, default_images, readable_images
 from pgcli.verify.paligemma import (
     FEATURES,
     LOGITS,
     PROMPTS,
-    eager_outputs,
-    make_inputs,
-    reference_outputs,
+    PaliGemmaCase,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -230,8 +226,8 @@ class TestNumbers:
 class TestMemory:
     @pytest.mark.slow
     def test_dtype_that_does_not_fit_is_skipped_and_reported(self, tiny, monkeypatch):
-        monkeypatch.setattr(paligemma, "needed_memory", lambda *given: given[-1])
-        monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
+        monkeypatch.setattr(PaliGemmaCase, "needed_memory", lambda case, itemsize: itemsize)
+        monkeypatch.setattr(verify, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
         assert proof.skipped[0].startswith("float32: needs")
@@ -259,16 +255,11 @@ class TestCommand:
 
 def test_eager_only_models_have_the_noise_of_one_rounding_step(tiny2):
     """transformers runs Gemma 2 only eagerly; the noise comes from the vision tower."""
-    config, vocabulary = read_config(tiny2), Tokenizer.from_folder(tiny2)
-    side = config.vision.resolution
-    lengths = {len(vocabulary.encode_prompt(prompt)) for prompt in PROMPTS}
-    assert len(lengths) == len(PROMPTS)  # one batch has prompts of several
-    items = default_images()
-    images = [decode(item, ImageSpec(side), ImageLimits()) for item in items]
-    given = make_inputs(images, vocabulary, config, read_preprocessing(tiny2, side))
-    model = reference.load_reference(tiny2, torch.bfloat16, torch.device("cpu"))
-    first, other = reference_outputs(model, given), eager_outputs(model, given)
-    again = reference_outputs(model, given)  # the model is unchanged
+    case = PaliGemmaCase(tiny2, torch.device("cpu"), partial(readable_images, default_images()))
+    assert len(set(map(len, case.inputs.ids))) == len(PROMPTS)  # one batch has several lengths
+    model = case.load(torch.bfloat16)
+    first, other = case.expected(model), case.eager(model)
+    again = case.expected(model)  # the model is unchanged
     assert torch.equal(again.tensors[FEATURES], other.tensors[FEATURES])
     noise = (first.tensors[LOGITS] - other.tensors[LOGITS]).abs().mean()
     assert 0 < noise < 0.1 * first.tensors[LOGITS].std()

@@ -50,7 +50,7 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.bench.benchmark import bench as measure
-        from pgcli.verify.generated_images import generate_images
+        from pgcli.verify.images import generate_images
 
     report = measure(
         checkpoint,

@@ -49,8 +49,8 @@ def verify(
     revision = revision_of(model, call.values, call.typed)
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
-        from pgcli.verify import MAX_IMAGES, prove
-        from pgcli.verify.generated_images import default_images
+        from pgcli.verify import prove
+        from pgcli.verify.images import MAX_IMAGES, default_images
 
         items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
     proof = prove(

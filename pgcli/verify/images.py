@@ -1,16 +1,19 @@
-"""The default images of `verify` and `bench`, equal on every machine."""
+"""The images of `verify` and `bench`: generated ones, equal on every machine, or the user's."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from random import Random
 
 from PIL import Image, ImageDraw
 
-from pgcli.records import Item
+from pgcli.errors import NoInputError
+from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.records import DecodedImage, Item
 
+MAX_IMAGES = 8  # images that `verify` compares, at most
 SIZES = ((320, 240), (200, 300), (448, 448))  # landscape, portrait, square
 
 
@@ -26,6 +29,19 @@ def generate_images() -> Iterator[Item]:
         again = f" ({number // len(SIZES)})" if number >= len(SIZES) else ""
         name = f"drawing of {width} x {height}{again}"
         yield Item(number, name, name, data=_png(number, width, height))
+
+
+def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
+    """The first readable images. Raises NoInputError without any."""
+    images = [decode(item, spec, ImageLimits()) for item in items[:MAX_IMAGES]]
+    readable = [image for image in images if image.fault is None]
+    if not readable:
+        fault = images[0].fault if images else None
+        raise NoInputError(
+            "no image to compare with" + (f": {fault.message}" if fault else ""),
+            hint="drop --source to compare with generated images",
+        )
+    return readable
 
 
 def _png(number: int, width: int, height: int) -> bytes:
