@@ -7,18 +7,19 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pgcli.checkpoints.find import DEMO, Checkpoint, find
+from pgcli.cli.options import CliCall
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.applies import is_on_hub
 
 
-def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
-    """The files of the model, downloaded if necessary.
+def find_model(call: CliCall, name: str, screen: Screen) -> Checkpoint:
+    """The files of the model at the revision of the call, downloaded if necessary.
 
     Raises UsageError, ModelUnavailable and InvalidCheckpoint.
     """
-    from pgcli.cli.ui.downloads import Downloads
-
+    revision = revision_of(name, call.values, call.typed)
     return find(name, revision, progress=Downloads(screen))
 
 

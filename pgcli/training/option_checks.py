@@ -22,8 +22,8 @@ SCOPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("init", "probe"), (CONTRASTIVE, CLASSIFY)),
         **dict.fromkeys(("loss", "text_column"), (CONTRASTIVE,)),
         "label_column": (CLASSIFY,),
-        **dict.fromkeys(("prompt", "prompt_column", "answer_column", "dropout"), (LORA, FULL)),
-        **dict.fromkeys(("gradient_checkpointing", "method"), (LORA, FULL)),
+        **dict.fromkeys(("prompt", "prompt_column", "answer_column"), (LORA, FULL)),
+        **dict.fromkeys(("method", "dropout"), (LORA, FULL)),
         **dict.fromkeys(("rank", "alpha", "targets", "quantize", "merge", "adapter"), (LORA,)),
         "freeze": (FULL,),
     }

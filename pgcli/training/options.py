@@ -167,11 +167,6 @@ class TrainOptions:
     merge: bool = _method(
         "Also write the model with the adapter merged, to DIR/merged.", default=False
     )
-    gradient_checkpointing: Literal["auto", "on", "off"] = _method(
-        "Recompute activations to save memory; auto: once memory runs out, and on a CPU for models "
-        "over 1 GB.",
-        default="auto",
-    )
     eval: str | None = _evaluation("Evaluate on these rows.", metavar="SOURCE")
     eval_fraction: float = _evaluation(
         "Hold out this share of the images for evaluation.", default=0.0, min=0.0, max=0.9

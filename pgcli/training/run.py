@@ -54,6 +54,7 @@ from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
 from pgcli.training.status import RUN_FILE
 from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
+from pgcli.training.training_state import TrainingProgress
 from pgcli.wording import MAX_NAMES, byte_count, count, duration, listed
 
 SHOWN_UPDATES = 20  # the progress shows the mean loss of this many updates
@@ -274,11 +275,7 @@ def train_rows(
     earlier = {} if options.overwrite else read_json(options.folder / RUN_FILE) or {}
     if not earlier.get("result", {}).get("complete"):
         processes.from_first(lambda: check_images(rows, options))
-    checkpoint = None
-    if (model := options.model) is not None:
-        if processes.count > 1:  # the first downloads it
-            processes.from_first(lambda: str(find_model(model, options.revision)))
-        checkpoint = find_model(model, options.revision)
+    checkpoint = found_checkpoint(options, find_model, processes)
     record = run_record(options, rows.read, checkpoint)
     resumes = check_run(options, record)
     inputs = TaskInputs(
@@ -297,30 +294,54 @@ def train_rows(
     faults: dict[RowKey, str] = {}
     for share in processes.gather({**task.faults}):
         faults |= share
-    earlier = (read_json(options.folder / RUN_FILE) or {}).get("result", {}).get("unreadable", [])
-    unreadable = [*dict.fromkeys([*earlier, *(key[0] for key in (*rows.faults, *faults))])]
 
-    def end_run() -> None:
+    def end_run() -> list[str]:
         if is_complete and options.merge and checkpoint is not None:
             with wrap_write_errors(options.folder / MERGED):
                 merge_adapter(checkpoint.folder, options.folder, options.folder / MERGED)
+        earlier = (read_json(options.folder / RUN_FILE) or {}).get("result", {})
+        names = [*earlier.get("unreadable", []), *(key[0] for key in (*rows.faults, *faults))]
+        unreadable = [*dict.fromkeys(names)]
         result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": unreadable}
         write_json(options.folder / RUN_FILE, record | {"result": result})
+        return unreadable
 
-    processes.from_first(end_run)
+    unreadable = processes.from_first(end_run)
     lines = read_metrics(options.folder / METRICS)
+    has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
     if is_complete and lines and all(line["loss"] is None for line in lines):
         raise NoInputError(
             "nothing was trained: all images of its updates were unreadable",
             hint="correct the images, and start over with <--overwrite>",
         )
-    has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
-    # all rows of an unreadable image count
+    return summary_of(rows, faults, trainer.progress, seconds, has_lost=has_lost)
+
+
+def found_checkpoint(
+    options: TrainOptions, find_model: FindModel, processes: Processes
+) -> Checkpoint | None:
+    """The checkpoint to start from, downloaded by the first process; None for random weights."""
+    if (model := options.model) is None:
+        return None
+    if processes.count > 1:
+        processes.from_first(lambda: str(find_model(model, options.revision)))
+    return find_model(model, options.revision)
+
+
+def summary_of(
+    rows: LearningRows,
+    faults: Mapping[RowKey, str],
+    progress: TrainingProgress,
+    seconds: float,
+    *,
+    has_lost: bool,
+) -> TrainingSummary:
+    """The summary of a run; all rows of an unreadable image count as unusable."""
     count_lost = sum(part.count_lost(faults) for part in rows.read)
     return TrainingSummary(
         rows=len(rows.read[0]),
-        steps=trainer.progress.step,
-        best=trainer.progress.best,
+        steps=progress.step,
+        best=progress.best,
         unusable=faults,
         count_unusable=count_lost + sum(len(key) > IMAGE_ID for key in faults),
         seconds=seconds,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pgcli.cli.main import main
 from pgcli.engine import oom
+from pgcli.training.answers import start
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint
@@ -126,11 +127,11 @@ def test_run_goes_on_with_another_micro_batch(run, monkeypatch):
     assert run(f"questions.jsonl {LORA} --batch-size 5 -o parts") == 13
 
 
-def test_gradient_checkpointing_changes_no_bit(run):
-    for value in ("on", "off"):
-        options = f"{FULL} --gradient-checkpointing {value} --dropout 0.1"
-        assert run(f"questions.jsonl {options} -o {value}") == 0
-    assert same_files("on", "off")
+def test_gradient_checkpointing_changes_no_bit(run, monkeypatch):
+    for name, largest in (("kept", 10**9), ("recomputed", 0)):
+        monkeypatch.setattr(start, "LARGE_BYTES", largest)
+        assert run(f"questions.jsonl {FULL} --dropout 0.1 -o {name}") == 0
+    assert same_files("kept", "recomputed")
 
 
 @pytest.mark.parametrize("freeze", ["vision,projector", "vision --freeze projector"])

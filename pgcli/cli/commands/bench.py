@@ -38,16 +38,14 @@ class BenchOptions(JsonOptions):
     "$ pgcli bench google/paligemma-3b-mix-224 --source photos",
 )
 def bench(call: CliCall, model: ModelArgument = None) -> None:
-    from pgcli.cli.find_model import default_model, find_model, revision_of
+    from pgcli.cli.find_model import default_model, find_model
     from pgcli.cli.ui.bench_report import show_benchmark
     from pgcli.inputs import Inventory
 
     options, loading = call.build(BenchOptions), call.build(LoadOptions)
     source = None if options.source is None else Inventory.scan([options.source])
     screen = Screen()
-    model = model or default_model("caption")
-    revision = revision_of(model, call.values, call.typed)
-    checkpoint = find_model(model, revision, screen)
+    checkpoint = find_model(call, model or default_model("caption"), screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.bench.benchmark import bench as measure
         from pgcli.verify.images import generate_images

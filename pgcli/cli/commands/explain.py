@@ -72,7 +72,7 @@ def explain(
     image: Annotated[str, typer.Argument(metavar="IMAGE", hidden=True)],
     call: CliCall,
 ) -> None:
-    from pgcli.cli.find_model import find_model, revision_of
+    from pgcli.cli.find_model import find_model
     from pgcli.results.pages.page import page_target
 
     options, loading = call.build(ExplainOptions), call.build(LoadOptions)
@@ -83,7 +83,7 @@ def explain(
     target = page_target(options.output, inputs=[image], overwrite=options.overwrite)
     target.check()
     screen = Screen(quiet=call.quiet)
-    checkpoint = find_model(model, revision_of(model, call.values, call.typed), screen)
+    checkpoint = find_model(call, model, screen)
     check_generates(checkpoint)
     with screen.status(f"explaining {item.id}"):
         page = make_page(checkpoint, item, question, options.layers, loading)

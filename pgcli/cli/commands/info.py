@@ -40,11 +40,10 @@ class InfoOptions(JsonOptions):
     examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --quantize int8",
 )
 def info(call: CliCall, model: ModelArgument = None) -> None:
-    from pgcli.cli.find_model import default_model, find_model, revision_of
+    from pgcli.cli.find_model import default_model, find_model
 
     shown, options = call.build(InfoOptions), call.build(LoadOptions)
-    model = model or default_model()
-    checkpoint = find_model(model, revision_of(model, call.values, call.typed), Screen())
+    checkpoint = find_model(call, model or default_model(), Screen())
     from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import model_info
     from pgcli.info.tower_info import tower_info  # torch, which takes a second

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.checkpoints.find import DEMO_TOWERS
-from pgcli.cli.find_model import find_model, revision_of, warn_unused_gpu
+from pgcli.checkpoints.find import DEMO_TOWERS, find
+from pgcli.cli.find_model import revision_of, warn_unused_gpu
 from pgcli.cli.options import (
     AddressOptions,
     CliCall,
@@ -21,6 +21,7 @@ from pgcli.cli.options import (
     command,
 )
 from pgcli.cli.ui.console import Screen, is_terminal
+from pgcli.cli.ui.downloads import Downloads
 from pgcli.declare import opt, same
 from pgcli.errors import UsageError
 from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output_format
@@ -234,7 +235,7 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
             "one, which knows only drawings of coloured shapes",
             hint="--model names the model that embedded the vectors",
         )
-    checkpoint = find_model(name, revision, screen)
+    checkpoint = find(name, revision, progress=Downloads(screen))
     if known is not None and are_different(checkpoint.label, known):
         raise UsageError(
             f"vectors of {known} cannot be compared with queries of {checkpoint.label}",

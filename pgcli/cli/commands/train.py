@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from pgcli.checkpoints.find import find
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.downloads import Downloads
 from pgcli.parsing import SEPARATOR
 from pgcli.regions import split_locations
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions
@@ -42,8 +44,6 @@ def run_training(options: TrainOptions) -> int:
         from pgcli.cli.run_command import RunOnScreen
         from pgcli.training.processes import OtherProcessFailed, joined_processes
         from pgcli.training.run import train
-    from pgcli.cli.find_model import find_model
-
     try:
         with joined_processes(options.device) as processes:
             screen = Screen(quiet=options.quiet or not processes.is_first)
@@ -52,7 +52,7 @@ def run_training(options: TrainOptions) -> int:
                 summary = train(
                     options,
                     shown,
-                    lambda name, revision: find_model(name, revision, screen),
+                    lambda name, revision: find(name, revision, progress=Downloads(screen)),
                     processes,
                 )
             finally:

@@ -39,15 +39,14 @@ def verify(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
     call: CliCall,
 ) -> None:
-    from pgcli.cli.find_model import find_model, revision_of
+    from pgcli.cli.find_model import find_model
     from pgcli.cli.ui import verify_report
     from pgcli.inputs import Inventory
 
     options = call.build(VerifyOptions)
     source = None if options.source is None else Inventory.scan([options.source])
     screen = Screen()
-    revision = revision_of(model, call.values, call.typed)
-    checkpoint = find_model(model, revision, screen)
+    checkpoint = find_model(call, model, screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.verify import prove
         from pgcli.verify.images import MAX_IMAGES, default_images

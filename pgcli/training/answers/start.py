@@ -84,9 +84,6 @@ class AnswerPlan:
     @property
     def recomputes(self) -> bool:
         """Whether the backward pass recomputes activations from the first update on."""
-        checkpointing = self.inputs.options.gradient_checkpointing
-        if checkpointing != "auto":
-            return checkpointing == "on"
         is_cpu = self.inputs.device.type == "cpu"
         return self.inputs.shards > 1 or (
             is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
@@ -158,7 +155,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     micro_batches = plan.micro_batches()
     if plan.recomputes:
         recompute_activations(model)
-    elif options.gradient_checkpointing == "auto":
+    else:
         micro_batches.save_memory = partial(recompute_activations, model)
     preprocessing = read_preprocessing(folder, plan.config.vision.resolution)
     task = AnswerTask(

@@ -106,11 +106,11 @@ def sigmoid_contrastive(
         logit_nM = (scale * image_ND[start:stop] @ text_MD.T + bias).float()
         row_n = torch.arange(stop - start, device=logit_nM.device)
         pair_n = first + start + row_n
-        # -log sigmoid(x) of the pairs and -log sigmoid(-x) of the others, without a label matrix
+        # -log sigmoid(x) of the pairs and -log sigmoid(-x) of the rest, without a label matrix
         logit_nM[row_n, pair_n] *= -1
         loss_nM = F.softplus(logit_nM)
         if is_true is not None:
-            loss_nM = loss_nM.masked_fill(others(is_true(start, stop), pair_n), 0)
+            loss_nM = loss_nM.masked_fill(beside_pairs(is_true(start, stop), pair_n), 0)
         return loss_nM.sum()
 
     loss = sum_over_chunks(loss_of_rows, len(image_ND), chunk_rows)
@@ -134,7 +134,7 @@ def pair_cross_entropy(
         logit_nM = (scale * query_ND[start:stop] @ key_MD.T).float()
         pair_n = torch.arange(first + start, first + stop, device=logit_nM.device)
         if is_true is not None:
-            logit_nM = logit_nM.masked_fill(others(is_true(start, stop), pair_n), -torch.inf)
+            logit_nM = logit_nM.masked_fill(beside_pairs(is_true(start, stop), pair_n), -torch.inf)
         return F.cross_entropy(logit_nM, pair_n, reduction="sum")
 
     return sum_over_chunks(loss_of_rows, len(query_ND), chunk_rows)
@@ -148,8 +148,8 @@ def has_meaning(image_NS: Tensor, text_M: Tensor) -> Tensor:
     return is_true_NM
 
 
-def others(is_true_nM: Tensor, pair_n: Tensor) -> Tensor:
-    """The mask without each row's own pair."""
+def beside_pairs(is_true_nM: Tensor, pair_n: Tensor) -> Tensor:
+    """The mask of true texts or images, without each row's own pair."""
     return is_true_nM.scatter(1, pair_n[:, None], False)
 
 

@@ -53,8 +53,8 @@ class ContrastiveTask(ImageTask[TwoTowers]):
             vectors = [checkpoint(self._encode, part, use_reentrant=False) for part in parts]
             image_ND, text_ND = (torch.cat(tensors) for tensors in zip(*vectors, strict=True))
         processes, rows = self.data.processes, len(batch.rows)
-        said = self._meanings(batch.rows, processes)
-        loss = self._loss(image_ND, text_ND, said, processes.group)
+        meanings = self._meanings(batch.rows, processes)
+        loss = self._loss(image_ND, text_ND, meanings, processes.group)
         # the mean over the processes is the loss of the rows of all
         weight = sum(processes.gather(rows)) / processes.count
         return Loss(loss * weight, rows)
@@ -73,12 +73,12 @@ class ContrastiveTask(ImageTask[TwoTowers]):
             loss = self._loss(image_BD, text_BD, self._meanings(batch.rows))
             losses.append(loss.item() * len(batch.rows))
         image_ND, text_ND = (torch.cat(parts) for parts in zip(*vectors, strict=True))
-        said = self._meanings(rows)
+        meanings = self._meanings(rows)
         text_found_N, image_found_N = nearest_key(image_ND, text_ND), nearest_key(text_ND, image_ND)
         return {
             "loss": sum(losses) / len(rows),
-            "image_to_text": share_of(said.image_NS == said.text_N[text_found_N][:, None]),
-            "text_to_image": share_of(said.image_NS[image_found_N] == said.text_N[:, None]),
+            "image_to_text": share_of(meanings.image_NS == meanings.text_N[text_found_N][:, None]),
+            "text_to_image": share_of(meanings.image_NS[image_found_N] == meanings.text_N[:, None]),
         }
 
     def save(self, folder: Path) -> None:
@@ -102,13 +102,13 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         self,
         image_ND: Tensor,
         text_ND: Tensor,
-        said: Meanings,
+        meanings: Meanings,
         group: dist.ProcessGroup | None = None,
     ) -> Tensor:
         """The loss of these rows among those of the group."""
         assert self.model.logit_scale is not None
         scale, bias = self.model.logit_scale.exp(), self.model.logit_bias
-        options: dict[str, Any] = {"meanings": said, "group": group, "chunk_rows": CHUNK_ROWS}
+        options: dict[str, Any] = {"meanings": meanings, "group": group, "chunk_rows": CHUNK_ROWS}
         if self.loss_name == "softmax":
             return softmax_contrastive(image_ND, text_ND, scale, **options)
         assert bias is not None
