@@ -76,11 +76,6 @@ def steps_or_epochs(value: object) -> int | float:
     raise ValueError(f"{value!r} is neither a number of steps nor a number of epochs such as 0.5e")
 
 
-def layers(value: Any) -> str:
-    """The names of layers, joined by commas."""
-    return value if isinstance(value, str) else ",".join(map(str, value))
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """The options of a command line, and its `sources`."""
@@ -140,11 +135,9 @@ class TrainOptions:
     alpha: float | None = _method(
         "Adapters are scaled by alpha / rank.", min=0.0, above=True, default_text="32"
     )
-    targets: str | None = _method(
-        "Layers with adapters. attention: in the decoder; all: also its MLPs; attention,vision and "
-        "all,vision: also in the vision tower.",
-        metavar="LAYERS",
-        parse=layers,
+    targets: Literal["attention", "all", "attention,vision", "all,vision"] | None = _method(
+        "Layers with adapters. attention: in the decoder; all: also its MLPs; vision: also in the "
+        "vision tower.",
         default_text="attention",
     )
     dropout: float = _method(

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
-from pgcli.errors import INCOMPLETE, NoInputError
+from pgcli.errors import INCOMPLETE
 from pgcli.output.reader import state_folder
 from pgcli.pipeline.progress.events import (
     Facts,
@@ -309,11 +309,6 @@ def train_rows(
     unreadable = processes.from_first(end_run)
     lines = read_metrics(options.folder / METRICS)
     has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
-    if is_complete and lines and all(line["loss"] is None for line in lines):
-        raise NoInputError(
-            "nothing was trained: all images of its updates were unreadable",
-            hint="correct the images, and start over with <--overwrite>",
-        )
     return summary_of(rows, faults, trainer.progress, seconds, has_lost=has_lost)
 
 

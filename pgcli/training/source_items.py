@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +44,8 @@ def source_items(
         return annotated_items(path, format, options, prompt, on_event)
     if not is_result_file(path):
         return Inventory.scan([name], options)
-    return result_items(path, options, ImageLocator(on_event, url_reader=options.url_reader))
+    locator = ImageLocator(on_event, url_reader=options.url_reader, beside=name)
+    return result_items(path, options, locator)
 
 
 def is_error_row(item: Item) -> bool:
@@ -75,8 +75,7 @@ def is_result_file(path: Path) -> bool:
 def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
     """The rows of a result file as items with their columns.
 
-    Looks for an image relative to the file, like a manifest's, then where the run read it. Raises
-    UsageError for a missing column.
+    Raises UsageError for a missing column.
     """
     for number, row in enumerate(read_results(output)):
         if not options.names.accepts(str(row["id"])):
@@ -86,7 +85,7 @@ def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> I
         if is_error_row(item):
             yield item
             continue
-        located = image_beside(output, item) or locator.item(number, ImageRef.of(row, output))
+        located = locator.item(number, ImageRef.of(row, output))
         yield replace(
             item,
             path=located.path,
@@ -104,15 +103,6 @@ def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[s
                 f"{name} has no column {column!r}", hint=f"its columns are: {', '.join(row)}"
             )
     return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
-
-
-def image_beside(output: Path, item: Item) -> Item | None:
-    """The image at its path relative to the folder of the result file, or None."""
-    path = os.path.join(output.parent, parse_path(item.image))  # noqa: PTH118 - a path as written
-    try:
-        return Item(item.index, item.id, item.image, path) if os.path.isfile(path) else None  # noqa: PTH113
-    except ValueError:  # a NUL byte
-        return None
 
 
 def annotation_format(path: Path) -> str | None:

@@ -16,7 +16,6 @@ from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
 from pgcli.checkpoints.weights import param_slices
-from pgcli.errors import UsageError
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
@@ -242,14 +241,3 @@ def test_an_adapter_over_int8_answers_as_over_its_base(base, tmp_path):
         adapter.apply(name, parameters[rows.parameter].narrow(0, rows.start, rows.shape[0]))
     expected = answers(loaded)
     assert (answers(model) - expected).norm() < 0.1 * expected.norm()
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"rank": 0}, {"dropout": 1.0}, {"targets": "vision"}, {"targets": "all,head"}],
-    ids=str,
-)
-def test_impossible_settings_are_refused(values):
-    with pytest.raises(UsageError) as caught:
-        LoraSettings(**values)
-    assert caught.value.hint

@@ -326,7 +326,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
                 ("--method full --quantize int8", "--quantize goes with --method lora"),
                 ("--freeze vision", "--freeze goes with --method full"),
                 ("--method full --freeze vision,projector,decoder", "there is nothing to train"),
-                ("--targets vision", "--targets 'vision' is unknown"),
+                ("--targets vision", "--targets: 'vision' is not one of"),
                 ("--init tiny", "--init goes with --task contrastive and --task classify"),
             )
         ),

@@ -124,17 +124,6 @@ def test_plan_counts_usable_rows(run, capsys):
     assert "rows: 2 to train on, 0 to evaluate on; 3 with unreadable images" in err
 
 
-def test_run_whose_updates_have_no_image_says_that_nothing_was_trained(run, capsys):
-    """One image can be read, and the only update is of another one."""
-    names = [f"{number}.png" for number in range(9)]
-    write("rows.jsonl", *rows("good.png", *names))
-    words = FIXED.replace("--steps 2 --batch-size 2", "--steps 1 --batch-size 1")
-    assert run(f"rows.jsonl {words}") == 4
-    err = capsys.readouterr().err
-    assert "nothing was trained: all images of its updates were unreadable" in err
-    assert "has what was trained" not in err
-
-
 def test_complete_run_needs_no_images(run):
     write("rows.jsonl", *rows("good.png"))
     assert run(f"rows.jsonl {FIXED}") == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from pgcli.checkpoints import adapters
 from pgcli.checkpoints.base_model import FINGERPRINT
@@ -55,28 +56,13 @@ class LoraSettings:
     """The settings of a run's adapters; `alpha` None is the default.
 
     `targets` is "attention" (queries, keys, values and outputs of the decoder) or "all" (its MLPs
-    too); ",vision" after it adds the same layers of the vision tower. Raises UsageError.
+    too); ",vision" after it adds the same layers of the vision tower.
     """
 
     rank: int = 8
     alpha: float | None = None
     dropout: float = 0.0
     targets: str = ATTENTION
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise UsageError(f"<--rank=> must be at least 1, not {self.rank}", hint="<--rank 8>")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(
-                f"<--dropout=> must be at least 0 and below 1, not {self.dropout}",
-                hint="<--dropout 0.05>",
-            )
-        names = self.targets.split(",")
-        if names[0] not in (ATTENTION, MLP) or names[1:] not in ([], [VISION]):
-            raise UsageError(
-                f"<--targets=> {self.targets!r} is unknown",
-                hint="attention or all; attention,vision or all,vision",
-            )
 
     @property
     def scale(self) -> float:
@@ -159,13 +145,9 @@ def save_adapter(
     `base_model` and `revision` name the checkpoint the adapter was trained on, and `fingerprint`
     identifies its weights.
     """
-    tensors = {}
-    for layer, module in _adapted(model):
-        for name, adapter in module.parts():
-            part = f"{layer.rpartition('.')[0]}.{name}."
-            hub = adapters.PEFT_PREFIX + NAMES_OF_MODULES.hub_name(part)
-            for kind, matrix in adapter.named_parameters():
-                tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
+    tensors = {
+        name: matrix.detach().to("cpu").contiguous() for name, matrix in _matrices(model).items()
+    }
     values = _peft_values(settings, base_model, revision)
     metadata = {} if fingerprint is None else {FINGERPRINT: fingerprint}
     names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
@@ -178,24 +160,18 @@ def load_adapter(model: PaliGemma, folder: Path) -> None:
     Raises InvalidCheckpoint for a file with other layers.
     """
     tensors = load_file(folder / ADAPTER_WEIGHTS)
+    matrices = _matrices(model)
+    for name in sorted(tensors.keys() | matrices.keys()):
+        shapes = [tuple(named[name].shape) for named in (tensors, matrices) if name in named]
+        if len(shapes) < 2 or shapes[0] != shapes[1]:
+            raise InvalidCheckpoint(
+                f"the adapter {folder} does not fit the model: {name} is missing or has another "
+                "shape in one of them",
+                hint="name an adapter that pgcli train has made for this model",
+            )
     with torch.no_grad():
-        for layer, module in _adapted(model):
-            for name, adapter in module.parts():
-                part = f"{layer.rpartition('.')[0]}.{name}."
-                hub = adapters.PEFT_PREFIX + NAMES_OF_MODULES.hub_name(part)
-                for kind, matrix in adapter.named_parameters():
-                    tensor = tensors.pop(f"{hub}{kind}.weight", None)
-                    if tensor is None or tensor.shape != matrix.shape:
-                        raise InvalidCheckpoint(
-                            f"{folder} has no {hub}{kind}.weight of {[*matrix.shape]}",
-                            hint="name an adapter that pgcli train has made of this model",
-                        )
-                    matrix.copy_(tensor)
-    if tensors:
-        raise InvalidCheckpoint(
-            f"{folder} has {min(tensors)}, which is no layer of the model",
-            hint="name an adapter that pgcli train has made of this model",
-        )
+        for name, matrix in matrices.items():
+            matrix.copy_(tensors[name])
 
 
 def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
@@ -245,8 +221,14 @@ def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) 
     }
 
 
-def _adapted(model: PaliGemma) -> Iterator[tuple[str, LoraLinear]]:
-    """The layers with adapters, by their names."""
-    for name, module in [*model.named_modules()]:
+def _matrices(model: PaliGemma) -> dict[str, nn.Parameter]:
+    """The matrices of the adapters, by their names in PEFT's files."""
+    matrices = {}
+    for layer, module in model.named_modules():
         if isinstance(module, LoraLinear):
-            yield name, module
+            for name, adapter in module.parts():
+                part = f"{layer.rpartition('.')[0]}.{name}."
+                hub = adapters.PEFT_PREFIX + NAMES_OF_MODULES.hub_name(part)
+                for kind, matrix in adapter.named_parameters():
+                    matrices[f"{hub}{kind}.weight"] = matrix
+    return matrices
