@@ -27,33 +27,18 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
     return lines
 
 
-class MetricsFile:
-    """Lines of metrics, appended and flushed one by one."""
+def remove_later_metrics(file: Path, step: int) -> None:
+    """Keep the lines up to this step. Raises OutputFailed."""
+    kept = [line for line in read_metrics(file) if line["step"] <= step]
+    with published(file, temporary=f".{file.name}.part") as path:  # killed runs leave one file
+        path.write_text("".join(map(_text, kept)), encoding="utf-8")
 
-    def __init__(self, file: Path, step: int):
-        """Open the file at `step`, and remove the lines of later steps."""
-        kept = [line for line in read_metrics(file) if line["step"] <= step]
-        temporary = f".{file.name}.part"  # one name, so killed runs leave one file
-        with published(file, temporary=temporary) as path:
-            path.write_text("".join(map(_text, kept)), encoding="utf-8")
-        with wrap_write_errors(file):
-            self._stream = file.open("a", encoding="utf-8")
-        self._file = file
 
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """All lines, read from the file to save memory."""
-        return read_metrics(self._file)
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Write a line. Raises OutputFailed."""
-        values = {key: round6(x) if isinstance(x, float) else x for key, x in line.items()}
-        with wrap_write_errors(self._file):
-            self._stream.write(_text(values))
-            self._stream.flush()
-
-    def close(self) -> None:
-        self._stream.close()
+def append_metrics(file: Path, line: Mapping[str, Any]) -> None:
+    """Write the line of an update. Raises OutputFailed."""
+    values = {key: round6(x) if isinstance(x, float) else x for key, x in line.items()}
+    with wrap_write_errors(file), file.open("a", encoding="utf-8") as stream:
+        stream.write(_text(values))
 
 
 def _text(line: Mapping[str, Any]) -> str:

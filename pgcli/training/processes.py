@@ -115,10 +115,6 @@ class Processes:
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    def smallest(self, value: int) -> int:
-        """The smallest value of all processes."""
-        return -self.largest(-value)
-
     def gather(self, value: Result) -> list[Result]:
         """The values of all processes, in the order of their ranks."""
         if self.store is None:

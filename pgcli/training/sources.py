@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from pgcli.errors import NoInputError, PgcliError, UsageError
-from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
+from pgcli.foreign_text import decode_text
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
@@ -324,12 +324,10 @@ def sidecar_text(item: Item) -> tuple[str, ...]:
             raise UnusableRow(f"{name} cannot be read: {error_text(problem)}.") from problem
         except UnicodeDecodeError as problem:
             raise UnusableRow(f"{name} is not UTF-8.") from problem
-        if is_lfs_pointer(data):
-            raise UnusableRow(f"{name} {LFS_MESSAGE}.")
-        if len(data) > MAX_SIDECAR_BYTES:
-            raise UnusableRow(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
         if "\0" in text:
             raise UnusableRow(f"{name} holds a NUL byte.")
+        if len(data) > MAX_SIDECAR_BYTES:
+            raise UnusableRow(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
         if text:
             return (text,)
     return ()

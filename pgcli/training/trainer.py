@@ -1,4 +1,4 @@
-"""The training loop of every task: updates, evaluations, saved states and exact resume."""
+"""The training loop of every task: the optimizer, updates, evaluations and exact resume."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, TrainingDiverged
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.training.curves import write_curves
-from pgcli.training.metrics_file import METRICS, MetricsFile
-from pgcli.training.optimizer import CosineSchedule, make_optimizer
+from pgcli.training.metrics_file import (
+    METRICS,
+    append_metrics,
+    read_metrics,
+    remove_later_metrics,
+)
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.sharding import full_tensor, gathered, in_host_memory, is_divided
 from pgcli.training.task import TrainingTask, no_memory
@@ -50,6 +54,58 @@ class TrainerOptions:
     eval_every: int = 0
     patience: int = 0
     save_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CosineSchedule:
+    """Linear warm-up over `warmup` steps, then cosine decay to zero."""
+
+    steps: int
+    warmup: int
+    learning_rate: float
+
+    def at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        progress = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def is_decayed(name: str, parameter: nn.Parameter) -> bool:
+    """Whether weight decay applies: to the kernels of linear layers and convolutions.
+
+    Biases, norms, embeddings, the class token, the probe, and the scale and bias of logits have no
+    weight decay, as in big_vision and open_clip.
+    """
+    if sum(size > 1 for size in parameter.shape) < 2:
+        return False
+    module = name.split(".")[-2] if "." in name else ""
+    return "embed" not in module or module == "patch_embedding"
+
+
+def make_optimizer(
+    model: nn.Module,
+    *,
+    weight_decay: float,
+    betas: tuple[float, float],
+    kind: type[torch.optim.AdamW] = torch.optim.AdamW,
+) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters, in two groups: `decayed` and `not decayed`.
+
+    Raises ValueError for parameters in half precision, which would round small updates away.
+    """
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    for name, weight in trained:
+        if torch.finfo(weight.dtype).bits < 32:
+            raise ValueError(f"{name} is trained in {weight.dtype}, not in torch.float32")
+    decayed = [weight for name, weight in trained if is_decayed(name, weight)]
+    not_decayed = [weight for name, weight in trained if not is_decayed(name, weight)]
+    groups = [
+        {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
+        {"name": "not decayed", "params": not_decayed, "weight_decay": 0.0},
+    ]
+    return kind([group for group in groups if group["params"]], betas=betas)
 
 
 class Trainer:
@@ -94,33 +150,27 @@ class Trainer:
         """
         if self.progress.is_complete:
             return True
-        file = self.folder / METRICS
-        metrics = MetricsFile(file, self.progress.step) if self.processes.is_first else None
-        saved_at = monotonic()
-        try:
-            batches = self.task.batches(self.progress.step, self.options.steps)
+        is_first, metrics = self.processes.is_first, self.folder / METRICS
+        if is_first:
+            remove_later_metrics(metrics, self.progress.step)
+        batches = self.task.batches(self.progress.step, self.options.steps)
+        saved_at, began = monotonic(), perf_counter()
+        while (batch := self._next(batches)) is not None:
+            line = self._update(batch, began)
+            step, every = self.progress.step, self.options.eval_every
+            if every and (step % every == 0 or step == self.options.steps):
+                line |= self._evaluate()
+            if is_first:
+                append_metrics(metrics, line)
+            on_update(line)
+            if self.processes.largest(should_stop()) or self._has_converged():
+                break
+            if self._is_saved(monotonic() - saved_at):
+                self._save_state()
+                saved_at = monotonic()
             began = perf_counter()
-            while (batch := self._next(batches)) is not None:
-                line = self._update(batch, began)
-                step, every = self.progress.step, self.options.eval_every
-                if every and (step % every == 0 or step == self.options.steps):
-                    line |= self._evaluate()
-                if metrics:
-                    metrics.append(line)
-                on_update(line)
-                if self.processes.largest(should_stop()) or self._has_converged():
-                    break
-                if self._is_saved(monotonic() - saved_at):
-                    self._save_state()
-                    self._draw_curves(metrics)
-                    saved_at = monotonic()
-                began = perf_counter()
-            batches.close()  # stops the decoding workers
-            self._finish()
-            self._draw_curves(metrics)
-        finally:
-            if metrics:
-                metrics.close()
+        batches.close()  # stops the decoding workers
+        self._finish()
         return self.progress.is_complete
 
     def _next(self, batches: Iterator[Any]) -> Any:
@@ -255,13 +305,13 @@ class Trainer:
         is_due = self.processes.is_first and seconds >= self.options.save_seconds
         return bool(self.processes.largest(is_due))
 
-    def _draw_curves(self, metrics: MetricsFile | None) -> None:
-        if metrics:
-            write_curves(self.folder / CURVES, metrics.lines, self.progress.best.get("step"))
-
     def _save_state(self) -> None:
+        """Save the state, and draw the curves up to it."""
         model, is_first = self.task.model, self.processes.is_first
         save_state(self._state_file, self.progress, model, self._optimizer, is_first=is_first)
+        if is_first:
+            lines = read_metrics(self.folder / METRICS)
+            write_curves(self.folder / CURVES, lines, self.progress.best.get("step"))
 
 
 def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

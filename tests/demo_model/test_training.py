@@ -43,8 +43,7 @@ from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.optimizer import make_optimizer
-from pgcli.training.trainer import Trainer, TrainerOptions
+from pgcli.training.trainer import Trainer, TrainerOptions, make_optimizer
 from tests.support.random_weights import randomised
 from tests.support.tiny import PATCH, RESOLUTION
 

@@ -235,7 +235,6 @@ def test_text_beside_an_image_has_no_byte_order_mark(store):
         ("a red wall".encode("utf-16"), "is not UTF-8"),
         ("a red wall".encode("utf-16-le"), "holds a NUL byte"),
         (b"caf\xe9", "is not UTF-8"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS pointer"),
         (b"x" * (2**20 + 1), "is longer than 1 MiB"),
     ],
 )

@@ -26,10 +26,9 @@ from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training import curves
 from pgcli.training.curves import CurvesPanel, round_ticks, write_curves
-from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.run import details, evaluation_line
 from pgcli.training.task import Loss, MicroBatches
-from pgcli.training.trainer import Trainer, TrainerOptions
+from pgcli.training.trainer import CosineSchedule, Trainer, TrainerOptions, make_optimizer
 
 OPTIONS = TrainerOptions(
     steps=12, learning_rate=0.05, warmup=2, weight_decay=0.1, eval_every=4, save_seconds=0.0

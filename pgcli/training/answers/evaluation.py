@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
-from pgcli.engine.tokenizer import Tokenizer
 from pgcli.evaluation.evaluate import measured_values
 from pgcli.evaluation.join import joined_row, missing_rows
 from pgcli.evaluation.joined_row import JoinedRow
@@ -73,9 +72,11 @@ class TrueAnswers:
                         item = replace(row.item, prompts=(prompt,), choices=(), region=region)
                         yield number, DecodedImage(item, *size, pixels, 0.0)
 
-        tasks = {task_of_question(key) for key in keys}
+        tasks = {task_of_prompt(prompt) for _, prompt in keys}
         limits = {task: self._new_tokens(task, engine) for task in tasks}
-        sampling = [SamplingParams(max_new_tokens=limits[task_of_question(key)]) for key in keys]
+        sampling = [
+            SamplingParams(max_new_tokens=limits[task_of_prompt(prompt)]) for _, prompt in keys
+        ]
         task = tasks.pop() if len(tasks) == 1 else "ask"
         question = Question(task, None, max(limits.values()))
         for number, answer in engine.ask(images(), question, sampling):
@@ -100,9 +101,9 @@ class TrueAnswers:
     def _new_tokens(self, task: Task, engine: InferenceEngine) -> int:
         """The token limit of answers: enough for the true ones, at most the command's default."""
         longest = max(
-            answer_length(text, engine.tokenizer)
+            len(engine.tokenizer.encode_answer(text)) + 1  # the stop token
             for key, texts in self.texts.items()
-            if task_of_question(key) == task
+            if task_of_prompt(key[1]) == task
             for text in (*texts, all_boxes(texts))
         )
         limit = min(MAX_NEW_TOKENS[task], LENGTH_FACTOR * longest + LENGTH_MARGIN)
@@ -114,16 +115,6 @@ def key_of(row: TrainingRow) -> Key:
     return row.image_key, row.prompt
 
 
-def task_of_question(key: Key) -> Task:
-    """The task that the question's prompt implies."""
-    return task_of_prompt(key[1])
-
-
 def all_boxes(texts: Iterable[str]) -> str:
     """An answer with the distinct boxes of all rows of a question."""
     return f" {SEPARATOR} ".join(dict.fromkeys(filter(has_locations, texts)))
-
-
-def answer_length(text: str, tokenizer: Tokenizer) -> int:
-    """The number of tokens of an answer, including the stop token."""
-    return len(tokenizer.encode_answer(text)) + 1

@@ -78,7 +78,7 @@ class AnswerPlan:
         tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
         rows = fixed or max(1, tokens // slots)
         if inputs.shards > 1:
-            rows = inputs.processes.smallest(rows)
+            rows = -inputs.processes.largest(-rows)  # the smallest
         return MicroBatches(rows, is_fixed=fixed is not None)
 
     @property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,6 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.loader import encoder_config, read_model
 from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 
-Model = TypeVar("Model", bound=nn.Module)
 ModelSize = Literal["tiny", "small", "base"]
 
 #: Of the vision tower; small and base are ViT-S/16 and ViT-B/16, tiny trains on a CPU.
@@ -44,11 +44,6 @@ RESIDUAL = ("out_proj", "fc2")  # the last layers of a residual branch
 POSITION_STD = 0.02
 
 
-def max_tokens(size: ModelSize) -> int:
-    """The largest vocabulary of a new model's tokenizer."""
-    return TEXT_SIZES[size][2]
-
-
 def new_two_towers(size: ModelSize, *, tokens: int, loss: str, seed: int) -> TwoTowers:
     """SigLIP's architecture with random weights, and the loss's initial scale and bias."""
     vision = VISION[size]
@@ -70,21 +65,17 @@ def new_two_towers(size: ModelSize, *, tokens: int, loss: str, seed: int) -> Two
 
 def new_classifier(size: ModelSize, labels: Sequence[str], *, seed: int) -> ImageClassifier:
     """ViT with random weights; the linear layer begins at zero."""
-    sizes = {name: getattr(VISION[size], name) for name in SIZES}
-    vision = VisionConfig(**sizes, class_token=True, activation="gelu", norm_eps=1e-12)
+    vision = replace(VISION[size], class_token=True, activation="gelu", norm_eps=1e-12)
     model = ImageClassifier(ClassifierConfig("vit", vision, labels=tuple(labels)))
     init_towers(model, seed=seed)
     return _with_zero_head(model)
-
-
-SIZES = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "resolution")
 
 
 def two_towers_of(folder: Path, description: ModelDescription, device: torch.device) -> TwoTowers:
     """The two towers of a checkpoint in float32."""
     model = read_model(folder, description, dtype=torch.float32, device=device)
     assert isinstance(model, TwoTowers)
-    return _trainable(model)
+    return model.requires_grad_(requires_grad=True)
 
 
 def classifier_of(
@@ -98,26 +89,20 @@ def classifier_of(
     config = encoder_config(description)
     loaded = read_model(folder, description, dtype=torch.float32, device=device)
     if isinstance(loaded, ImageClassifier) and set(loaded.config.labels) == set(labels):
-        return _trainable(loaded)
+        return loaded.requires_grad_(requires_grad=True)
     if isinstance(config, ClassifierConfig):
         family = config.family
     else:
         family = "clip" if config.family == "clip" else "siglip"
     model = ImageClassifier(ClassifierConfig(family, config.vision, tuple(labels)))
     model.vision = loaded.vision
-    return _trainable(_with_zero_head(model.to(device)))
+    return _with_zero_head(model.to(device)).requires_grad_(requires_grad=True)
 
 
 def _with_zero_head(model: ImageClassifier) -> ImageClassifier:
     """The model with a linear layer of zeros, as big_vision starts fine-tuning."""
     nn.init.zeros_(model.classifier.weight)
     nn.init.zeros_(model.classifier.bias)
-    return model
-
-
-def _trainable(model: Model) -> Model:
-    """The model with gradients turned on."""
-    model.requires_grad_(requires_grad=True)
     return model
 
 

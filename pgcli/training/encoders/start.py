@@ -24,7 +24,6 @@ from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer,
 from pgcli.training.encoders.new_models import (
     TEXT_SIZES,
     classifier_of,
-    max_tokens,
     new_classifier,
     new_two_towers,
     two_towers_of,
@@ -54,8 +53,8 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
     else:
         assert options.init is not None
         targets = (canonical_text(row.target) for row in inputs.train)
-        tokenizer = learn_tokenizer(targets, max_tokens=max_tokens(options.init))
-        length = TEXT_SIZES[options.init][1]
+        _, length, max_tokens = TEXT_SIZES[options.init]
+        tokenizer = learn_tokenizer(targets, max_tokens=max_tokens)
         format = TextFormat(length, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
         texts = TextProcessor(tokenizer, format)
         model = new_two_towers(
