@@ -4,8 +4,8 @@
 
 The sum is computed in float32 and rounded once to the weight's dtype. PEFT's merge does the same
 with its defaults, which keep an adapter's matrices in float32. If the embedding and the LM head are
-tied, a change to one of them leaves the other as it was, as in PEFT's unmerged model; PEFT's merge
-changes both. Supported are LoRA, rsLoRA and modules that are stored whole (`modules_to_save`).
+tied, a change to one of them does not change the other, as in PEFT's unmerged model; PEFT's merge
+changes both. Supported are LoRA, rsLoRA and full modules (`modules_to_save`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from pgcli.checkpoints.weights import HEAD, TOKEN_EMBEDDING, ParamSlice, param_s
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 
-# Settings that are read, and those of training, which do not change what the adapter computes. PEFT
-# ignores `fan_in_fan_out` for the layers that PaliGemma has. Any other that is on is refused.
+# Settings that pgcli reads, and training settings, which do not change the adapter's output. PEFT
+# ignores `fan_in_fan_out` for PaliGemma's layers. pgcli supports no other setting that is on.
 KNOWN_KEYS = frozenset(
     """
     alpha_pattern auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
@@ -68,7 +68,7 @@ Patterns = tuple[tuple[re.Pattern[str], float], ...]
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """A LoRA adapter's settings, as PEFT names them.
+    """A LoRA adapter's settings, with PEFT's names.
 
     `ranks` and `alphas` apply to module names that match an expression; the first match counts.
     `base` is the model it was trained on, or empty.

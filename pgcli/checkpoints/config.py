@@ -17,7 +17,7 @@ from pgcli.checkpoints.weight_files import CONFIG, GENERATION
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 
-#: Settings that change transformers' greedy answers, unless they are null or have this value.
+#: Settings that change transformers' greedy answers, with their neutral values.
 NEUTRAL: Mapping[str, Any] = {
     "begin_suppress_tokens": [],
     "suppress_tokens": [],

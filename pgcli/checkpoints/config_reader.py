@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from reprlib import repr as brief
 from typing import Any, NamedTuple
 
-# Settings that change answers or weights wherever they stand. Others that are not read are ignored,
-# as transformers ignores them; what they imply for weights is checked with the weights' shapes.
+# Settings that change answers or weights at any level. pgcli ignores other unknown settings, like
+# transformers; the shapes of the weights are checked anyway.
 REFUSED_KEYS = frozenset(
     """
     attn_logit_softcapping compression_config final_logit_softcapping layer_types

@@ -58,7 +58,7 @@ def unreadable(file: Path, error: OSError) -> InvalidCheckpoint:
     """The error of a file that the system does not let us read; its contents may be intact."""
     hint = "check the disk"
     if isinstance(error, PermissionError):
-        hint = f"change its permissions, or those of its folder: ls -la {file.parent}"
+        hint = f"change the permissions of the file or of its folder: ls -la {file.parent}"
     return InvalidCheckpoint(f"{file} cannot be read: {error.strerror or error}", hint=hint)
 
 

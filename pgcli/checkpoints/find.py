@@ -32,7 +32,7 @@ REVISION_LENGTH = 12
 MASK_DECODER = "mask_decoder.safetensors"
 #: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
-#: The types of models that are offered to a shell.
+#: The model types that shell completion offers.
 MODEL_TYPES = {name.partition(" ")[0] for name in registry.names("families")}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -119,7 +119,7 @@ def cached_models() -> list[str]:
 
 
 def folder_of(name: str, kind: CheckpointKind = "model") -> Path | None:
-    """The folder that the name means, or None for a name on the Hub. Nothing is downloaded.
+    """The folder with this name, or None for a name on the Hub. Nothing is downloaded.
 
     Raises ModelUnavailable for a name that is neither.
     """
@@ -134,14 +134,14 @@ def folder_of(name: str, kind: CheckpointKind = "model") -> Path | None:
 
 
 def is_readable_folder(path: str) -> bool:
-    """Whether there is such a folder. Raises ModelUnavailable for one that may not be read."""
+    """Whether the path is a folder. Raises ModelUnavailable for an unreadable one."""
     try:
         os.stat(f"{path}/.")  # noqa: PTH116 - may it be entered?
         os.scandir(path).close()
     except PermissionError as error:
         raise ModelUnavailable(
             f"the model folder {path} cannot be read: {error.strerror}",
-            hint=f"change its permissions, or those of the folders above it: ls -ld {path}",
+            hint=f"change the permissions of the folder or of its parents: ls -ld {path}",
         ) from error
     except (OSError, ValueError):
         return False

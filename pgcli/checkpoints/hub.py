@@ -49,7 +49,7 @@ SILENT: Any = partial(HubBar, disable=True)
 #: The client raises ValueError for invalid arguments, and for answers that are not JSON.
 HUB_ERRORS = (TRANSPORT_ERROR, OSError, ValueError)
 KEPT = "complete files are kept"
-#: What to do about an HTTP status.
+#: Hints for HTTP statuses.
 STATUS_HINTS = {
     403: "see {page}; a fine-grained token needs the right to read this repository",
     407: "the proxy asks for a login: write it into HTTPS_PROXY",
@@ -143,10 +143,10 @@ def snapshot(
 
 
 def cached_snapshot(name: str, revision: str, *, kind: CheckpointKind) -> Path | None:
-    """The folder that the cache has for a revision, if it has all required files.
+    """The cached folder of a revision; None if a required file is missing.
 
-    The files that the revision has are known from its download; another program may have downloaded
-    some of them only. Raises InvalidCheckpoint for a file that has another size than on the Hub.
+    The cache has the list of the revision's files; another program may have downloaded only some of
+    them. Raises InvalidCheckpoint for a file that has another size than on the Hub.
     """
     try:
         folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
@@ -179,15 +179,14 @@ def _check_sizes(folder: Path, files: Collection[str], sizes: Mapping[str, int])
         size = (folder / file).stat().st_size
         if size != sizes.get(file, size):
             raise InvalidCheckpoint(
-                f"{file} in the cache is damaged: it has {size:,} bytes, and {sizes[file]:,} on "
-                "the Hub",
+                f"{file} in the cache is damaged: it has {size:,} bytes instead of {sizes[file]:,}",
                 hint=f"delete {(folder / file).resolve()} and run the same command again, which "
                 "downloads it",
             )
 
 
 def token_source() -> str | None:
-    """Where the token of this machine comes from: a variable, or a login; None without a token."""
+    """The source of this machine's token: a variable or the login; None without a token."""
     for variable in TOKEN_VARIABLES:
         if os.environ.get(variable, "").strip():
             return variable
@@ -309,7 +308,7 @@ def _bar_class(progress: DownloadProgress | None, cancelled: threading.Event) ->
 
 
 def _verify(name: str, commit: str, folder: Path) -> None:
-    """Delete the files of a snapshot that are not what the Hub has. Raises InvalidCheckpoint."""
+    """Delete files of a snapshot with a wrong checksum. Raises InvalidCheckpoint."""
     mismatches = HfApi().verify_repo_checksums(name, revision=commit).mismatches
     for mismatch in mismatches:
         file = folder / mismatch["path"]
@@ -317,8 +316,7 @@ def _verify(name: str, commit: str, folder: Path) -> None:
         file.unlink(missing_ok=True)
     if mismatches:
         raise InvalidCheckpoint(
-            f"{mismatches[0]['path']} arrived damaged: its checksum is not the one that the Hub "
-            "has",
+            f"{mismatches[0]['path']} arrived damaged: its checksum differs from the Hub's",
             hint="the file was deleted: the same command again downloads it",
         )
 
@@ -337,7 +335,7 @@ def _unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable
             return _no_revision(name, revision)
         case errors.RepositoryNotFoundError():
             return ModelUnavailable(
-                f"the Hub has no model {name!r}, or it is private and the token does not open it",
+                f"the Hub has no model {name!r}, or it is private and the token has no access",
                 hint=f"check the spelling; for a private model {LOGIN}",
             )
         case errors.HFValidationError():

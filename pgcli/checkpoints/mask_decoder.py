@@ -58,11 +58,11 @@ def load_mask_decoder(file: Path, *, device: torch.device | str = "cpu") -> Mask
 
 
 class _Invalid(Exception):
-    """What is wrong with the file; the message continues "the mask decoder ..."."""
+    """An error in the file; the message continues "the mask decoder FILE ..."."""
 
 
 def _load(readers: Readers) -> MaskDecoder:
-    """The decoder with the tensors, whose names, shapes and values must be its own."""
+    """The decoder with these tensors. Raises _Invalid for wrong names, shapes or values."""
     with skip_init():
         names = [_published(name) for name in MaskDecoder(1).state_dict()]
     for name in names:
@@ -103,10 +103,10 @@ def _is_needed(name: str) -> bool:
 
 
 def _readers(file: Path) -> Readers:
-    """Functions that read the file's tensors, by name; those of the encoder are left out."""
+    """Functions that read the file's tensors, by name, without the encoder's."""
     with open_model_file(file) as stream:
         if os.fstat(stream.fileno()).st_size > MAX_FILE_BYTES:
-            raise _Invalid(f"is larger than {MAX_FILE_BYTES} bytes, the most that is read")
+            raise _Invalid(f"is larger than {MAX_FILE_BYTES} bytes, the limit for this file")
         if stream.peek(2).startswith(b"PK"):
             return _read_npz(stream.read())
     readers = {}
@@ -139,4 +139,4 @@ def _read_array(archive: Any, name: str) -> Tensor:
         native = array.dtype.newbyteorder("=")
         return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
     except NPZ_ERRORS as error:
-        raise _Invalid(f"has {brief(name)}, which is cut short or damaged: {error}") from error
+        raise _Invalid(f"has {brief(name)}, which is truncated or damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""Reads which model a folder has: PaliGemma, two towers, a vision tower or a classifier."""
+"""Reads the kind of a folder's model: PaliGemma, two towers, a vision tower or a classifier."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _unsupported(folder: Path, model_type: object) -> InvalidCheckpoint:
 
 
 def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
-    """How images are resized and normalized."""
+    """The checkpoint's image preprocessing."""
     config = description.config
     family = None if isinstance(config, PaliGemmaConfig) else config.family
     return read_preprocessing(folder, config.vision.resolution, family)
 
 
 def read_image_spec(folder: Path) -> ImageSpec:
-    """How decoding workers prepare images for the model of a checkpoint, which is not loaded.
+    """The resizing of images for a checkpoint, without loading its model.
 
     Raises InvalidCheckpoint.
     """

@@ -30,11 +30,10 @@ def without_wrappers(name: str) -> str:
 class TensorNames:
     """The names of a model's tensors in one layout of checkpoints.
 
-    `prefixes` are pairs of beginnings of names, of which the first that fits counts in both
-    directions; of several for one name of the model, the others are those of other versions, which
-    are read. `parts` are pairs of what is replaced after the prefix. Tensors of a name that matches
-    `unused` are skipped. Parameters in `dimensions` are stored with leading ones up to that many
-    dimensions.
+    `prefixes` are pairs of prefixes in the checkpoint and in the model; the first match counts, in
+    both directions. Later pairs for the same module read names of other versions. `parts` are pairs
+    of substrings to replace after the prefix. Tensors whose name matches `unused` are skipped.
+    Parameters in `dimensions` are stored with leading ones up to that many dimensions.
     """
 
     prefixes: Pairs
@@ -47,7 +46,7 @@ class TensorNames:
         return self._renamed(name, 0, 1) or name
 
     def hub_name(self, name: str) -> str:
-        """The checkpoint's name for a tensor of the model. Raises ValueError if there is none."""
+        """The checkpoint's name for a tensor of the model. Raises ValueError for another tensor."""
         if renamed := self._renamed(name, 1, 0):
             return renamed
         raise ValueError(f"{name} is not a tensor of the model")
@@ -63,5 +62,5 @@ class TensorNames:
         return None
 
     def is_unused(self, name: str) -> bool:
-        """Whether the checkpoint's tensor is of a part that the model does not have."""
+        """Whether the model has no parameter for the checkpoint's tensor."""
         return re.search(self.unused, name) is not None

@@ -1,4 +1,4 @@
-"""Reads and writes how images are prepared for a checkpoint: `preprocessor_config.json`."""
+"""Reads and writes a checkpoint's image preprocessing: `preprocessor_config.json`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Color = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How an image is resized and normalized: Pillow's resampling filter, mean and std.
+    """Resizing and normalization of images: Pillow's resampling filter, mean and std.
 
-    Where `resize_to` is set, the centre of an image resized to it is cropped; with `keeps_aspect`
-    it is the length of the shorter side only.
+    With `resize_to`, images are resized to this size and then cropped at the centre; with
+    `keeps_aspect` it is the length of the shorter side.
     """
 
     resample: int = 3
@@ -97,7 +97,7 @@ def read_preprocessing(folder: Path, resolution: int, family: str | None = None)
 
 
 class _Settings:
-    """The settings of an image processor's file; unsupported ones are errors."""
+    """The settings in an image processor's file; unsupported values are errors."""
 
     def __init__(self, name: str, values: Any):
         if not isinstance(values, dict):
@@ -201,7 +201,7 @@ def _processor(settings: _Settings, family: str | None) -> ImageProcessor:
 
 
 def _sides(size: Any, processor: ImageProcessor) -> dict[str, Any]:
-    """A size as a mapping; one number was a square, or the shorter side, in earlier versions."""
+    """A size as a mapping; in older files one number is a square, or the shorter side."""
     if type(size) is int:
         is_square = processor.int_is_square
         return {"height": size, "width": size} if is_square else {"shortest_edge": size}

@@ -1,4 +1,4 @@
-"""Reads and writes safetensors files a tensor at a time, so that no second copy is in memory."""
+"""Reads and writes safetensors files tensor by tensor, without a second copy in memory."""
 
 from __future__ import annotations
 
@@ -122,10 +122,7 @@ def read_into(out: Tensor, tensor: TensorInfo) -> None:
 
 
 def map_tensor(tensor: TensorInfo) -> Tensor:
-    """The tensor in its stored dtype as the file's pages, which the system reads when needed.
-
-    Changes to the tensor do not change the file.
-    """
+    """The memory-mapped tensor in its stored dtype; changes to it do not change the file."""
     start = tensor.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     skipped = tensor.offset - start
     try:

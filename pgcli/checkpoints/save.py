@@ -1,4 +1,4 @@
-"""Writes models as checkpoints in the layout of transformers, which `--model` reads too."""
+"""Writes models as checkpoints in transformers' layout, for `--model` and transformers."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def save_checkpoint(
 ) -> None:
     """Write the model with the tokenizer and the settings of the checkpoint `source`.
 
-    The folder is loaded by `--model` and by transformers. `dtype` None is that of the stored
-    weights of `source`. Raises ValueError for a model with adapters, or packed or quantized.
+    `dtype` None is the stored dtype of `source`. Raises ValueError for a packed or quantized model,
+    or one with adapters.
     """
     save(model, folder, dtype=stored_dtype(source) if dtype is None else dtype)
     copy_files(source, folder, (*TOKENIZER_FILES, *IMAGE_PROCESSOR_FILES, GENERATION))
@@ -65,8 +65,8 @@ def save_checkpoint(
 def merge_adapter(base: Path, adapter: Path, folder: Path) -> None:
     """Write the checkpoint `base` with a PEFT adapter merged into its weights.
 
-    Sums are computed in float32 and rounded once to the dtype in which `base` is stored. Raises
-    InvalidCheckpoint as `weights.load` and `open_adapter` do.
+    Sums are computed in float32 and rounded once to the stored dtype of `base`. Raises
+    InvalidCheckpoint.
     """
     merged = partial(open_adapter, adapter)
     model = weights.load_paligemma(
@@ -101,7 +101,7 @@ def save_encoder(
 ) -> None:
     """Write `config.json` and `model.safetensors` of SigLIP, CLIP, ViT or a classifier.
 
-    `pad_token` is that of a text tower. Raises ValueError for a vision tower without one.
+    `pad_token` is the text tower's. Raises ValueError for a vision tower alone.
     """
     family = family_of_model(model.config)
     values = family.write(model.config)

@@ -30,12 +30,12 @@ def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     kind = model.trainer_spec.model_type
     if file.name == "spiece.model":
         problems = {
-            "it is cut short, or not a unigram model": kind != UNIGRAM,
+            "it is truncated, or not a unigram model": kind != UNIGRAM,
             "it has no unknown token": not 0 <= model.trainer_spec.unk_id < len(pieces),
         }
     else:
         problems = {
-            "it is cut short, or not a byte-pair encoding": kind != BPE,
+            "it is truncated, or not a byte-pair encoding": kind != BPE,
             "it has no byte fallback": not model.trainer_spec.byte_fallback,
             "it rewrites characters": bool(model.normalizer_spec.precompiled_charsmap),
             "a piece is repeated": len(set(pieces)) < len(pieces),
@@ -74,9 +74,9 @@ def _parse(file: Path, data: bytes) -> Any:
 
 
 def _from_bpe(file: Path, data: bytes) -> Tokenizer:
-    """The tokenizer that transformers makes of a copy of the file in an empty folder.
+    """The tokenizer that transformers converts from a copy of the file in an empty folder.
 
-    So it reads none of the checkpoint's settings.
+    There it cannot read the checkpoint's settings.
     """
     from transformers import GemmaTokenizer
 
@@ -114,7 +114,7 @@ def _from_unigram(model: Any) -> Tokenizer:
 
 
 def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
-    """Add the tokens of the checkpoint's JSON files, which must get the ids given there."""
+    """Add the tokens of the checkpoint's JSON files. Raises InvalidCheckpoint for other ids."""
     added = _added_tokens(folder)
     tokenizer.add_tokens([added[token_id] for token_id in sorted(added)])
     for token_id, token in added.items():

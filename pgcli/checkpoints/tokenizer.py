@@ -19,11 +19,11 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.foreign_text import decode_text
 from pgcli.model.config import TextConfig
 
-#: The first of these that a checkpoint has is its tokenizer.
+#: The tokenizer of a checkpoint, in order of preference.
 FILES = (TOKENIZER, *SENTENCEPIECE[:2])
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
 REGEX = re.compile(r'"Regex"\s*:\s*("(?:[^"\\]|\\.)*")')
-ESCAPED_LETTER = re.compile(r"\\u00[4-7]")  # could hide a key; no program writes it
+ESCAPED_LETTER = re.compile(r"\\u00[4-7]")  # could hide a key; no program writes these escapes
 _ATOM = r"(?:\\[^AbBGKyYzZ](?:\{[a-zA-Z_]\w*\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
 _ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{[1-9]\d*,\}})?"
 #: Alternatives of characters and their classes, of which only the last may repeat: linear time.
@@ -33,15 +33,15 @@ CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a checkpoint has the file of a tokenizer, which images alone do not need."""
+    """Whether a checkpoint has a tokenizer file; embedding images needs none."""
     return any(os.path.lexists(folder / name) for name in FILES)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint, without truncation or padding.
 
-    Raises InvalidCheckpoint if there is none, if it is broken, or if there is only a SentencePiece
-    model and the packages that convert it are not installed.
+    Raises InvalidCheckpoint for a missing or broken tokenizer, and for a SentencePiece model whose
+    converter is not installed.
     """
     for name in FILES:
         if os.path.lexists(folder / name):

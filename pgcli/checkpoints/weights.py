@@ -1,4 +1,4 @@
-"""Loads a checkpoint's weights; every name, shape and dtype must be that of the model."""
+"""Loads a checkpoint's weights, and checks every name, shape and dtype against the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pgcli.model.two_towers import TwoTowers
 HEAD = "decoder.lm_head.weight"
 TOKEN_EMBEDDING = "decoder.embed_tokens.weight"
 
-#: Names of tensors where PEFT has put its matrices beside the weights of the model.
+#: Tensor names of a model that was saved with PEFT's matrices beside its weights.
 UNMERGED = re.compile(r"\.(lora_\w+|base_layer|original_module|modules_to_save)\.")
 UNMERGED_HINT = (
     "the model was saved with an adapter that is not merged: save it after PEFT's merge_and_unload"
@@ -78,7 +78,7 @@ class WeightChanges(Protocol):
 
     @property
     def unties(self) -> bool:
-        """Whether the LM head gets a weight of its own, which starts as a copy of the embedding."""
+        """Whether the LM head gets its own weight, which starts as a copy of the embedding."""
 
     def changes(self, name: str) -> bool:
         """Whether the weight of this name is changed."""
@@ -103,9 +103,9 @@ def load_paligemma(
     """The model with a checkpoint's weights, in evaluation mode; never holds a second copy.
 
     `adapter` returns the changes to the weights of a model of these shapes. `finish` is called with
-    each of the model's `parts`, while the next one is read; weights that it replaces are freed, so
-    that a quantized model is never in memory as it is stored. An embedding that the LM head does
-    not need any more is mapped.
+    each of the model's `parts` while the next one is read. The weights that it replaces are freed,
+    so memory never holds the unquantized model. An embedding that the LM head no longer needs is
+    memory-mapped.
 
     Raises InvalidCheckpoint with the tensor's name before memory is allocated: for a missing or
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
@@ -143,9 +143,9 @@ def load_encoder(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
 ) -> TwoTowers | ImageClassifier:
-    """Two towers or an image classifier with a checkpoint's weights, by the names of its tensors.
+    """Two towers or an image classifier with a checkpoint's weights.
 
-    Raises as `load`.
+    Raises InvalidCheckpoint, like `load_paligemma`.
     """
     stored, model = find_tensors(folder, names), meta_encoder(config)
     _check_tensors(stored, param_slices(model), names)
@@ -205,7 +205,7 @@ def _read_parts(
 def _parameters_of_parts(
     model: nn.Module, parts: Sequence[nn.Module]
 ) -> dict[nn.Module, list[str]]:
-    """The names of each part's parameters; of several parts with a parameter, the first has it."""
+    """The names of each part's parameters; a shared parameter belongs to the first of its parts."""
     owners = {id(parameter): part for part in reversed(parts) for parameter in part.parameters()}
     if isinstance(model, PaliGemma):
         owners[id(model.decoder.embed_tokens.weight)] = parts[0]  # with the head, which may use it
@@ -220,7 +220,7 @@ def _fill(
     stored: Mapping[str, TensorInfo],
     changes: WeightChanges | None,
 ) -> None:
-    """Read the stored tensors of these names into parameters, in file order, and change them."""
+    """Read the stored tensors into parameters, in file order, and apply the changes."""
     for name in sorted(targets, key=lambda name: (stored[name].file, stored[name].offset)):
         parameter, target = targets[name]
         rows = parameter.narrow(0, target.start, target.shape[0]) if target.shape else parameter

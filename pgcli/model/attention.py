@@ -103,10 +103,10 @@ def softcapped_attention(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """Attention with softcapped scores (B, K, Q, H), by FlexAttention where it is supported.
+    """Attention with softcapped scores (B, K, Q, H), with FlexAttention if it is supported.
 
-    If it does not compile, a warning says so once per device, dtype and head size, and
-    `chunked_attention` takes its place. Any other error is raised, including out-of-memory errors.
+    If it does not compile, pgcli warns once per device, dtype and head size, and uses
+    `chunked_attention`. Any other error is raised, including out-of-memory errors.
     """
     kind = (query_BKQH.device, query_BKQH.dtype, query_BKQH.shape[3])
     if can_compile(query_BKQH) and kind not in FLEX_UNSUPPORTED:

@@ -1,4 +1,4 @@
-"""Masks of decode steps and branches: which slots of the KV cache the new slots attend to.
+"""Attention masks of decode steps and branches, over the slots of the KV cache.
 
 B rows · L new slots · S slots read, or slots of a branch's prefix
 """

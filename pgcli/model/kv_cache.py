@@ -236,7 +236,7 @@ class KVCache:
         )
 
     def write(self, layer: int, key_BKLH: Tensor, value_BKLH: Tensor) -> tuple[Tensor, Tensor]:
-        """Store one layer's keys and values in the opened slots; return those of all slots read."""
+        """Store one layer's keys and values in the open slots; return all slots to read."""
         key, value = self._buffers.memory[layer, :, self._rows]
         if self._slots is None:
             size = key.shape[-1]

@@ -34,7 +34,7 @@ def check_options(options: TrainOptions) -> None:
     """Raise UsageError for options that do not go together. Reads no file but the adapter's."""
     if options.task is None and options.model is None:
         raise UsageError(
-            "train teaches PaliGemma to answer, and <--model=> is missing",
+            "<--model=> is missing",
             hint="<--model google/paligemma2-3b-pt-224>; <--task=> trains other models",
         )
     _check_scopes(options)

@@ -115,7 +115,7 @@ def sum_over_chunks(
 ) -> Tensor:
     """The sum of the losses of consecutive chunks of rows.
 
-    The backward pass recomputes the logits of a chunk, so that memory holds those of one chunk.
+    The backward pass recomputes the logits of a chunk, so memory holds the logits of one chunk.
     """
     if chunk_rows is None or chunk_rows >= rows:
         return loss_of_rows(0, rows)

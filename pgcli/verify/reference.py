@@ -24,7 +24,7 @@ from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import Difference, UsageError
 from pgcli.printable import first_line
 
-#: No downloads, and none of the checkpoint's own code, which transformers would offer to run.
+#: No downloads, and no code from the checkpoint, which transformers would offer to run.
 SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -67,7 +67,7 @@ def load_reference(
     device: torch.device,
     class_name: str = "PaliGemmaForConditionalGeneration",
 ) -> Any:
-    """transformers' model with its default attention, sdpa where it is supported.
+    """transformers' model with its default attention, sdpa if it is supported.
 
     Raises Difference if transformers cannot load a checkpoint that this code loads.
     """

@@ -152,7 +152,7 @@ def test_adapters_of_embeddings_and_heads_are_merged(base, tmp_path, config):
     assert (expected - hf_logits(reference(base))).abs().max() > 0.02
 
 
-def test_an_adapter_that_is_not_merged_is_not_lost_silently(tiny, tmp_path):
+def test_an_unmerged_adapter_is_an_error_on_save(tiny, tmp_path):
     with pytest.raises(ValueError, match="adapted"):
         save(adapted(tiny, SETTINGS), tmp_path, dtype=torch.float32)
     assert not list(tmp_path.iterdir())
@@ -311,7 +311,7 @@ def test_an_adapter_of_another_model_names_its_base(tiny2, folder):
     assert not read
 
 
-def test_a_pickle_is_refused_with_a_hint_to_convert_it(tiny, folder):
+def test_a_pickle_is_an_error_with_a_hint_to_convert_it(tiny, folder):
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
     error, _ = refused(tiny, folder)
     assert "adapter_model.bin" in str(error)
@@ -340,12 +340,12 @@ def test_a_broken_file_is_named(tiny, folder, file, content):
     assert not read
 
 
-def test_a_model_folder_is_refused_as_adapter(tiny):
+def test_a_model_folder_as_adapter_is_an_error(tiny):
     error, _ = refused(tiny, tiny)
     assert "--model" in error.hint
 
 
-def test_adapter_in_the_place_of_a_model_is_told_where_it_goes(folder):
+def test_adapter_given_as_model_hints_at_the_adapter_option(folder):
     with pytest.raises(InvalidCheckpoint, match=r"is an adapter, not a model") as caught:
         read_config(folder)
     assert "--adapter" in caught.value.hint

@@ -65,7 +65,7 @@ def messages(adapter: Checkpoint, model: Checkpoint) -> list[str]:
 
 @pytest.mark.parametrize("by", ["fingerprint", "folder"])
 @pytest.mark.parametrize("kind", [*SAME, *OTHER, "in shards"])
-def test_weights_are_compared_whatever_their_folder_and_files(base, tmp_path, kind, by):
+def test_fingerprint_ignores_folder_and_file_names(base, tmp_path, kind, by):
     folder = tmp_path / "moved"
     if kind == "in shards":
         sharded(base, folder)
@@ -93,13 +93,13 @@ def test_weights_are_compared_whatever_their_folder_and_files(base, tmp_path, ki
         ("not a name at all?", "m", True),
     ],
 )
-def test_model_that_is_not_here_is_compared_by_its_name(tiny, tmp_path, name, model, is_said):
+def test_missing_base_model_is_compared_by_name(tiny, tmp_path, name, model, is_said):
     adapter = adapter_of(tiny, tmp_path / "adapter", fingerprint=None, name=name)
     found = messages(adapter, Checkpoint(model, tiny))
     assert [name in message and model in message for message in found] == [True] * is_said
 
 
-def test_adapter_without_a_named_model_says_nothing(tiny, tmp_path):
+def test_adapter_without_a_base_model_gives_no_warning(tiny, tmp_path):
     adapter = adapter_of(tiny, tmp_path / "adapter", fingerprint=None, name="")
     file = tmp_path / "adapter" / "adapter_config.json"
     values = json.loads(file.read_text())
@@ -115,7 +115,7 @@ def test_loading_an_adapter_on_another_model_warns(tiny, tmp_path):
         loader.open_engine(Checkpoint("other", other), adapter=adapter, device="cpu", batch_size=1)
 
 
-def test_fingerprint_is_of_the_first_values_of_each_tensor(tiny, tmp_path):
+def test_fingerprint_covers_the_first_values_of_each_tensor(tiny, tmp_path):
     fingerprints = {fingerprint_of(tiny)}
     names = sorted(load_file(tiny / "model.safetensors"))
     for number, name in enumerate(names[::9]):

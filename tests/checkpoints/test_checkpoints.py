@@ -167,7 +167,7 @@ class TestWrappers:
         assert_same(loaded(folder), loaded(tiny))
 
     @pytest.mark.parametrize("kind", ["lora_A.default.weight", "base_layer.weight"])
-    def test_model_with_an_adapter_that_is_not_merged_says_so(self, write, stored, kind):
+    def test_model_saved_with_an_unmerged_adapter_has_a_hint(self, write, stored, kind):
         name = f"base_model.model.{UP.removesuffix('weight')}{kind}"
         with pytest.raises(InvalidCheckpoint) as caught:
             loaded(write(stored | {name: torch.ones(4, 48)}))
@@ -219,7 +219,7 @@ class TestFiles:
         self.index(folder, home | {NORM: file})
         assert f"maps {NORM} to" in refusal()
 
-    def test_an_index_that_contradicts_the_files_is_refused(self, folder, stored, refusal):
+    def test_an_index_that_contradicts_the_files_is_an_error(self, folder, stored, refusal):
         home = self.shards(folder, stored)
         other = next(file for file in home.values() if file != home[NORM])
         self.index(folder, home | {NORM: other})
@@ -251,7 +251,7 @@ class TestFiles:
         norm = reference.model.language_model.norm.weight
         assert torch.equal(norm, loaded(folder).decoder.norm.weight)
 
-    def test_index_of_the_only_file_says_nothing(self, write, stored, recwarn):
+    def test_index_of_a_single_file_gives_no_warning(self, write, stored, recwarn):
         folder = write()
         self.index(folder, dict.fromkeys(stored, "model.safetensors"))
         loaded(folder)
@@ -289,7 +289,7 @@ class TestFiles:
         assert INDEX in refusal()
 
     @pytest.mark.parametrize("name", ["notes.txt", "model.pt", "last.ckpt"])
-    def test_a_folder_without_weights_is_refused(self, folder, refusal, name):
+    def test_a_folder_without_weights_is_an_error(self, folder, refusal, name):
         (folder / name).write_bytes(pickle.dumps({}))
         message = refusal()
         assert "has no safetensors file" in message
@@ -345,7 +345,7 @@ class TestStoredDtypes:
         "dtype", [torch.int8, torch.int64, torch.bool, torch.float64, torch.float8_e4m3fn]
     )
     @pytest.mark.parametrize("name", [NORM, QUERY, EMBEDDING, LM_HEAD])
-    def test_other_dtypes_are_refused(self, write, stored, refusal, dtype, name):
+    def test_other_dtypes_are_errors(self, write, stored, refusal, dtype, name):
         tensor = stored[EMBEDDING] if name == LM_HEAD else stored[name]
         write(**{name: tensor.to(dtype)})
         assert f"{name} is stored as" in refusal()
@@ -428,7 +428,7 @@ def test_embeddings_without_a_token_are_never_generated(tiny, write, stored, con
     assert padded.logprob == pytest.approx(plain.logprob)
 
 
-def test_tokens_without_an_embedding_are_refused(write, stored, configure, refusal):
+def test_tokens_without_an_embedding_are_an_error(write, stored, configure, refusal):
     folder = write(**{EMBEDDING: stored[EMBEDDING][:-1].clone()})
     text = json.loads((folder / "config.json").read_text())["text_config"]
     configure(text_config=text | {"vocab_size": text["vocab_size"] - 1})
@@ -477,7 +477,9 @@ class TestTensors:
             assert f"{name} is missing" in refusal()
 
     @pytest.mark.parametrize(("changes", "message"), REFUSED)
-    def test_tensors_unlike_the_models_are_named(self, write, stored, refusal, changes, message):
+    def test_tensors_that_do_not_fit_the_model_are_named(
+        self, write, stored, refusal, changes, message
+    ):
         made = {name: make and make(stored).clone() for name, make in changes.items()}
         write(**made)
         assert message in refusal()
@@ -496,7 +498,7 @@ class TestTensors:
         assert total_bytes(folder) == size
         assert torch.equal(loaded(folder).decoder.norm.weight, stored[NORM])
 
-    def test_a_header_of_a_million_tensors_is_refused_unparsed(self, folder, refusal):
+    def test_a_header_of_a_million_tensors_is_not_parsed(self, folder, refusal):
         entries = b",".join(b'"t%d":{}' % n for n in range(10**6))
         (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + entries + b"}"))
         with processor_time_below(80):
@@ -575,7 +577,9 @@ class TestBrokenFiles:
             file.truncate(2**40)
         assert "config.json is larger than" in refusal()
 
-    def test_a_decoder_without_room_is_refused(self, folder, write, configure, refusal):
+    def test_a_decoder_without_room_for_an_answer_is_an_error(
+        self, folder, write, configure, refusal
+    ):
         write()
         text = json.loads((folder / "config.json").read_text())["text_config"]
         configure(text_config=text | {"max_position_embeddings": 5})
@@ -638,9 +642,7 @@ class TestPreprocessing:
             ("image_std", [1, 1, 0]),
         ],
     )
-    def test_unsupported_setting_is_refused_by_name(
-        self, folder, configure, write, refusal, key, value
-    ):
+    def test_unsupported_setting_is_named(self, folder, configure, write, refusal, key, value):
         write()
         configure("preprocessor_config.json", **{key: value})
         assert f"preprocessor_config.json: {key} = " in refusal()
@@ -656,7 +658,7 @@ class TestPreprocessing:
             ({"height": 56, "width": 56, "longest_edge": 56}, "{'height': 56, 'longest"),
         ],
     )
-    def test_processor_of_another_resolution_is_named_with_both(
+    def test_processor_of_another_resolution_names_both_resolutions(
         self, folder, configure, write, refusal, size, shown
     ):
         write()
@@ -666,7 +668,7 @@ class TestPreprocessing:
         assert message.endswith("but the model's resolution is 56 x 56")
 
     @pytest.mark.parametrize("value", [7, "x", []])
-    def test_an_invalid_image_processor_section_is_refused(self, write, configure, refusal, value):
+    def test_an_invalid_image_processor_section_is_an_error(self, write, configure, refusal, value):
         write()
         configure("processor_config.json", image_processor=value)
         assert "processor_config.json does not describe" in refusal()

@@ -51,7 +51,7 @@ class TestFirstGenerationAsPublished:
 
 
 class TestMissingKeysTakeTransformersDefaults:
-    def test_sizes_of_both_towers_are_those_of_transformers(self):
+    def test_sizes_of_both_towers_equal_transformers(self):
         config = parse_config(published(vision_config={}, text_config={}, projection_dim=ABSENT))
         sizes = {"width": "hidden_size", "depth": "num_hidden_layers"}
         sizes |= {"mlp_dim": "intermediate_size", "num_heads": "num_attention_heads"}
@@ -87,7 +87,7 @@ class TestMissingKeysTakeTransformersDefaults:
 
     @pytest.mark.parametrize("section", ["vision_config", "text_config"])
     @pytest.mark.parametrize("value", [ABSENT, None])
-    def test_a_missing_section_is_refused(self, section, value):
+    def test_a_missing_section_is_an_error(self, section, value):
         assert refusal(**{section: value}) == f"{section} is missing"
 
     def test_the_image_token_has_no_default(self):
@@ -153,12 +153,12 @@ class TestUnsupportedSettings:
             ("projection_dim", 2304),
         ],
     )
-    def test_unsupported_setting_is_refused_by_name(self, key, value):
+    def test_unsupported_setting_is_named(self, key, value):
         message = refusal(**{key: value})
         assert key.replace("__", ".") in message
         assert isinstance(value, dict) or repr(value) in message
 
-    def test_another_model_is_refused_before_its_settings(self):
+    def test_another_model_type_is_reported_before_its_settings(self):
         with pytest.raises(ValueError, match="model_type is 'gemma3', not 'paligemma'"):
             parse_config({"model_type": "gemma3", "anything": 1})
         with pytest.raises(ValueError, match="model_type is None"):
@@ -270,7 +270,7 @@ class TestContradictingSizes:
             ({"text_config__hidden_size": 1024}, "projection_dim is 2048, not .* 1024"),
         ],
     )
-    def test_contradicting_sizes_are_refused(self, changes, message):
+    def test_contradicting_sizes_are_an_error(self, changes, message):
         with pytest.raises(ValueError, match=message):
             parse_config(published(**changes))
 

@@ -49,25 +49,25 @@ class TestStopTokens:
             (ABSENT, None, 7),
         ],
     )
-    def test_they_are_those_of_transformers(self, tiny, tmp_path, generation, top, text):
+    def test_stop_tokens_equal_transformers(self, tiny, tmp_path, generation, top, text):
         folder = changed(tmp_path / "model", tiny, generation, top=top, text=text)
         model = load_reference(folder, torch.float32, torch.device("cpu"))
         ids = model.generation_config.eos_token_id
         assert read_config(folder).stop_tokens == tuple(ids if isinstance(ids, list) else [ids])
 
     @pytest.mark.parametrize("generation", [{}, {"eos_token_id": None}, {"eos_token_id": []}])
-    def test_a_file_without_them_leaves_those_of_config_json(self, tiny, tmp_path, generation):
+    def test_stop_tokens_fall_back_to_config_json(self, tiny, tmp_path, generation):
         """transformers would never end an answer."""
         folder = changed(tmp_path / "model", tiny, generation, top=7, text=1)
         assert read_config(folder).stop_tokens == (7,)
 
     @pytest.mark.parametrize("generation", [[], {"eos_token_id": "</s>"}, {"eos_token_id": -1}])
-    def test_invalid_file_is_refused_by_name(self, tiny, tmp_path, generation):
+    def test_invalid_file_is_named(self, tiny, tmp_path, generation):
         folder = changed(tmp_path / "model", tiny, generation)
         with pytest.raises(InvalidCheckpoint, match=r"generation_config\.json"):
             read_config(folder)
 
-    def test_answers_end_with_them(self, tmp_path, capsys):
+    def test_answers_end_with_stop_tokens(self, tmp_path, capsys):
         whole = caption(BUILTIN, capsys)
         ids = Tokenizer.from_folder(BUILTIN).encode_answer(whole["answer"])
         folder = changed(tmp_path / "model", BUILTIN, {"eos_token_id": [1, ids[2]]})
@@ -84,7 +84,7 @@ def caption(model: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 class TestSettings:
-    def test_one_warning_names_those_that_change_greedy_answers(self, tiny, tmp_path):
+    def test_one_warning_names_the_settings_that_change_greedy_answers(self, tiny, tmp_path):
         image_token = read_config(tiny).image_token_id
         followed = {"suppress_tokens": [image_token], "do_sample": True, "temperature": 0.7}
         neutral = {"repetition_penalty": 1.0, "num_beams": 1, "min_length": 0, "max_length": 20}
@@ -101,7 +101,7 @@ class TestSettings:
         (message,) = [str(one.message) for one in told]
         assert all(f"{name} = " in message for name in settings)
 
-    def test_every_setting_that_is_named_is_one_of_transformers(self):
+    def test_every_known_setting_exists_in_transformers(self):
         known = vars(import_transformers().GenerationConfig())
         removed = {"penalty_alpha", "dola_layers", "diversity_penalty", "num_beam_groups"}
         assert NEUTRAL.keys() - known.keys() <= removed | {"constraints", "force_words_ids"}
@@ -118,7 +118,9 @@ class TestVerify:
             ({"eos_token_id": 1, "constraints": [1]}, 5),
         ],
     )
-    def test_it_compares_with_the_checkpoint_as_it_is(self, tiny, tmp_path, settings, code, capsys):
+    def test_settings_that_pgcli_ignores_show_in_verify(
+        self, tiny, tmp_path, settings, code, capsys
+    ):
         folder = changed(tmp_path / "model", tiny, settings)
         assert main(["verify", str(folder), "--dtype", "float32"]) == code
         _, err = capsys.readouterr()

@@ -290,7 +290,7 @@ class TestRequiredFiles:
         ],
         ids=["shard", "pickle", "no config", "open_clip", "an adapter", "no adapter"],
     )
-    def test_incomplete_repository_is_refused_before_weights_are_downloaded(
+    def test_incomplete_repository_is_an_error_before_weights_are_downloaded(
         self, hub, files, kind, message, hint
     ):
         hub.add(NAME, files)
@@ -471,7 +471,7 @@ class TestDamage:
         assert contents(self.mended(hint).folder) == MODEL
 
     @pytest.mark.parametrize("weights", [b"", b"words", MODEL[WEIGHTS][:-9], bytes(500)])
-    def test_invalid_file_on_the_hub_has_ways_out(self, hub, weights):
+    def test_invalid_file_on_the_hub_has_a_hint(self, hub, weights):
         hub.add(NAME, MODEL | {WEIGHTS: weights})
         message, hint = header_refusal(find(NAME).folder / WEIGHTS)
         assert f"{WEIGHTS} is not an intact safetensors file" in message
@@ -550,7 +550,7 @@ def test_python_interface_warns_of_an_unreachable_hub(hub, monkeypatch):
         find(NAME)
 
 
-def test_transformers_layout_is_fetched_where_open_clips_is_there_too(hub):
+def test_transformers_layout_is_preferred_to_open_clips(hub):
     hub.add(NAME, SIGLIP | OPEN_CLIP)
     fetched = set(contents(find(NAME).folder))
     assert WEIGHTS in fetched

@@ -154,7 +154,7 @@ def test_each_failure_of_the_hub_has_a_message_and_a_remedy(fail_with, error, me
         (401, None, "hf_SECRET", "could not be downloaded: 401", "`hf auth login --force`"),
     ],
 )
-def test_the_token_that_is_refused_is_named_and_not_shown(
+def test_the_source_of_an_invalid_token_is_named_but_not_the_token(
     fail_with, monkeypatch, status, variable, stored, message, hint
 ):
     if variable:

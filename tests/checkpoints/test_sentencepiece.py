@@ -167,12 +167,12 @@ def refused(folder):
 @pytest.mark.parametrize(
     "content", [b"", b"\xff" * 400, b"{}", b"bWFu 0\nY2F0 1\n", b"\x0a\xff\xff\xff\xff\x7f"]
 )
-def test_an_invalid_model_is_refused(folder, content):
+def test_an_invalid_sentencepiece_model_is_an_error(folder, content):
     (folder / "tokenizer.model").write_bytes(content)
     assert "tokenizer.model" in refused(folder)
 
 
-def test_a_truncated_model_is_refused(folder, names):
+def test_a_truncated_sentencepiece_model_is_an_error(folder, names):
     model = sentencepiece_model(names[0])
     for end in [1, 2, 20, *range(100, len(model), len(model) // 7), len(model) - 30]:
         (folder / "tokenizer.model").write_bytes(model[:end])
@@ -188,24 +188,24 @@ def test_a_truncated_model_is_refused(folder, names):
     ],
     ids=str,
 )
-def test_a_model_unlike_gemmas_is_refused(folder, names, options, reason):
+def test_a_sentencepiece_model_unlike_gemmas_is_an_error(folder, names, options, reason):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model(names[0], **options))
     assert reason in refused(folder)
 
 
-def test_repeated_pieces_are_refused(folder, names):
+def test_repeated_pieces_are_an_error(folder, names):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model([*names[0], "red", "red"]))
     assert "repeated" in refused(folder)
 
 
-def test_a_huge_file_is_refused_unread(folder):
+def test_a_huge_file_is_not_read(folder):
     with (folder / "tokenizer.model").open("r+b") as file:
         file.truncate(2**40)
     assert "larger" in refused(folder)
 
 
 @pytest.mark.parametrize("change", [{"<loc0001>": 5}, {"<new>": 10**6}, {"": 3}, {"<new>": -1}])
-def test_added_token_with_another_id_is_refused(folder, change):
+def test_added_token_with_another_id_is_an_error(folder, change):
     ids = json.loads((folder / "added_tokens.json").read_text())
     write(folder, "added_tokens", ids | change)
     assert "has the id" in refused(folder)
@@ -214,7 +214,7 @@ def test_added_token_with_another_id_is_refused(folder, change):
 @pytest.mark.parametrize(
     "decoder", [{"x": {"content": "a"}}, {"3": 4}, {"9" * 5000: {"content": "a"}}]
 )
-def test_invalid_settings_are_refused(folder, decoder):
+def test_invalid_settings_are_errors(folder, decoder):
     write(folder, "tokenizer_config", {"added_tokens_decoder": decoder})
     assert "added_tokens_decoder" in refused(folder)
 

@@ -174,7 +174,7 @@ class TestAccelerator:
             ((8, 0), 3, "warn", "3.0 GB free, bfloat16, too small for a 3b model; other programs"),
         ],
     )
-    def test_each_gpu_is_shown_with_what_a_run_would_do(self, capability, free, state, found):
+    def test_each_gpu_is_shown_with_its_dtype_and_batch_size(self, capability, free, state, found):
         pytorch = pretended(available=True, capabilities=(None, capability), free=(0, free))
         finding = accelerator.gpu(pytorch, 1)
         assert (finding.state, found in finding.description) == (state, True), finding.description
@@ -247,7 +247,7 @@ class TestPackages:
 
 
 class TestMachine:
-    def test_the_built_in_models_are_intact_and_a_cut_one_is_not(self, tmp_path):
+    def test_the_built_in_models_are_intact_and_a_truncated_one_is_not(self, tmp_path):
         assert {finding.state for finding in machine.model_findings()} == {"ok"}
 
         def state():

@@ -132,7 +132,7 @@ def test_the_layer_that_overflows_is_named(fused):
         run_together(model, patch_BPD / 0, [[2, 108]], vocabulary_of(model), 2)
 
 
-def test_damaged_weights_are_not_called_an_overflow():
+def test_nan_weights_are_not_reported_as_an_overflow():
     model = outliers(0)
     with pytest.raises(InvalidCheckpoint, match="damaged"), overflow_named(model):
         raise InvalidCheckpoint("damaged")

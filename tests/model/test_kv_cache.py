@@ -103,7 +103,7 @@ def test_a_row_continues_as_it_would_alone(model, fixed_shape):
     assert all(done[row] > 3 for row in rows)
 
 
-def test_several_tokens_of_some_rows_are_as_read_one_by_one(model):
+def test_several_tokens_at_once_equal_single_steps(model):
     """Rows of different lengths, of which some read several tokens in a step, or none more."""
     ids, patch_BPD = prompts_of_many_lengths(3), features(model, 3)
     tokens = torch.randint(300, 700, (3, 12), device=patch_BPD.device)
@@ -126,7 +126,7 @@ def test_several_tokens_of_some_rows_are_as_read_one_by_one(model):
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
-def test_growth_keeps_what_is_stored(model, monkeypatch, fixed_shape):
+def test_growth_keeps_stored_values(model, monkeypatch, fixed_shape):
     ids, patch_BPD = prompts_of_many_lengths(2), features(model, 2)
     tokens = torch.randint(300, 700, (2, 12), device=patch_BPD.device)
     found = []

@@ -281,7 +281,7 @@ def test_a_damaged_array_is_named(tmp_path, damaged):
         np.save(made, array)
         members.append((f"{name}.npy", damaged if name == "decoder.8.bias" else made.getvalue()))
     (tmp_path / "a.npz").write_bytes(npz(members))
-    with pytest.raises(InvalidCheckpoint, match=r"decoder\.8\.bias.* cut short or damaged"):
+    with pytest.raises(InvalidCheckpoint, match=r"decoder\.8\.bias.* truncated or damaged"):
         mask_decoder.load_mask_decoder(tmp_path / "a.npz")
 
 
@@ -347,7 +347,7 @@ spans = st.lists(st.integers(0, 1023), min_size=2, max_size=2).map(sorted)
 
 
 @given(sides, sides, spans, spans, st.integers(0, 9))
-def test_a_mask_is_where_pillow_would_paste_it(width, height, xs, ys, seed):
+def test_a_mask_is_placed_like_pillows_paste(width, height, xs, ys, seed):
     (xmin, xmax), (ymin, ymax) = xs, ys
     box = Box("", xmin / 1023 * width, ymin / 1023 * height, xmax / 1023 * width, 0, 1)
     box = Box("", box.xmin, box.ymin, box.xmax, ymax / 1023 * height, 1)

@@ -61,7 +61,7 @@ def test_quantized_values_are_the_nearest_for_any_values(how, numbers):
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
 
 
-def test_a_row_that_is_not_finite_gives_nan():
+def test_a_non_finite_row_gives_nan():
     x = normal(4, 32, dtype=torch.float32)
     x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
     linear = QuantizedLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16())

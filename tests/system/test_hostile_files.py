@@ -52,7 +52,7 @@ def test_locked_model_file_is_not_called_damaged(name, checkpoint, here):
     with unprivileged(), pytest.raises(InvalidCheckpoint) as refused:
         open_engine(find("./model"))
     assert f"{name} cannot be read: Permission denied" in str(refused.value)
-    assert "change its permissions" in refused.value.hint
+    assert "change the permissions" in refused.value.hint
     assert "download" not in refused.value.hint
 
 

@@ -42,7 +42,7 @@ def answered(texts: dict[Key, str], width: int = SIDE, height: int = SIDE) -> di
     return found
 
 
-def test_boxes_are_measured_by_ap_and_those_of_nothing_count():
+def test_boxes_are_measured_by_ap_and_false_positives_count():
     prompt = "detect star"
     truths = TrueAnswers.of([row("a", prompt, BOX), row("b", prompt, f"{BOX} ; {ELSEWHERE}")])
     assert truths.main_metric == "ap"
@@ -55,7 +55,7 @@ def test_boxes_are_measured_by_ap_and_those_of_nothing_count():
     assert found["precision@0.5"] == 0.5
 
 
-def test_boxes_have_the_areas_that_they_have_in_their_images():
+def test_box_areas_are_in_pixels_of_the_original_images():
     prompt = "detect star"
     truths = TrueAnswers.of([row("a", prompt, BOX)])
     found = truths.measure(answered({("a", prompt): BOX}))
@@ -63,7 +63,7 @@ def test_boxes_have_the_areas_that_they_have_in_their_images():
     assert "ap_large" not in found
 
 
-def test_questions_are_asked_about_images_of_their_sizes():
+def test_questions_keep_the_sizes_of_their_images():
     asked = []
 
     class Engine:
@@ -82,7 +82,7 @@ def test_questions_are_asked_about_images_of_their_sizes():
     assert asked[0].item.region == pytest.approx((0, 0, 64 * 512 / 1023, 48))
 
 
-def test_answers_have_room_for_the_boxes_of_all_rows_of_a_question():
+def test_token_limit_allows_the_boxes_of_all_rows_of_a_question():
     """Each box is a row here, as in tables, and the model gives them in one answer."""
     limits = []
 
@@ -101,7 +101,7 @@ def test_answers_have_room_for_the_boxes_of_all_rows_of_a_question():
     assert limits[0] == limits[1] > 10 * 5
 
 
-def test_rows_of_a_question_are_several_true_answers():
+def test_several_rows_of_a_question_are_several_true_answers():
     rows = [row("a", "what is it?", text) for text in ("a star", "star")]
     truths = TrueAnswers.of([*rows, row("b", "what is it?", "cross")])
     assert truths.main_metric == "anls"
@@ -120,14 +120,14 @@ def test_yes_and_no_are_measured_by_accuracy():
     assert truths.main_metric == "accuracy"
 
 
-def test_tasks_with_different_metrics_have_no_main_one():
+def test_tasks_with_different_metrics_have_no_main_metric():
     truths = TrueAnswers.of([row("a", "detect star", BOX), row("a", "caption en", "a star")])
     assert truths.main_metric is None
     found = truths.measure(answered({("a", "detect star"): BOX, ("a", "caption en"): "a star"}))
     assert {"ap", "cider"} <= found.keys()
 
 
-def test_measures_are_those_of_eval_on_the_same_answers(cli, tmp_path, monkeypatch):
+def test_metrics_equal_pgcli_eval_on_the_same_answers(cli, tmp_path, monkeypatch):
     """Also of boxes in pixels, which what is learned rounds, and of rows of one prompt."""
     monkeypatch.chdir(make_images(tmp_path))
     close = {"label": "cat", "xmin": 8.31, "ymin": 4.27, "xmax": 20.64, "ymax": 14.58}
@@ -170,7 +170,7 @@ def test_measures_are_those_of_eval_on_the_same_answers(cli, tmp_path, monkeypat
     store.close()
 
 
-def test_evaluation_of_a_run_has_the_values_of_eval(tmp_path, monkeypatch, cli):
+def test_evaluation_of_a_run_equals_pgcli_eval(tmp_path, monkeypatch, cli):
     """Of the answers that `ask` gives with what was trained; a random model answers at random."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(

@@ -92,7 +92,7 @@ def assert_same_gradients(model: PaliGemma, expected: dict[str, Tensor]) -> None
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_loss_and_gradients_are_the_means_of_those_of_transformers(tmp_path, generation):
+def test_loss_and_gradients_equal_the_means_of_transformers(tmp_path, generation):
     theirs, ours = pair(tmp_path, generation)
     theirs.config.text_config.final_logit_softcapping = None
     found = our_loss(ours)
@@ -107,7 +107,7 @@ def test_loss_and_gradients_are_the_means_of_those_of_transformers(tmp_path, gen
     assert_same_gradients(ours, hf_gradients(ours, theirs))
 
 
-def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(tmp_path, monkeypatch):
+def test_chunked_loss_equals_the_whole_loss_with_fewer_logits_in_memory(tmp_path, monkeypatch):
     _, ours = pair(tmp_path, 2)
     whole = our_loss(ours)
     whole.backward()

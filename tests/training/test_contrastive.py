@@ -73,7 +73,7 @@ def test_large_logits_stay_finite(kind, sign):
         assert value.isfinite().all()
 
 
-def test_losses_are_those_of_transformers_models():
+def test_losses_equal_transformers():
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 2}
     text = sizes | {"vocab_size": 50, "max_position_embeddings": 6}
@@ -112,7 +112,7 @@ LEFT_OUT = ((1, 4), (4, 1), (7, 2))  # images and texts that are no negatives
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_captions_of_equal_meaning_are_no_negatives(kind):
+def test_captions_of_equal_meaning_are_not_negatives(kind):
     """The loss is that of the other logits alone."""
     image_ND, text_ND, scale, bias = batch(dtype=torch.float32)
     logits = scale * image_ND @ text_ND.T

@@ -55,7 +55,7 @@ def read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("orientation", FLIPPED)
-def test_flipped_photographs_follow_the_others_of_their_source(read, orientation):
+def test_flipped_photographs_follow_the_rest_of_their_source(read, orientation):
     photograph("flipped.png", orientation)
     turned = tokens(TURNED[6], UPRIGHT)
     found, said = read(row("flipped.png"), row("a.png"))
@@ -73,7 +73,7 @@ def test_sizes_of_tables_are_texts(read, side):
     assert read(sized)[0][0].target == tokens(TURNED[6], UPRIGHT)
 
 
-def test_rows_without_a_size_follow_the_others_of_their_source(read):
+def test_rows_without_a_size_follow_the_rest_of_their_source(read):
     photograph("b.png", 6)
     found, said = read(row("a.png"), row("b.png", None))
     assert [each.target for each in found] == [tokens(TURNED[6], UPRIGHT)] * 2

@@ -125,7 +125,7 @@ def seen_rows(patch: Patch) -> list[list[str]]:
     return seen
 
 
-def test_loss_is_that_of_the_answers_as_the_engine_scores_them():
+def test_loss_equals_the_engines_scores_of_the_answers():
     """The loss of an update is what the engine gives the answers, each with its stop token."""
     (line,) = train("out", f"{LORA} --batch-size 6 --steps 1")
     assert line["rows"] == len(PAIRS)
@@ -151,7 +151,7 @@ def test_resumed_run_neither_repeats_nor_skips_rows(monkeypatch):
     assert Path("parts", ADAPTER).read_bytes() == Path("whole", ADAPTER).read_bytes()
 
 
-def test_merged_weights_are_those_of_the_adapter():
+def test_merged_weights_equal_base_plus_adapter():
     """Merged weights are base + scale * B A, rounded once to the dtype of the base."""
     halve("half")
     train("out", f"{LORA} --batch-size 6 --steps 2 --merge", model="half")
@@ -203,7 +203,7 @@ def assert_moved(before: Tensor, after: Tensor, rate: float, name: str) -> None:
     assert ((moved > 0.4 * rate) & (moved < 2 * rate)).double().mean() > 0.9, name
 
 
-def test_saved_weights_are_those_of_the_best_evaluation():
+def test_saved_weights_have_the_best_evaluation():
     """The saved weights have the loss of the best evaluation, neither the first nor the last."""
     rows = read_rows("rows.jsonl")
     for number, row in enumerate(rows):
@@ -218,7 +218,7 @@ def test_saved_weights_are_those_of_the_best_evaluation():
     assert mean(answer_losses("held", adapter="out")) == pytest.approx(min(losses), abs=1e-3)
 
 
-def test_rows_that_do_not_fit_are_left_out(monkeypatch):
+def test_rows_too_long_for_the_model_are_skipped_and_listed(monkeypatch):
     """A row that does not fit after the image is left out and named; nothing of it is cut."""
     seen = seen_rows(monkeypatch)
     long = {"image": "0.png", "prefix": "ocr", "suffix": "red " * 200, "id": "long"}

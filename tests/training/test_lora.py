@@ -110,7 +110,7 @@ def with_gradients(model: PaliGemma) -> PaliGemma:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_updates_are_those_of_peft(base, tmp_path):
+def test_updates_equal_peft(base, tmp_path):
     """Three updates of two ragged rows, as the benchmark measures them."""
     from benchmarks import lora_step
 
@@ -157,7 +157,7 @@ def test_matrices_follow_from_the_seed_and_the_layer(tiny):
     ("targets", "count"),
     [("attention", 3 * 4), ("all", 3 * 7), ("attention,vision", 3 * 4 + 2 * 4)],
 )
-def test_targets_are_layers_of_the_tower_that_is_named(tiny, targets, count):
+def test_targets_choose_the_layers_of_a_tower(tiny, targets, count):
     model = load(tiny)
     settings = LoraSettings(targets=targets)
     add_lora(model, settings, seed=0)
@@ -196,7 +196,7 @@ def test_sums_with_bfloat16_outputs_are_rounded_once(tiny):
     assert ((layer.base(x_MD) + delta.bfloat16()) != expected).float().mean() > 0.02
 
 
-def test_gradients_pass_frozen_int8_weights(tiny):
+def test_gradients_flow_through_frozen_int8_weights(tiny):
     """They are those of a model whose weights have the values that int8 holds."""
     found = []
     for is_int8 in (True, False):
@@ -228,7 +228,7 @@ def round_to_int8(model: PaliGemma) -> None:
             weight.copy_(level_ND * scale_N[:, None])
 
 
-def test_an_adapter_over_int8_answers_as_over_its_base(base, tmp_path):
+def test_an_adapter_trained_over_int8_works_on_its_base_model(base, tmp_path):
     model, loaded = load(base), load(base)
     weights_bytes = sum(one.nbytes for one in model.decoder.layers.parameters())
     freeze_parts(model)

@@ -34,7 +34,7 @@ def test_each_row_of_an_update_is_in_one_process(count):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_processes_have_random_numbers_of_their_own():
+def test_each_process_has_its_own_random_numbers():
     seeds = {Processes(rank, 3).seed(7, 1) for rank in range(3)}
     assert len(seeds) == 3
     assert ALONE.seed(7, 1) in seeds
@@ -100,7 +100,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_divided_run_goes_on_with_fewer_rows_after_a_lack_of_memory(tmp_path, monkeypatch):
+def test_sharded_run_resumes_with_smaller_micro_batches_after_oom(tmp_path, monkeypatch):
     """In the second update of the second process, which ends within it; the first one is kept."""
     monkeypatch.chdir(tmp_path)
     write_questions(tmp_path, count=11)

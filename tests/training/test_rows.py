@@ -107,7 +107,7 @@ def test_rows_of_big_vision_and_maestro_are_read(store):
     )
 
 
-def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store):
+def test_empty_answer_counts_but_an_empty_csv_cell_does_not(store):
     empty = {"image": "a.png", "prefix": "detect cat", "suffix": " "}
     found = answers(store, write_lines("rows.jsonl", empty, empty | {"suffix": "?"}))
     assert said(found) == [("a.png", "detect cat", ""), ("a.png", "detect cat", "?")]
@@ -116,7 +116,7 @@ def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store):
     assert found.skipped == {"without_target": 1}
 
 
-def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store):
+def test_columns_can_be_named_and_one_prompt_serves_all_rows(store):
     table = write_csv("rows.csv", {"image": "a.png", "text": "a wall", "thing": "wall"})
     found = answers(store, table, answer_column="text", prompt="is there a {thing}?")
     assert said(found) == [("a.png", "is there a wall?", "a wall")]
@@ -135,7 +135,7 @@ def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store):
                 answer_column="thing", prompt="ocr")  # fmt: skip
 
 
-def test_blank_cells_of_a_table_are_no_prompts(store):
+def test_empty_cells_of_a_table_are_not_prompts(store):
     columns = ("image", "prefix", "prompt", "answer")
     table = [("a.png", "", "caption en", "a wall"), ("b.png", "ocr", " ", "B")]
     rows = [dict(zip(columns, values, strict=True)) for values in table]
@@ -148,7 +148,7 @@ def test_blank_cells_of_a_table_are_no_prompts(store):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_result_file_trains_as_it_is(store, kind):
+def test_result_file_is_a_training_source(store, kind):
     Path("photos").mkdir()
     Path("a.png").rename("photos/a.png")
     rows = [
@@ -171,7 +171,7 @@ def test_result_file_trains_as_it_is(store, kind):
     assert found[0].item.path == "photos/a.png"
 
 
-def test_answers_of_a_run_train(store):
+def test_answers_of_a_run_are_training_targets(store):
     images = [{"image": {"bytes": Path(f"{name}.png").read_bytes()}, "n": name} for name in "ab"]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images), "photos.parquet")
     Path("runs").mkdir()
@@ -238,7 +238,7 @@ def test_text_beside_an_image_has_no_byte_order_mark(store):
         (b"x" * (2**20 + 1), "is longer than 1 MiB"),
     ],
 )
-def test_unreadable_text_beside_an_image_costs_its_row(store, text, problem):
+def test_unreadable_text_beside_an_image_skips_its_row(store, text, problem):
     Path("a.txt").write_bytes(text)
     Path("b.txt").write_text("a green wall")
     found = answers(store, ".", prompt="caption en")
@@ -304,7 +304,7 @@ def test_invalid_boxes_skip_their_row(store):
     assert answers(store, write_lines("rows.jsonl", corners))[0].target == STAR_TEXT
 
 
-def test_sizes_are_those_of_upright_images(store):
+def test_sizes_refer_to_upright_images(store):
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     Image.new("RGB", (100, 200)).save("turned.jpg", exif=exif)
@@ -334,7 +334,7 @@ def test_several_answers_are_one_row_with_the_most_frequent(store):
     assert answers(store, write_lines("rows.jsonl", row | {"suffix": "one"}))[0].target == "one"
 
 
-def test_annotations_of_other_tools_are_read_where_they_are(store):
+def test_annotations_of_other_tools_are_training_sources(store):
     coco = {"images": [{"id": 1, "file_name": "a.png", "width": 200, "height": 100}],
             "categories": [{"id": 1, "name": "star"}],
             "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
@@ -361,7 +361,7 @@ def test_annotations_of_other_tools_are_read_where_they_are(store):
     assert [row[1:] for row in said(answers(store, "yolo"))] == [("detect star", STAR_TEXT)]
 
 
-def test_integers_of_classes_have_the_names_of_the_schema(store):
+def test_class_integers_become_the_names_in_the_schema(store):
     feature = {"_type": "ClassLabel", "names": ["cat", "dog"]}
     metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     rows = [{"image": name, "label": label} for name, label in (("a.png", 1), ("b.png", -1))]
@@ -401,7 +401,7 @@ def test_no_image_is_on_both_sides_of_the_split(store):
         split_by_image(files(store, "0.png", "copy-0.png"), 0.5, seed=0)
 
 
-def test_copies_of_trained_images_are_refused_by_name(store):
+def test_copies_of_trained_images_in_eval_are_an_error(store):
     Path("copy.png").write_bytes(Path("a.png").read_bytes())
     check_apart(files(store, "a.png", "copy.png"), files(store, "b.png", "gone.png"))
     with pytest.raises(UsageError, match=r"1 image in both .* copy.png \(a.png in") as problem:
@@ -464,7 +464,7 @@ def test_region_at_the_end_of_a_prompt_is_read():
         assert split_locations(text) == (text, ())
 
 
-def test_region_of_a_prompt_is_trained_as_it_is_asked():
+def test_regions_have_the_same_prompt_in_training_and_inference():
     tokenizer = read_tokenizer(BUILTIN, read_config(BUILTIN))
     row = TrainingRow(
         Item(0, "", ""), "a star", "", prompt="caption <loc0001><loc0001><loc0009><loc0009>"

@@ -61,7 +61,7 @@ def same_files(one: str, other: str) -> bool:
     return bool(pairs) and all(a.read_bytes() == b.read_bytes() for a, b in pairs)
 
 
-def test_best_weights_are_those_whose_answers_are_best(run, capsys):
+def test_best_weights_give_the_best_answers(run, capsys):
     """The metric of an evaluation is that of the answers of the commands."""
     options = f"{COMMAND} --method full --learning-rate 1e-2 --steps 24 --batch-size 12"
     evaluated = "--eval eval/questions.jsonl --eval-every 8"
@@ -95,7 +95,7 @@ def test_full_disk_ends_the_run_and_the_command_resumes(run, monkeypatch, capsys
     assert [line["step"] for line in metrics("full")] == [1, 2, 3, 4]
 
 
-def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(run, monkeypatch):
+def test_oom_halves_the_micro_batch_and_keeps_the_updates(run, monkeypatch):
     assert run(f"questions.jsonl {LORA} -o whole") == 0
     monkeypatch.setattr(oom.gc, "collect", lambda: 0)  # it takes seconds with all modules there
     loss = AnswerTask._loss
@@ -115,7 +115,7 @@ def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(run, monkey
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
 
 
-def test_run_goes_on_with_another_micro_batch(run, monkeypatch):
+def test_run_resumes_with_another_micro_batch(run, monkeypatch):
     assert run(f"questions.jsonl {LORA} -o whole") == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
@@ -152,7 +152,7 @@ def test_adapter_learns_over_int8_weights(run):
     assert quantized[-1]["loss"] < quantized[0]["loss"]
 
 
-def test_complete_run_is_merged_and_answers_as_its_adapter(run, capsys):
+def test_merged_checkpoint_answers_like_its_adapter(run, capsys):
     assert run(f"questions.jsonl {LORA} -o out") == 0
     assert not Path("out/merged").exists()
     found = answers("--model base --adapter out", capsys)
@@ -182,7 +182,7 @@ def test_dry_run_prints_the_plan(run, capsys):
     assert not Path("out").exists()
 
 
-def test_run_goes_on_from_an_adapter(run, capsys):
+def test_run_continues_from_an_adapter(run, capsys):
     first = f"{LORA} --rank 4 --alpha 6 --targets all"
     assert run(f"questions.jsonl {first} -o first") == 0
     assert (

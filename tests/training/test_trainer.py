@@ -170,13 +170,13 @@ def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path, broken_step)
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_evaluation_that_is_not_finite_is_no_best_one(tmp_path, value):
+def test_non_finite_evaluation_is_never_the_best(tmp_path, value):
     with pytest.raises(TrainingDiverged, match=f"the evaluation's loss of step 4 is {value}"):
         trainer(tmp_path, LineFit(evaluations=[value])).run()
     assert not (tmp_path / "weights.pt").exists()
 
 
-def test_scores_that_are_not_numbers_in_an_evaluation_are_divergence(tmp_path, monkeypatch):
+def test_nan_scores_in_an_evaluation_are_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(LineFit, "evaluate", lambda task: check_finite(math.nan))
     with pytest.raises(TrainingDiverged, match="in the evaluation of step 4, the model's scores"):
         trainer(tmp_path).run()
@@ -205,7 +205,7 @@ def test_half_precision_weights_are_not_trained(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["missing", "of another shape", "cut"])
-def test_state_of_another_model_and_a_damaged_one_are_refused(tmp_path, what):
+def test_state_of_another_model_and_damaged_state_are_errors(tmp_path, what):
     trainer(tmp_path).run(should_stop=stop_after(3))
     file = tmp_path / "run.pgcli" / "state.safetensors"
     with safe_open(file, framework="pt") as stored:

@@ -88,7 +88,7 @@ def test_loss_decides_between_classifiers_of_about_equal_accuracy(accuracy, loss
     assert task.is_better({"accuracy": accuracy, "loss": loss}, best) is is_better
 
 
-def test_wilson_interval_is_that_of_the_literature():
+def test_wilson_interval_equals_published_values():
     assert wilson_interval(0.9, 100) == pytest.approx((0.8256, 0.9448), abs=1e-4)
     assert wilson_interval(1.0, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
 
@@ -107,7 +107,7 @@ def assert_same(found: tuple[float, list[Tensor]], expected: tuple[float, list[T
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3])
-def test_accumulated_gradients_of_a_classifier_are_those_of_the_batch(micro_batch):
+def test_accumulated_gradients_of_a_classifier_equal_the_batch(micro_batch):
     assert_same(gradients(classify(micro_batch)), gradients(classify(None)))
 
 
@@ -154,7 +154,7 @@ def test_dropout_of_towers_is_for_training_only_and_keeps_the_mean():
     assert ((outputs.mean(0) - expected).abs() < 5 * deviation + 1e-9).all()
 
 
-def test_equal_texts_and_all_texts_of_an_image_are_no_negatives():
+def test_equal_texts_and_all_texts_of_an_image_are_not_negatives():
     task = contrastive("sigmoid", None)
     rows = batch(WORDS, ["x", "x", "2", "3", "4", "5", "6"]).rows
     said = task._meanings(rows)
@@ -177,7 +177,7 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
-def test_rows_without_gradients_are_halved_where_memory_ends(monkeypatch, tmp_path, kind):
+def test_oom_halves_forward_rows_without_gradients(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(oom.gc, "collect", lambda: 0)
     monkeypatch.setattr(TrainingData, "in_order", lambda data, rows, *given: iter([batch()]))
 
@@ -210,7 +210,7 @@ def test_rows_without_gradients_are_halved_where_memory_ends(monkeypatch, tmp_pa
         evaluated(task)
 
 
-def test_process_that_has_lost_all_images_of_an_update_takes_part_in_it():
+def test_process_without_readable_images_takes_part_in_the_update():
     task, empty = contrastive("sigmoid", None), batch([])
     image_ND, text_ND = task._encode(empty)
     assert (image_ND.shape, text_ND.shape) == ((0, 16), (0, 16))

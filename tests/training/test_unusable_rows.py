@@ -54,7 +54,7 @@ def damaged(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["missing", "60 missing", "text", "empty", "truncated", "Parquet"])
-def test_run_without_a_readable_image_is_refused(run, capsys, kind):
+def test_run_without_a_readable_image_is_an_error(run, capsys, kind):
     manifest = damaged(kind)
     for words in (FIXED, f"{FIXED} --dry-run"):
         assert run(f"{manifest} {words}") == 4
@@ -65,7 +65,7 @@ def test_run_without_a_readable_image_is_refused(run, capsys, kind):
     assert not Path("out.pgcli").exists()
 
 
-def test_rows_that_cannot_be_used_have_their_reason_and_no_other_hint(run, capsys):
+def test_unusable_rows_are_listed_with_the_reason(run, capsys):
     box = {"label": "star", "xmin": 5, "ymin": 5, "xmax": 500, "ymax": 9}
     for row, reason in (
         (rows("../a.png")[0], "The path leads outside the folder"),
@@ -82,13 +82,13 @@ def test_rows_that_cannot_be_used_have_their_reason_and_no_other_hint(run, capsy
 
 
 @pytest.mark.parametrize("task", ["classify", "contrastive"])
-def test_run_of_other_tasks_without_a_readable_image_is_refused(run, capsys, task):
+def test_run_of_other_tasks_without_a_readable_image_is_an_error(run, capsys, task):
     assert run(f"{damaged('text')} --task {task} {NEW}") == 4
     assert "none of the images of the rows to train on can be read" in capsys.readouterr().err
     assert not Path("out").exists()
 
 
-def test_evaluation_without_a_readable_image_is_refused(run, capsys):
+def test_evaluation_without_a_readable_image_is_an_error(run, capsys):
     train = write("train.jsonl", *rows("good.png"))
     assert run(f"{train} --eval {damaged('text')} --eval-every 1 {FIXED}") == 4
     assert "none of the images of the rows to evaluate on can be read" in capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_evaluation_without_a_readable_image_is_refused(run, capsys):
     assert not Path("out").exists()
 
 
-def test_rows_without_prompts_or_answers_are_no_rows(run, capsys):
+def test_rows_without_prompts_or_answers_are_skipped(run, capsys):
     for name in ("prefix", "suffix"):
         with open("rows.csv", "w") as file:
             writer = csv.DictWriter(file, ["image", "prefix", "suffix"])

@@ -53,7 +53,7 @@ TEXT_NAMES: Pairs = (
     ("logit_", "logit_"),
 )
 POSITION_IDS = r"\.position_ids$"  # a buffer of earlier versions
-#: Of a checkpoint with a classification head, what the head does not read.
+#: The tensors that a classification head does not use.
 BESIDE_CLASSIFIER = (
     r"^(vision_model\.head|text_model|text_projection|visual_projection)\.|" + POSITION_IDS
 )
@@ -128,7 +128,7 @@ def write_tower(config: VisionConfig | TextConfig) -> dict[str, Any]:
 def classifier(
     family: FamilyName, architecture: str, default: Defaults, vision: dict[str, Any]
 ) -> Family:
-    """The family of classifiers with this vision tower, whose values have those of `vision` too."""
+    """The family of classifiers with this vision tower; `vision` is added to its configuration."""
 
     def read(values: Mapping[str, Any]) -> ClassifierConfig:
         keys = ConfigReader("", values)

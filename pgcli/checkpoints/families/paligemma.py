@@ -25,17 +25,17 @@ DECODER = (
     SizeKey("max_positions", "max_position_embeddings", 1 << 24),
 )
 GEMMA = {"head_dim": 256, "vocab_size": 256_000, "max_positions": 8192}
-#: What transformers assumes where the configuration has no value, for each generation of Gemma.
+#: transformers' defaults for each generation of Gemma.
 DECODER_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "gemma": GEMMA
     | {"width": 3072, "depth": 28, "mlp_dim": 24_576, "num_heads": 16, "num_kv_heads": 16},
     "gemma2": GEMMA
     | {"width": 2304, "depth": 26, "mlp_dim": 9216, "num_heads": 8, "num_kv_heads": 4},
 }
-#: The names of layers' kinds, and whether the window limits what they attend to.
+#: The types of layers by name, and whether they have a sliding window.
 LAYER_KINDS = {"sliding_attention": True, "full_attention": False}
 
-# The names of tensors: as published, and as modules are named in transformers today, which PEFT
+# The names of tensors: the published ones, and the module names of current transformers, which PEFT
 # writes.
 
 _PUBLISHED: Pairs = (
@@ -61,7 +61,7 @@ _WITHOUT_HEAD: Pairs = (
 )
 NAMES = TensorNames((*_PUBLISHED, *_MODULES, *_WITHOUT_HEAD))
 NAMES_OF_MODULES = TensorNames((*_MODULES, *_PUBLISHED, *_WITHOUT_HEAD))
-#: Of a PaliGemma checkpoint the vision tower alone.
+#: The vision tower of a PaliGemma checkpoint.
 VISION_TENSORS = replace(
     NAMES, unused=r"^(model\.)?(multi_modal_projector|language_model)\.|^lm_head\."
 )
@@ -71,8 +71,8 @@ def parse_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     """The model's sizes from the values of a `config.json`; transformers' defaults if absent.
 
     Raises ValueError with the key's name for a missing size, a value out of range, sizes that
-    contradict each other, and a setting that changes answers and is not supported. Stop tokens are
-    those of the top level, else the decoder's.
+    contradict each other, and a setting that changes answers and is not supported. Stop tokens come
+    from the top level, else from the decoder.
     """
     keys = ConfigReader("", values)
     if keys.pop("model_type") != "paligemma":

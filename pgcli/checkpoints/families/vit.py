@@ -27,7 +27,7 @@ NAMES = TensorNames(
         ("classifier.", "classifier."),
     ),
     parts=(
-        # in the names of transformers 4, which transformers 5 writes too
+        # names of transformers 4, which transformers 5 also writes
         (".attention.output.dense.", ".self_attn.out_proj."),
         (".attention.attention.query.", ".self_attn.q_proj."),
         (".attention.attention.key.", ".self_attn.k_proj."),
@@ -36,7 +36,7 @@ NAMES = TensorNames(
         (".output.dense.", ".mlp.fc2."),
         (".layernorm_before.", ".layer_norm1."),
         (".layernorm_after.", ".layer_norm2."),
-        # in those of transformers 5
+        # names of transformers 5
         (".attention.o_proj.", ".self_attn.out_proj."),
         (".attention.q_proj.", ".self_attn.q_proj."),
         (".attention.k_proj.", ".self_attn.k_proj."),

@@ -1,4 +1,4 @@
-"""Which devices multiply 8-bit values, and why others cannot."""
+"""Checks whether a device can multiply 8-bit values, and why not."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def mlp_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig)
             distance = float((output - expected).norm() / expected.norm())
             if not distance < TOLERANCE:
                 return f"the products are {distance:.0%} off"
-    except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
+    except Exception as error:  # noqa: BLE001, it becomes the reason in a message
         raise_out_of_memory(error)
         return first_line(error)
     return ""

@@ -58,7 +58,7 @@ class AnswerPlan:
         assert checkpoint is not None
         if read_description(checkpoint.folder).kind != "paligemma":
             raise UsageError(
-                f"{checkpoint.name} does not answer prompts, which train teaches without <--task=>",
+                f"{checkpoint.name} is not PaliGemma, and train without <--task=> needs PaliGemma",
                 hint="name PaliGemma; <--task contrastive> trains two towers, <--task classify> a "
                 "classifier",
             )

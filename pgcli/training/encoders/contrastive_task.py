@@ -105,7 +105,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         meanings: Meanings,
         group: dist.ProcessGroup | None = None,
     ) -> Tensor:
-        """The loss of these rows among those of the group."""
+        """The loss of these rows, with all rows of the group as negatives."""
         assert self.model.logit_scale is not None
         scale, bias = self.model.logit_scale.exp(), self.model.logit_bias
         options: dict[str, Any] = {"meanings": meanings, "group": group, "chunk_rows": CHUNK_ROWS}

@@ -42,7 +42,7 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
         source, description = checkpoint.folder, read_description(checkpoint.folder)
         if description.kind != "two_towers":
             raise UsageError(
-                f"{checkpoint.name} has no text tower, which <--task contrastive> trains",
+                f"{checkpoint.name} has no text tower, and <--task contrastive> trains one",
                 hint="name SigLIP or CLIP, or begin with <--init small>",
             )
         model = two_towers_of(source, description, inputs.device)
@@ -102,8 +102,8 @@ def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
         )
     if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
         raise UsageError(
-            f"rows to evaluate on have the label {unknown[0]}, and no row to train on has it",
-            hint="add rows with it to the sources, or remove its rows from <--eval=>",
+            f"no row to train on has the label {unknown[0]} of the rows to evaluate on",
+            hint="add rows with this label to the sources, or remove them from <--eval=>",
         )
     if checkpoint is None:
         assert options.init is not None
