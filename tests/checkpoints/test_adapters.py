@@ -44,7 +44,7 @@ def merged_model(base, folder, dtype=torch.float32, device="cpu"):
 
 
 def assert_same_logits(peft_model, model, base):
-    """Checks that both models give equal logits, which differ from those of the base model."""
+    """Check that both models give equal logits, and the base model others."""
     torch.testing.assert_close(pgcli_logits(model), hf_logits(peft_model), **EXACT)
     assert (pgcli_logits(model) - pgcli_logits(merged_model(base, None))).abs().max() > 0.02
 

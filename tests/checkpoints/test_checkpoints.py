@@ -60,7 +60,7 @@ def folder(tiny, tmp_path):
 
 @pytest.fixture
 def write(folder, stored):
-    """Write tensors (the stored ones, with some replaced, or None: left out) as one file."""
+    """Write the stored tensors as one file, with changes; None removes a tensor."""
 
     def write(tensors=None, **changes):
         tensors = (stored if tensors is None else tensors) | changes
@@ -447,7 +447,7 @@ UNKNOWN = [
     "",
     "a\nb",
 ]
-#: Tensors by how they are made of the stored ones (None: left out), and what is said of them.
+#: Changes to stored tensors (None removes one), and the message about each.
 REFUSED = [
     ({LM_HEAD: lambda stored: stored[EMBEDDING][:-1]}, f"{LM_HEAD} has the shape"),
     ({LM_HEAD: lambda stored: stored[EMBEDDING], EMBEDDING: None}, f"{EMBEDDING} is missing"),

@@ -196,7 +196,7 @@ class TestUnknownKeys:
 
     @pytest.mark.parametrize("key", keys(transformers.GemmaConfig, transformers.Gemma2Config))
     def test_every_known_key_of_the_decoder_is_checked(self, key):
-        """No key is ignored: an invalid value is refused by the name of its key."""
+        """No key is ignored: the error for an invalid value names its key."""
         with pytest.raises(ValueError, match=key):
             parse_config(published(**{f"text_config__{key}": ["no such value"]}))
 

@@ -177,7 +177,7 @@ def blob(file):
 FETCHED = {
     "one file": (MODEL, {}),
     "shards": (SHARDED, {"more.safetensors": b"x"}),
-    "one file and shards": (MODEL | {INDEX: SHARDED[INDEX]}, SHARDED),  # as transformers has it
+    "one file and shards": (MODEL | {INDEX: SHARDED[INDEX]}, SHARDED),  # as in transformers
     "an adapter": (ADAPTER, SMALL),
     "a classifier": (CLASSIFIER, {}),
     "two towers": (SIGLIP, {}),

@@ -128,7 +128,7 @@ def test_tasks_with_different_metrics_have_no_main_metric():
 
 
 def test_metrics_equal_pgcli_eval_on_the_same_answers(cli, tmp_path, monkeypatch):
-    """Also of boxes in pixels, which what is learned rounds, and of rows of one prompt."""
+    """Also for boxes in pixels, which the training targets round, and for rows of one prompt."""
     monkeypatch.chdir(make_images(tmp_path))
     close = {"label": "cat", "xmin": 8.31, "ymin": 4.27, "xmax": 20.64, "ymax": 14.58}
     rows: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""The contrastive losses: whole, in chunks, and those of transformers."""
+"""The contrastive losses: whole, in chunks, and compared with transformers."""
 
 from typing import Any
 

@@ -207,7 +207,7 @@ def test_saved_weights_have_the_best_evaluation():
     """The saved weights have the loss of the best evaluation, neither the first nor the last."""
     rows = read_rows("rows.jsonl")
     for number, row in enumerate(rows):
-        draw(Path("held", row["image"]), number + 100)  # copies of trained images are refused
+        draw(Path("held", row["image"]), number + 100)  # copies of trained images are an error
         row["image"] = f"held/{row['image']}"
     write_rows(Path("held.jsonl"), rows)
     options = "--rank 4 --learning-rate 0.1 --warmup 0 --batch-size 6 --steps 6 --eval-every 1"
@@ -219,7 +219,7 @@ def test_saved_weights_have_the_best_evaluation():
 
 
 def test_rows_too_long_for_the_model_are_skipped_and_listed(monkeypatch):
-    """A row that does not fit after the image is left out and named; nothing of it is cut."""
+    """pgcli skips and lists a row that does not fit after the image, and truncates nothing."""
     seen = seen_rows(monkeypatch)
     long = {"image": "0.png", "prefix": "ocr", "suffix": "red " * 200, "id": "long"}
     write_rows(Path("long.jsonl"), [*read_rows("rows.jsonl"), long])

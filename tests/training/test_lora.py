@@ -1,4 +1,4 @@
-"""Adapters in training: what is trained and saved, and that PEFT computes and reads the same."""
+"""Adapters in training: parameters, files, and equality with PEFT."""
 
 import argparse
 import re
@@ -197,7 +197,7 @@ def test_sums_with_bfloat16_outputs_are_rounded_once(tiny):
 
 
 def test_gradients_flow_through_frozen_int8_weights(tiny):
-    """They are those of a model whose weights have the values that int8 holds."""
+    """They equal the gradients of a model with the dequantized weights."""
     found = []
     for is_int8 in (True, False):
         model = load(tiny)
