@@ -33,8 +33,8 @@ from pgcli.checkpoints.weight_files import (
     weight_files,
 )
 from pgcli.checkpoints.weights import meta_model, param_slices
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 
 

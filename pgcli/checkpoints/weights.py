@@ -26,10 +26,10 @@ from pgcli.checkpoints.safetensors_files import (
 )
 from pgcli.checkpoints.weight_files import INDEX, SINGLE, weight_files, weight_map
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
 from pgcli.model.cpu.packed_modules import MappedEmbedding
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 
 HEAD = "decoder.lm_head.weight"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pgcli.doctor import accelerator, hub, machine, packages
+from pgcli.doctor import accelerator, machine, packages
 from pgcli.doctor.finding import Finding, Severity
 
 __all__ = ["Finding", "Severity", "examine", "has_device"]
@@ -24,7 +24,7 @@ def examine() -> Iterator[Finding]:
     yield machine.processor()
     yield machine.memory()
     yield from machine.model_findings()
-    yield from hub.hub_findings()
+    yield from machine.hub_findings()
 
 
 def has_device(findings: list[Finding]) -> bool:

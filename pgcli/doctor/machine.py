@@ -1,10 +1,11 @@
-"""Checks processors, memory and the built-in models."""
+"""Checks processors, memory, the built-in models, and the Hub's cache and login."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,10 +13,12 @@ from pathlib import Path
 from pgcli.checkpoints.find import builtin_models
 from pgcli.device import cgroup
 from pgcli.doctor.finding import Finding, bad, ok, warn
+from pgcli.printable import first_line
 
 GB = 10**9
 LARGE_MODEL_BYTES = 7 * GB  # 3b in bfloat16, and a few rows
 INT8_MODEL_BYTES = 4.5 * GB  # the same, quantized
+MOVE = "export HF_HOME=DIR, a writable folder on a large disk"
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 
@@ -94,3 +97,42 @@ def model_findings(folders: Mapping[str, Path] | None = None) -> Iterator[Findin
             yield bad(f"model {name}", f"damaged: {problem}", reinstall)
         else:
             yield ok(f"model {name}", f"intact, {count} tensors")
+
+
+def hub_findings() -> Iterator[Finding]:
+    """The findings about the Hub, without network access."""
+    try:
+        from huggingface_hub import constants
+    except ImportError as problem:
+        yield bad("hub", f"huggingface_hub cannot be imported: {first_line(problem)}", "see above")
+        return
+    yield cache(Path(constants.HF_HUB_CACHE))
+    yield login()
+    if constants.HF_HUB_OFFLINE:
+        yield warn("downloads", "forbidden by HF_HUB_OFFLINE", "unset HF_HUB_OFFLINE")
+
+
+def cache(folder: Path) -> Finding:
+    """Whether the cache folder is writable, and the free space on its disk."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return bad("cache", f"{folder} is not writable", MOVE)
+    free = shutil.disk_usage(existing).free
+    description = f"{folder}, {free / GB:.1f} GB free"
+    if free < LARGE_MODEL_BYTES:
+        return warn("cache", f"{description}; a 3b model needs 6 GB", f"hf cache prune, or {MOVE}")
+    return ok("cache", description)
+
+
+def login() -> Finding:
+    """Whether a token is set. The token itself is never shown."""
+    from huggingface_hub import get_token
+
+    from pgcli.checkpoints.hub import token_source
+
+    token = get_token()
+    if token is None:
+        return warn("login", "no token: gated models cannot be downloaded", "hf auth login")
+    if not token.startswith("hf_"):
+        return warn("login", "the token is not a Hugging Face token", "hf auth login --force")
+    return ok("login", f"token from {token_source()}")

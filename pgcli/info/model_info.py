@@ -1,17 +1,19 @@
-"""Describe a checkpoint and the memory it needs, without loading its weights."""
+"""Describes a checkpoint and the memory it needs, without loading its weights."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 
-from pgcli.checkpoints import safetensors_files
+from pgcli.checkpoints import safetensors_files, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.weight_files import total_bytes, weight_files
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.loader import check_quantization
 from pgcli.engine.memory import (
+    LARGEST_BATCH,
     MemoryBudget,
     batch_bytes,
     cache_bytes,
@@ -19,8 +21,9 @@ from pgcli.engine.memory import (
     parameters,
     weight_bytes,
 )
-from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.config import ClassifierConfig, PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
+from pgcli.towers.loader import activation_bytes, automatic_batch_size, encoder_config
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -42,8 +45,8 @@ def model_info(
     size, free = chosen_dtype.itemsize, free_bytes(chosen_device)
     kind = chosen_device.type
     check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
-    weights = weight_bytes(config, chosen_dtype, device=kind, quantize=quantize)
-    remaining = max(0, free - weights)
+    needed = weight_bytes(config, chosen_dtype, device=kind, quantize=quantize)
+    remaining = max(0, free - needed)
     kinds = stored_dtypes(folder)
     return {
         "name": checkpoint.name,
@@ -61,10 +64,8 @@ def model_info(
         "dtype": str(chosen_dtype).removeprefix("torch."),
         "cache_bytes_per_token": cache_bytes(config, size),
         "quantize": quantize,
-        "weights_bytes": weights,
-        "memory": {
-            str(n): weights + batch_bytes(config, size, n, device=kind) for n in BATCH_SIZES
-        },
+        "weights_bytes": needed,
+        "memory": {str(n): needed + batch_bytes(config, size, n, device=kind) for n in BATCH_SIZES},
         "free_memory": free,
         "largest_batch": largest_batch(config, itemsize=size, device=kind, remaining=remaining),
         "batch_size": MemoryBudget(config, size, kind, remaining).batch_size(),
@@ -88,3 +89,55 @@ def stored_dtypes(folder: Path) -> list[str]:
         tensor for file in weight_files(folder) for tensor in safetensors_files.read_headers(file)
     )
     return sorted({DTYPE_NAMES.get(tensor.dtype, tensor.dtype) for tensor in headers})
+
+
+def tower_info(
+    checkpoint: Checkpoint,
+    description: ModelDescription,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> dict[str, object]:
+    """The same as `model_info`, for two towers and classifiers.
+
+    `embedding` is the embedding dimension, None for a classifier; `text_tokens` is the padded
+    length of texts, None without a text tower.
+    """
+    folder, config = checkpoint.folder, encoder_config(description)
+    is_classifier = isinstance(config, ClassifierConfig)
+    vision, text = config.vision, None if isinstance(config, ClassifierConfig) else config.text
+    chosen_device = choose_device(device)
+    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
+    count, free = weights.count_parameters(config), free_bytes(chosen_device)
+    needed = count * chosen_dtype.itemsize
+    image = activation_bytes(vision, chosen_dtype, chosen_device)
+    remaining = max(0, free - needed)
+    kinds = stored_dtypes(folder)
+    return {
+        "name": checkpoint.name,
+        "path": str(folder),
+        "revision": checkpoint.revision,
+        "kind": description.kind,
+        "parameters": count,
+        "resolution": vision.resolution,
+        "patch_size": vision.patch_size,
+        "image_tokens": vision.num_patches,
+        "embedding": None if isinstance(config, ClassifierConfig) else config.embedding_dim,
+        "text_tokens": None if text is None else text.max_positions,
+        "vocabulary": None if text is None else text.vocab_size,
+        "labels": list(description.labels) if is_classifier else None,
+        "architecture": {
+            "family": config.family,
+            "vision": asdict(vision),
+            "text": None if text is None else asdict(text),
+        },
+        "stored_dtype": kinds[0] if len(kinds) == 1 else None,
+        "device": str(chosen_device),
+        "dtype": str(chosen_dtype).removeprefix("torch."),
+        "weights_bytes": needed,
+        "memory": {str(rows): needed + rows * image for rows in BATCH_SIZES},
+        "free_memory": free,
+        "largest_batch": min(LARGEST_BATCH, remaining // image),
+        "batch_size": automatic_batch_size(vision, chosen_dtype, chosen_device, remaining),
+        "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
+    }

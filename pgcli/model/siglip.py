@@ -1,7 +1,7 @@
-"""The vision tower of SigLIP, CLIP and ViT: pixels in, one vector per patch out.
+"""The vision tower of SigLIP, CLIP and ViT: pixels in, one vector per patch out; classifiers.
 
 B images · C channels · R resolution · P patches (and the class token) · D width · N heads ·
-H head size
+H head size · K classes
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from pgcli.model.attention import attention_weights
-from pgcli.model.config import Activation, TextConfig, VisionConfig
+from pgcli.model.config import Activation, ClassifierConfig, TextConfig, VisionConfig
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
@@ -155,3 +155,25 @@ def normalize_pixels(pixels_BRRC: Tensor, mean: Tensor, std: Tensor, dtype: torc
     """uint8 images (B, R, R, C) to normalized ones (B, C, R, R), rounded as in transformers."""
     scaled = pixels_BRRC.to(torch.promote_types(dtype, torch.float32)) * (1 / 255)
     return ((scaled - mean) / std).permute(0, 3, 1, 2).to(dtype)
+
+
+class ImageClassifier(nn.Module):
+    """ViT, and SigLIP and CLIP with a classification head."""
+
+    def __init__(self, config: ClassifierConfig):
+        super().__init__()
+        self.config = config
+        self.vision = SiglipVisionModel(config.vision)
+        self.classifier = nn.Linear(config.vision.width, len(config.labels))
+
+    def forward(self, pixels_BCRR: Tensor) -> Tensor:
+        """Logits (B, K) of normalized images."""
+        out_BK: Tensor = self.classifier(self.features(pixels_BCRR))
+        return out_BK
+
+    def features(self, pixels_BCRR: Tensor) -> Tensor:
+        """The inputs (B, D) of the head: class tokens, or means of the patches."""
+        if self.config.family != "clip":
+            x_BPD: Tensor = self.vision(pixels_BCRR)
+            return x_BPD[:, 0] if self.config.family == "vit" else x_BPD.mean(dim=1)
+        return self.vision.last_layer(pixels_BCRR)[:, 1:].mean(dim=1)

@@ -20,8 +20,7 @@ from pgcli.device.stopwatch import Stopwatch, TimeMark
 from pgcli.engine.image_cache import ImageCacheStats
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
-from pgcli.model.classifier import ImageClassifier
-from pgcli.model.siglip import normalize_pixels
+from pgcli.model.siglip import ImageClassifier, normalize_pixels
 from pgcli.model.transfer import to_device
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage

@@ -26,7 +26,6 @@ from pgcli.engine.memory import (
     encode_bytes,
 )
 from pgcli.engine.oom import memory_named
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import (
     ClassifierConfig,
     PaliGemmaConfig,
@@ -34,6 +33,7 @@ from pgcli.model.config import (
     VisionConfig,
 )
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
+from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.engine import EmbeddingEngine
 from pgcli.towers.texts import (

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
-TIMEOUT = timedelta(
-    minutes=30
-)  # of one collective operation; torchrun detects dead processes sooner
+#: Of one collective operation; torchrun detects dead processes sooner.
+TIMEOUT = timedelta(minutes=30)
 POLL_SECONDS = 0.02
 FAILED = "failed"
 

@@ -98,16 +98,11 @@ class MicroBatches:
         """Half of `rows`, which did not fit. Raises NoUsableDevice for a single row."""
         if self.is_fixed or rows == 1:
             raise NoUsableDevice(
-                no_memory(purpose, rows),
+                f"the device has no memory left to {purpose} {count(rows, 'row')} at once",
                 hint="<--micro-batch=> with a smaller number, a smaller model or another "
                 "<--device=>",
             ) from None
         return rows // 2
-
-
-def no_memory(purpose: str, rows: int) -> str:
-    """The message for rows that do not fit into memory."""
-    return f"the device has no memory left to {purpose} {rows} row{'s' * (rows != 1)} at once"
 
 
 def sum_over_chunks(

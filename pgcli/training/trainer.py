@@ -27,9 +27,9 @@ from pgcli.training.metrics_file import (
 )
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.sharding import full_tensor, gathered, in_host_memory, is_divided
-from pgcli.training.task import TrainingTask, no_memory
+from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
-from pgcli.wording import listed
+from pgcli.wording import count, listed
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
 MAX_ROWS = 40  # that a message lists: any of them may be the reason
@@ -233,7 +233,7 @@ class Trainer:
                 micro_batches.halve(rows)
             if is_divided(self.task.model):
                 raise NoUsableDevice(
-                    no_memory("train on", rows),
+                    f"the device has no memory left to train on {count(rows, 'row')} at once",
                     hint=f"<--micro-batch {micro_batches.rows}> resumes from the last saved state",
                 )
             self.task.model.zero_grad(set_to_none=True)

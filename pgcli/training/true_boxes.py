@@ -53,9 +53,7 @@ def settled_rows(rows: Sequence[DrawnRow]) -> tuple[list[Frame | None], list[str
 
     Raises UsageError if some boxes refer to stored images and others to upright ones.
     """
-    drawings: dict[
-        tuple[str, tuple[int, int] | None], Drawing
-    ] = {}  # rows of an image have a box each in tables
+    drawings: dict[tuple[str, tuple[int, int] | None], Drawing] = {}  # tables have a box per row
     keys = [(row.item.id, stated_size(row.fields)) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         boxes = [box.corners for box in row.example.boxes or ()]

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
 from pgcli.checkpoints.weights import count_parameters
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
+from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.loader import encoder_config, read_model, text_processor
 from pgcli.towers.texts import TextProcessor

@@ -16,7 +16,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.commands import doctor as shown
 from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
-from pgcli.doctor import accelerator, hub, machine, packages
+from pgcli.doctor import accelerator, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
 
 ROOT = Path(__file__).parents[2]
@@ -291,21 +291,21 @@ class TestMachine:
 class TestHub:
     def test_space_on_the_disk_of_the_cache(self, monkeypatch, tmp_path):
         folder = tmp_path / "home" / "hub"
-        assert f"{folder}, " in hub.cache(folder).description
+        assert f"{folder}, " in machine.cache(folder).description
         free = SimpleNamespace(free=10**9)
-        monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: free)
-        assert hub.cache(folder).state == "warn"
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: free)
+        assert machine.cache(folder).state == "warn"
         monkeypatch.setattr(os, "access", lambda *_: False)
-        assert hub.cache(folder).state == "bad"
+        assert machine.cache(folder).state == "bad"
 
     def test_a_token_is_found_and_never_shown(self, tmp_path, monkeypatch):
         file = tmp_path / "token"
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(file))
-        assert hub.login().remedy == "hf auth login"
+        assert machine.login().remedy == "hf auth login"
         file.write_text(SECRET + "\n")
-        assert hub.login() == ok("login", "token from `hf auth login`")
+        assert machine.login() == ok("login", "token from `hf auth login`")
         monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
-        assert hub.login() == ok("login", "token from HF_TOKEN")
+        assert machine.login() == ok("login", "token from HF_TOKEN")
         monkeypatch.setenv("HF_TOKEN", "password")
-        assert hub.login().state == "warn"
-        assert "password" not in hub.login().description
+        assert machine.login().state == "warn"
+        assert "password" not in machine.login().description

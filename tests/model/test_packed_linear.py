@@ -120,7 +120,7 @@ def test_original_weights_are_freed_one_by_one(tiny):
 
 KEEPING = """
 import resource, torch
-from pgcli.model.cpu.malloc import keep_freed_memory
+from pgcli.model.cpu.optimize import keep_freed_memory
 def faults():
     for _ in range(5):
         torch.ones(40 * 2**20, dtype=torch.uint8)

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine import oom
 from pgcli.errors import NoUsableDevice
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
-from pgcli.model.siglip import SiglipAttention
+from pgcli.model.siglip import ImageClassifier, SiglipAttention
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text

@@ -45,8 +45,10 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
     shown, options = call.build(InfoOptions), call.build(LoadOptions)
     checkpoint = find_model(call, model or default_model(), Screen())
     from pgcli.checkpoints.model_description import read_description
-    from pgcli.info.model_info import model_info
-    from pgcli.info.tower_info import tower_info  # torch, which takes a second
+    from pgcli.info.model_info import (
+        model_info,
+        tower_info,  # torch, which takes a second
+    )
 
     description = read_description(checkpoint.folder)
     if description.kind == "paligemma":

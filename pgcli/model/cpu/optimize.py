@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import cast
 
 import torch
 from torch import nn
 
-from pgcli.model.classifier import ImageClassifier
-from pgcli.model.cpu.malloc import keep_freed_memory
 from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import (
     PackedLMHead,
@@ -20,8 +21,11 @@ from pgcli.model.cpu.packed_modules import (
 from pgcli.model.gemma import GemmaDecoderLayer, LMHead
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
-from pgcli.model.siglip import SiglipEncoderLayer
+from pgcli.model.siglip import ImageClassifier, SiglipEncoderLayer
 from pgcli.model.two_towers import TwoTowers
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+KEPT_BYTES = 2**29
 
 
 def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
@@ -76,3 +80,18 @@ def supports_int8(dtype: torch.dtype) -> bool:
 def prefills_in_bf16(dtype: torch.dtype) -> bool:
     """Whether int8 is used only for decode steps, because bfloat16 tiles (AMX) prefill faster."""
     return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 512 MiB of freed memory for later allocations.
+
+    Otherwise the kernel maps and clears the same hundred megabytes in every layer, a sixth of the
+    prefill time of a full-size model. Other C libraries ignore the call, and environment settings
+    take precedence.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

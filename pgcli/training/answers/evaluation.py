@@ -74,9 +74,8 @@ class TrueAnswers:
 
         tasks = {task_of_prompt(prompt) for _, prompt in keys}
         limits = {task: self._new_tokens(task, engine) for task in tasks}
-        sampling = [
-            SamplingParams(max_new_tokens=limits[task_of_prompt(prompt)]) for _, prompt in keys
-        ]
+        lengths = [limits[task_of_prompt(prompt)] for _, prompt in keys]
+        sampling = [SamplingParams(max_new_tokens=length) for length in lengths]
         task = tasks.pop() if len(tasks) == 1 else "ask"
         question = Question(task, None, max(limits.values()))
         for number, answer in engine.ask(images(), question, sampling):

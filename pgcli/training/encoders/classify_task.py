@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.model.classifier import ImageClassifier
+from pgcli.model.siglip import ImageClassifier
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss

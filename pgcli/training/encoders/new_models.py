@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.checkpoints.model_description import ModelDescription
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.loader import encoder_config, read_model
 from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
