@@ -27,8 +27,8 @@ class VerifyOptions(LoadOptions):
 
 @command(
     "verify",
-    "Runs both on the same inputs and reports the differences of vision features, prefill logits "
-    "and generated tokens; of embeddings and logits for SigLIP, CLIP and image classifiers.\n\n"
+    "Runs pgcli and transformers on the same inputs and compares vision features, prefill logits "
+    "and generated tokens; embeddings and logits of SigLIP, CLIP and image classifiers.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model. Exits with 5 if they "
     "differ by more than rounding.",
     VerifyOptions,

@@ -94,21 +94,13 @@ def _attend(
     read only earlier slots. Later slots are never read, however many are allocated.
     """
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    slot = tl.load(slot_ptr + row)
-    half, column, group = tl.arange(0, H // 2), tl.arange(0, H), tl.arange(0, BLOCK_G)
-    in_group = (group < G)[:, None]
+    slot, half = tl.load(slot_ptr + row), tl.arange(0, H // 2)
     dtype = key_ptr.dtype.element_ty
-    factor = tl.float32 if DOT_FLOAT32 else dtype
-
     angle = tl.load(position_ptr + row).to(tl.float32) * tl.load(frequency_ptr + half)
     cos = tl.cos(angle).to(dtype).to(tl.float32)
     sin = tl.sin(angle).to(dtype).to(tl.float32)
     qkv = qkv_ptr + row * qkv_stride
-    query = qkv + (head * G + group)[:, None] * H + half[None, :]
-    first = tl.load(query, mask=in_group, other=0.0).to(tl.float32)
-    second = tl.load(query + H // 2, mask=in_group, other=0.0).to(tl.float32)
-    query_1, query_2 = _rotated(first, second, cos, sin, dtype)
-
+    query_1, query_2 = _rotated_queries(qkv + head * G * H, cos, sin, G, H, BLOCK_G, dtype)
     keys = key_ptr + row * row_stride + head * head_stride
     values = value_ptr + row * row_stride + head * head_stride
     peak = tl.full([BLOCK_G], float("-inf"), tl.float32)
@@ -123,11 +115,61 @@ def _attend(
         total += 1
         out += value.to(tl.float32)[None, :]
 
+    peak, total, out = _with_earlier_slots(
+        *(peak, total, out, query_1, query_2, keys, values, mask_ptr + row * mask_stride, slot),
+        *(part, scale, cap, H, BLOCK_S, SPLITS, HAS_CAP, dtype),
+        tl.float32 if DOT_FLOAT32 else dtype,
+    )
+    at = ((row * K + head) * SPLITS + part) * G
+    _store(out_ptr, peak_ptr, total_ptr, at, out, peak, total, G, H, BLOCK_G, SPLITS, dtype)
+
+
+@triton.jit
+def _rotated_queries(
+    query_ptr,
+    cos,
+    sin,
+    G: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """The halves of the rotated queries of a key/value head."""
+    half, group = tl.arange(0, H // 2), tl.arange(0, BLOCK_G)
+    in_group = (group < G)[:, None]
+    query = query_ptr + group[:, None] * H + half[None, :]
+    first = tl.load(query, mask=in_group, other=0.0).to(tl.float32)
+    second = tl.load(query + H // 2, mask=in_group, other=0.0).to(tl.float32)
+    return _rotated(first, second, cos, sin, dtype)
+
+
+@triton.jit
+def _with_earlier_slots(
+    peak,
+    total,
+    out,
+    query_1,
+    query_2,
+    keys,
+    values,
+    mask_ptr,
+    slot,
+    part,
+    scale,
+    cap,
+    H: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    dtype: tl.constexpr,
+    factor: tl.constexpr,
+):
+    """The maximum, sum of weights and weighted sum after this part of the slots before `slot`."""
     length = tl.cdiv(tl.cdiv(slot, SPLITS), BLOCK_S) * BLOCK_S
     for start in range(part * length, tl.minimum(slot, (part + 1) * length), BLOCK_S):
         slots = start + tl.arange(0, BLOCK_S)
         before = slots < slot
-        visible = tl.load(mask_ptr + row * mask_stride + slots, mask=before, other=0) != 0
+        visible = tl.load(mask_ptr + slots, mask=before, other=0) != 0
         at = slots.to(tl.int64) * H
         score = _products(query_1, query_2, keys, at, before, H, factor)
         score = _scaled(score, scale, cap, HAS_CAP)
@@ -135,15 +177,34 @@ def _attend(
         peak, total, out = _with_block(
             *(peak, total, out, score, values, at, before, H, dtype, factor)
         )
+    return peak, total, out
 
+
+@triton.jit
+def _store(
+    out_ptr,
+    peak_ptr,
+    total_ptr,
+    at,
+    out,
+    peak,
+    total,
+    G: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    SPLITS: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """Store the outputs of a group of queries, or with several parts what `_merge` needs."""
+    group, column = tl.arange(0, BLOCK_G), tl.arange(0, H)
+    in_group = group < G
+    at_out = (at + group)[:, None] * H + column[None, :]
     if SPLITS == 1:
-        at = row * (K * G * H) + (head * G + group)[:, None] * H + column[None, :]
-        tl.store(out_ptr + at, (out / total[:, None]).to(dtype), mask=in_group)
+        tl.store(out_ptr + at_out, (out / total[:, None]).to(dtype), mask=in_group[:, None])
     else:
-        at = ((row * K + head) * SPLITS + part) * G + group
-        tl.store(out_ptr + at[:, None] * H + column[None, :], out, mask=in_group)
-        tl.store(peak_ptr + at, peak, mask=group < G)
-        tl.store(total_ptr + at, total, mask=group < G)
+        tl.store(out_ptr + at_out, out, mask=in_group[:, None])
+        tl.store(peak_ptr + at + group, peak, mask=in_group)
+        tl.store(total_ptr + at + group, total, mask=in_group)
 
 
 @triton.jit
