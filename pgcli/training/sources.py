@@ -325,7 +325,7 @@ def sidecar_text(item: Item) -> tuple[str, ...]:
         except UnicodeDecodeError as problem:
             raise UnusableRow(f"{name} is not UTF-8.") from problem
         if "\0" in text:
-            raise UnusableRow(f"{name} holds a NUL byte.")
+            raise UnusableRow(f"{name} contains a NUL byte: save it as UTF-8.")
         if len(data) > MAX_SIDECAR_BYTES:
             raise UnusableRow(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
         if text:

@@ -70,10 +70,10 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
     if not file.exists():
         return TrainingProgress()
     try:
-        with safe_open(file, framework="pt") as stored:
-            progress = TrainingProgress(**json.loads(stored.metadata()[KEY]))
+        with safe_open(file, framework="pt") as saved:
+            progress = TrainingProgress(**json.loads(saved.metadata()[KEY]))
             if not progress.is_complete:
-                _fill(stored, model, optimizer)
+                _fill(saved, model, optimizer)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise OutputFailed(
             f"the saved state {file} cannot be read: {error}", hint="<--overwrite> starts over"
@@ -81,13 +81,13 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
     return progress
 
 
-def _fill(stored: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _fill(saved: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     parameters = _trained(model)
-    if missing := {f"{WEIGHT}.{name}" for name in parameters} - {*stored.keys()}:
+    if missing := {f"{WEIGHT}.{name}" for name in parameters} - {*saved.keys()}:
         raise KeyError(min(missing))
-    for key in stored.keys():  # noqa: SIM118
+    for key in saved.keys():  # noqa: SIM118
         kind, _, name = key.partition(".")
-        parameter, tensor = parameters[name], stored.get_tensor(key)
+        parameter, tensor = parameters[name], saved.get_tensor(key)
         if kind != STEPS and tensor.shape != parameter.shape:
             raise ValueError(f"{key} has the shape {[*tensor.shape]}")
         if kind == WEIGHT:

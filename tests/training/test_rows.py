@@ -233,7 +233,7 @@ def test_text_beside_an_image_has_no_byte_order_mark(store):
     ("text", "problem"),
     [
         ("a red wall".encode("utf-16"), "is not UTF-8"),
-        ("a red wall".encode("utf-16-le"), "holds a NUL byte"),
+        ("a red wall".encode("utf-16-le"), "contains a NUL byte"),
         (b"caf\xe9", "is not UTF-8"),
         (b"x" * (2**20 + 1), "is longer than 1 MiB"),
     ],

@@ -42,7 +42,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
     loss_name: ContrastiveLoss
 
     def parts(self, batch: ImageBatch, largest: int) -> Iterable[ImageBatch]:
-        return [batch]  # even if empty: the others need this process for their loss
+        return [batch]  # even if empty: the other processes wait for this one
 
     def loss(self, batch: ImageBatch) -> Loss:
         self._bound_scale()
