@@ -160,8 +160,8 @@ class TrainingData:
                 while not ahead[0]:  # this process has no row in a small batch
                     yield self._batch(ahead.pop(0), [])
                 batch = ahead.pop(0)
-                rest = islice(decoded, len(batch) - 1)
-                yield self._batch(batch, [first, *filter(None, rest)])
+                following = islice(decoded, len(batch) - 1)
+                yield self._batch(batch, [first, *filter(None, following)])
             for batch in ahead:
                 yield self._batch(batch, [])
         finally:

@@ -82,15 +82,15 @@ def use_of(options: TrainOptions, example: str) -> str:
     if options.task == "classify":
         return f"pgcli classify photos {model}"
     prompt, _ = split_locations(example)
-    task, _, rest = prompt.partition(" ")
+    task, _, argument = prompt.partition(" ")
     match task:
-        case "ocr" if not rest:
+        case "ocr" if not argument:
             details = ""
-        case "detect" | "segment" if rest:
-            names = map(str.strip, rest.split(SEPARATOR))
+        case "detect" | "segment" if argument:
+            names = map(str.strip, argument.split(SEPARATOR))
             details = "".join(f" --object {shlex.quote(name)}" for name in names)
-        case "caption" if rest.isalpha():
-            details = "" if rest == "en" else f" --lang {rest}"
+        case "caption" if argument.isalpha():
+            details = "" if argument == "en" else f" --lang {argument}"
         case _:
             task, details = "ask", f" --prompt {shlex.quote(prompt)}"
     return f"pgcli {task} photos {model}{details}"
