@@ -458,7 +458,7 @@ class TestDamage:
         os.truncate(file_path.resolve(), 20)
         message, hint = refusal(InvalidCheckpoint)
         assert message == (
-            f"{file} in the cache is damaged: it has 20 bytes, and {len(MODEL[file]):,} on the Hub"
+            f"{file} in the cache is damaged: it has 20 bytes instead of {len(MODEL[file]):,}"
         )
         assert contents(self.mended(hint).folder) == MODEL
 
