@@ -123,7 +123,7 @@ def _smoothed(points: Points, span: int) -> Points:
 
 
 def draw_with_matplotlib(curves: Curves) -> Image.Image:
-    """The panels in rows of three."""
+    """The panels in a grid."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports that it builds its caches
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -158,7 +158,7 @@ def draw_with_matplotlib(curves: Curves) -> Image.Image:
 
 
 def draw_with_pillow(curves: Curves) -> Image.Image:
-    """The panels in rows of three."""
+    """The panels in a grid."""
     scale, (columns, rows) = SUPERSAMPLING, _grid(len(curves.panels))
     canvas = Image.new("RGB", (WIDTH * columns * scale, HEIGHT * rows * scale), "white")
     for number, panel in enumerate(curves.panels):
@@ -169,7 +169,7 @@ def draw_with_pillow(curves: Curves) -> Image.Image:
 
 def _grid(panels: int) -> tuple[int, int]:
     """The columns and rows of the panels."""
-    columns = min(panels, COLUMNS)
+    columns = 2 if panels == 4 else min(panels, COLUMNS)
     return columns, -(-panels // columns)
 
 
