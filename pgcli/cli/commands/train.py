@@ -22,9 +22,9 @@ from pgcli.wording import count, listed
     "SOURCE is any source of the answering commands. A manifest has columns prefix or prompt, and "
     "suffix or answer; --task contrastive needs a column text, --task classify a column label, or "
     "a folder with a folder for each label.\n\n"
-    "-o DIR gets an adapter, or with --method full or --task a model. With evaluations, DIR has the "
-    "best weights and DIR/last the last ones. The same command resumes an interrupted run; on one "
-    "CPU the weights are then the same bit for bit.",
+    "-o DIR gets an adapter, or with --method full or --task a model. With evaluations, DIR has "
+    "the best weights and DIR/last the last ones. The same command resumes an interrupted run; on "
+    "one CPU the weights are then the same bit for bit.",
     *TRAIN_RECORDS,
     examples="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
     "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
