@@ -16,7 +16,7 @@ OBJECTS_BEFORE_COLLECTING = 400_000
 ROUNDS_BEFORE_SLEEPING = 1_000
 
 #: The signals that the first process of a container forwards.
-FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT}
+FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 def main() -> int:

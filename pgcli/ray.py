@@ -66,7 +66,7 @@ class Answers:
             )
         self._task, self._keep, self._call = task, tuple(keep), call
         self._question, self._columns = question, columns_of(question)
-        self._schema = RowSchema(base=question.columns, extras=question.extra_columns)
+        self._schema = RowSchema(base=question.columns)
         for name in self._keep:
             if name in self._schema.columns:
                 raise UsageError(

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
-from pgcli.records import Fault, Item
+from pgcli.records import COLUMNS, Fault, Item
 from pgcli.tasks import (
     ask,
     caption,
@@ -79,11 +79,11 @@ def test_columns_of_a_question_are_those_in_braces():
     assert template_columns(detect(["{cat}", "{{"])) == template_columns(ask(None)) == ()
 
 
-def test_extra_columns_of_questions():
-    assert segment(["cat"]).extra_columns == ("masks",)
-    assert ask(["cat?"], choices=["yes", "no"]).extra_columns == ("choices",)
-    assert ask(None, choices_column="options").extra_columns == ("choices",)
-    assert detect(["cat"]).extra_columns == ask(["cat?"]).extra_columns == ()
+def test_columns_depend_on_the_question():
+    assert segment(["cat"]).columns == (*COLUMNS, "masks")
+    assert ask(["cat?"], choices=["yes", "no"]).columns == (*COLUMNS, "choices")
+    assert ask(None, choices_column="options").columns == (*COLUMNS, "choices")
+    assert detect(["cat"]).columns == ask(["cat?"]).columns == COLUMNS
 
 
 def test_question_has_its_objects_and_its_region():

@@ -98,8 +98,6 @@ class RunOnScreen:
             return
         self._progress.waits_for, self._progress.details = event.waits_for, event.details
         self._progress.update(event.done, errors=event.errors)
-        if event.is_asked:
-            self._screen.info(f"{self._progress.task}: {self._progress.line()}")
 
 
 def show_summary(summary: Summary, screen: Screen) -> None:

@@ -24,7 +24,7 @@ def raise_on_signals() -> Iterator[None]:
 
     A signal that is ignored, as under `nohup`, stays ignored.
     """
-    handlers = dict.fromkeys(SIGNALS, SignalRaiser()) | {signal.SIGUSR1: _ignore}
+    handlers = dict.fromkeys(SIGNALS, SignalRaiser())
     before = {signum: signal.getsignal(signum) for signum in (*handlers, signal.SIGALRM)}
     for signum, handler in handlers.items():
         if before[signum] is not signal.SIG_IGN:
@@ -87,9 +87,3 @@ def end_process_by(signum: int) -> NoReturn:
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
     os._exit(128 + signum)  # the first process of a container is not ended by it
-
-
-def _ignore(signum: int, frame: FrameType | None) -> None:
-    """SIGUSR1 asks for the progress of a run; before the run there is none, and the default handler
-    would end the process.
-    """

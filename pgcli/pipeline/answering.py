@@ -1,11 +1,11 @@
-"""Answers the rows of a run, in this process or in others."""
+"""Answers the rows of a run in this process, in engine processes, or on Ray."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgcli.inputs.stamps import Stamp
 from pgcli.output.lines import json_line, parse_row
@@ -36,9 +36,9 @@ def ignore_stamp(index: int, stamp: Stamp | None) -> None:
 
 
 class Answering:
-    """Answers rows with the model of a run, and saves them; hooks get all rows in order.
+    """Answers rows with the model of a run and saves them; hooks get all rows in order.
 
-    `output` is None if the rows cannot be resumed.
+    `output` is None if the run cannot be resumed.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Answering:
         with in_order_of(ranges, deliver) as ordered:
             yield save_and_pass_on
 
-    def _workers(self, ranges: Sequence[range], state: Store) -> Workers:
+    def _workers(self, ranges: Sequence[range], state: Store) -> Workers[Any]:
         """The engines for ranges of rows of the input recorded in a state folder."""
         request, total = self.request, sum(map(len, ranges))
         if request.model.ray is not None:

@@ -44,7 +44,7 @@ from pgcli.pipeline.state.forms import (
 from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, errors_in
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.parts_form import PartsForm
-from pgcli.pipeline.state.record import RunRecord, now, other_images, read_record
+from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record
 from pgcli.records import Answer, Item
 from pgcli.stores import Store
 
@@ -65,7 +65,8 @@ def check_record(state: State, request: RunRequest) -> None:
         settings["rows_per_file"] = state.record.settings.get("rows_per_file")
     state.record.check_settings(settings, state.name)
     if state.shard is not None and (change := state.record.moved_sources(settings)):
-        raise other_images(state.name, change)  # it may have no rows of the others to compare
+        # it may have no rows of the others to compare
+        raise other_run(state.name, "other images", [change])
     check_known_model(request, state.record, state.name)
 
 
@@ -232,10 +233,10 @@ class RunOutput:
             for index, stamp in images.touched.items():
                 self.stamps.note(index, stamp)
             gone = (inventory.gone + images.gone) * (self.rows.per_item or 1)
-            if self._moved_sources and gone:
-                raise other_images(self.state.name, self._moved_sources)
+            if gone and (moved := self.record.moved_sources(run_settings(self.request))):
+                raise other_run(self.state.name, "other images", [moved])
         if self.coverage.count() and self.rows.is_addressable:
-            check_saved_rows(self._probes(), self.rows, self.state.name, is_moved=self._is_moved)
+            check_saved_rows(self._probes(), self.rows, self.state.name)
         return gone
 
     def _probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
@@ -290,8 +291,8 @@ class RunOutput:
     def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> bool:
         """Return whether a saved row is answered. Raises OutputExists if its item differs."""
         number, row = saved
-        if change := input_difference(row, item, prompt, is_moved=self._is_moved):
-            raise input_changed(self.state.name, number, change, is_moved=self._is_moved)
+        if change := input_difference(row, item, prompt):
+            raise input_changed(self.state.name, number, change)
         return row.get("error") is None
 
     def _check_images(self, images: ImageChanges) -> None:
@@ -322,16 +323,6 @@ class RunOutput:
             return
         if not (self.request.running.retry_changed and stamp_at(self._stamped, index)[0]):
             self.stamps.note(index, stamp)
-
-    @cached_property
-    def _moved_sources(self) -> str:
-        """`old -> new` for the first source that was moved; else empty."""
-        return self.record.moved_sources(run_settings(self.request))
-
-    @property
-    def _is_moved(self) -> bool:
-        """Whether saved rows may name images in other folders."""
-        return self.record.is_moved or bool(self._moved_sources)
 
     @cached_property
     def _stamped(self) -> np.ndarray:

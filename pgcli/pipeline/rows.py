@@ -157,7 +157,6 @@ def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowS
     question = request.question
     return RowSchema(
         timing=not request.output.no_timing,
-        extras=question.extra_columns,
         base=question.columns,
         float16=question.float16,
         keep=tuple(keep),

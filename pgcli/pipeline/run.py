@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from signal import Signals
 from tempfile import TemporaryDirectory
@@ -181,7 +181,8 @@ class Run:
             raise OutputExists(
                 f"{self.output.state.name} has {before:,} rows, but the input has only "
                 f"{self._has_read:,}",
-                hint="name the whole input; another <-o> starts anew, <--overwrite> replaces it",
+                hint="name the whole input; another <-o> starts a new run; <--overwrite> replaces "
+                "the output",
             )
         if rows.inventory.total is None and not (self.tally.rows or before or self._has_read):
             raise NoInputError(
@@ -272,9 +273,8 @@ class Run:
         self.find_model()
         note_stamp = output.note_stamp
         if answering.has_workers(missing):
-            output.begin()
             state = output.state.store
-            answering.elsewhere(missing, nullcontext(output.save), state, note_stamp=note_stamp)
+            answering.elsewhere(missing, self.saving(), state, note_stamp=note_stamp)
             return
         items: Numbered = output.unsaved(self.arriving())
         if self.rows.is_addressable:

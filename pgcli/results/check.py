@@ -32,11 +32,11 @@ MAX_MISSING = 1000  # images that are counted one by one
 
 @dataclass
 class RowComparison:
-    """The counts of compared rows and the differences between an output and its input.
+    """The number of compared rows, of failed ones among them, and the differences.
 
-    While a run `is_running`, missing rows are no difference. `is_moved` is true if the sources have
-    moved since the run. `gone` counts rows of images that the input no longer has. `changed_table`
-    describes the first changed table of the input.
+    While the run `is_running`, no row counts as missing. With `is_stdin`, the input was standard
+    input. `gone` rows belong to images that were removed from the input; `changed_table` names a
+    changed table of the input.
     """
 
     is_running: bool = False
@@ -47,7 +47,6 @@ class RowComparison:
     surplus: int = 0
     differences: int = 0
     is_stdin: bool = False
-    is_moved: bool = False
     changed_table: str = ""
     first_differences: list[str] = field(default_factory=list)
 
@@ -91,7 +90,6 @@ def checked_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]
     store = open_store(output)
     record = record_of(output, store)
     request = reopened_request(output, record)
-    comparison.is_moved = record.is_moved
     rows = complete_rows(indexed_rows(Path(output)), comparison)
     if "-" in request.sources:
         comparison.is_stdin = True
@@ -174,7 +172,7 @@ def compare_with_input(
             comparison.add(
                 f"row {position + 1:,} matches no input: {row.get('id')!r}", surplus=True
             )
-        elif change := input_difference(row, *match, is_moved=comparison.is_moved):
+        elif change := input_difference(row, *match):
             comparison.add(f"row {position + 1:,} {change}")
     for position, (item, _) in numbered:
         if comparison.is_running or (limit is not None and position >= limit):
@@ -225,22 +223,19 @@ def compare_with_each_other(
 
 
 def compared_text(comparison: RowComparison) -> str:
-    """The compared properties, for the end of a sentence."""
+    """The values that were compared, as a list in a sentence."""
     if comparison.is_stdin:
         return "number and order of rows"
-    images = "" if comparison.is_moved else "images' names, "
     return (
-        f"number and order of rows, ids, {images}prompts, sizes and times of files, bytes of "
-        "touched ones"
+        "number and order of rows, ids, names of images, prompts, sizes and times of files, bytes "
+        "of touched ones"
     )
 
 
 def not_compared(comparison: RowComparison) -> Iterator[str]:
-    """The properties that were not compared, with the reasons."""
+    """The values that were not compared, and why."""
     if comparison.is_stdin:
         yield "ids and names of images, because standard input is gone"
         return
-    if comparison.is_moved:
-        yield "names of images, because they were moved"
     if comparison.gone:
-        yield f"{count(comparison.gone, 'row')} of images that the input no longer has"
+        yield f"{count(comparison.gone, 'row')} of images that were removed from the input"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pgcli.errors import UsageError
 from pgcli.records import (
@@ -12,9 +12,8 @@ from pgcli.records import (
     EMBED_COLUMNS,
     SCORE_COLUMNS,
     TEXT_EMBED_COLUMNS,
-    Region,
 )
-from pgcli.tasks.question import Question, distinct
+from pgcli.tasks.question import Absent, Question, distinct
 
 EmbeddingTask = Literal["embed", "score", "classify"]
 LABEL = "{label}"
@@ -23,24 +22,15 @@ TOP = 5  # labels of a row
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingQuestion:
-    """A task of images, or of texts, and no prompt.
+class EmbeddingQuestion(Absent):
+    """What to compute from images, or from texts, without a prompt.
 
-    `score` compares each image with the `texts`, or with the text that the manifest's row has in
-    `text_column`. `classify` finds the `top` most probable `labels`; each is put into the
-    `label_templates`. `embed` makes embeddings of images or, where there are any, of the `texts`
-    and of those in `texts_file`; they have the precision of float16 where `float16` says so.
-    `raw_text` leaves texts as they are where the checkpoint was trained on lower case without
-    punctuation.
+    `score` compares each image with the `texts`, or with the text in the column `text_column` of
+    the manifest's row. `classify` finds the `top` most probable `labels`, each inserted into the
+    `label_templates`. `embed` embeds the `texts` and the lines of `texts_file`, or images if there
+    are none; with `float16`, embeddings have that precision. `raw_text` keeps upper case and
+    punctuation even if the checkpoint was trained without them.
     """
-
-    #: Attributes of `Question`, as they are without prompts.
-    choices: ClassVar[tuple[str, ...]] = ()
-    choices_column: ClassVar[str | None] = None
-    region: ClassVar[Region | None] = None
-    objects: ClassVar[tuple[str, ...]] = ()
-    extra_columns: ClassVar[tuple[str, ...]] = ()
-    refuses_prompts: ClassVar[bool] = False
 
     task: EmbeddingTask
     texts: tuple[str, ...] = ()
@@ -54,12 +44,11 @@ class EmbeddingQuestion:
 
     @property
     def embeds_texts(self) -> bool:
-        """Whether items are texts, not images."""
         return self.task == "embed" and bool(self.texts or self.texts_file)
 
     @property
     def templates(self) -> tuple[str, ...] | None:
-        """One empty prompt for each image; None where each item has a text of its own."""
+        """One empty prompt for each image; None if each item has its own text."""
         return None if self.text_column is not None or self.embeds_texts else ("",)
 
     @property
@@ -71,7 +60,7 @@ class EmbeddingQuestion:
 
     @property
     def label_texts(self) -> list[list[str]]:
-        """For each label the templates with the label in them."""
+        """For each label, the templates with the label inserted."""
         templates = self.label_templates or TEMPLATES
         return [[template.replace(LABEL, label) for template in templates] for label in self.labels]
 
@@ -91,7 +80,7 @@ def embed(
     float16: bool = False,
     raw_text: bool = False,
 ) -> EmbeddingQuestion:
-    """The embedding of each image, or of each of these texts and of the lines of a file."""
+    """The embedding of each image, or of each of these texts and of each line of a file."""
     if raw_text and not (texts or texts_file):
         raise UsageError("<--raw-text> applies to texts only", hint="omit it")
     return EmbeddingQuestion(
@@ -112,7 +101,7 @@ def score(
     if not texts and text_column is None:
         raise UsageError(
             "no text to score",
-            hint='write <--text "a red car">; or <--text-column NAME>, where a manifest has texts',
+            hint='write <--text "a red car">; or <--text-column NAME>, if a manifest has texts',
         )
     return EmbeddingQuestion(
         "score", texts=distinct("text", texts), text_column=text_column, raw_text=raw_text
@@ -126,7 +115,7 @@ def classify(
     top: int = TOP,
     raw_text: bool = False,
 ) -> EmbeddingQuestion:
-    """The most probable of these labels for each image; without any, of the checkpoint's own.
+    """The most probable of these labels for each image; by default, of the checkpoint's own.
 
     Raises UsageError for a template without `{label}`, and for a repeated text.
     """

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pgcli import regions
 from pgcli.box_filter import NO_FILTER, BoxFilter
@@ -26,21 +26,38 @@ MAX_NEW_TOKENS: Mapping[Task, int] = {
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 
 
+class Absent:
+    """The options that only one kind of question has, with their values in the other kind."""
+
+    __slots__ = ()
+    choices: tuple[str, ...] = ()
+    choices_column: str | None = None
+    region: Region | None = None
+    objects: tuple[str, ...] = ()
+    text_column: str | None = None
+    float16: bool = False
+
+    @property
+    def refuses_prompts(self) -> bool:
+        """Whether prompts are given for all items, so that none may have its own."""
+        return False
+
+    @property
+    def embeds_texts(self) -> bool:
+        """Whether items are texts, not images."""
+        return False
+
+
 @dataclass(frozen=True, slots=True)
-class Question:
+class Question(Absent):
     """A task and its prompts, in which `{column}` is replaced by a value of the manifest's row.
 
-    `templates` is None if each item has a prompt of its own, from the manifest's column.
-    `objects` are the names to detect, with `each` one in every prompt; `strict` allows only boxes
-    around these as an answer. Of the boxes found, `box_filter` says which are kept.
-    `choices` are the candidates for every answer; `choices_column` names an item's own.
-    `region` is the part of every image that the prompts are about, unless items have their own.
+    `templates` is None if the manifest has a prompt for each item. `objects` are the names to
+    detect: all in one prompt, or with `each` one per prompt; `strict` allows only boxes around
+    these as an answer. `box_filter` selects the boxes to keep. `choices` are the candidates for
+    every answer; `choices_column` has the candidates of each item. `region` is the part of every
+    image that the prompts are about, unless an item has its own.
     """
-
-    #: Attributes of `EmbeddingQuestion`, as they are for prompts.
-    embeds_texts: ClassVar[bool] = False
-    float16: ClassVar[bool] = False
-    text_column: ClassVar[str | None] = None
 
     task: Task
     templates: tuple[str, ...] | None
@@ -61,22 +78,13 @@ class Question:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of every row."""
-        return COLUMNS
+        """The columns of the rows."""
+        extra = {"masks": self.task == "segment", "choices": self.has_choices}
+        return (*COLUMNS, *(name for name in EXTRA_COLUMNS if extra[name]))
 
     @property
     def refuses_prompts(self) -> bool:
-        """Whether prompts are given for all items, so that none may have its own."""
         return self.task == "ask" and self.templates is not None
-
-    @property
-    def extra_columns(self) -> tuple[str, ...]:
-        """The columns that rows have in addition to `columns`."""
-        present = {
-            "masks": self.task == "segment",
-            "choices": self.has_choices,
-        }
-        return tuple(name for name in EXTRA_COLUMNS if present[name])
 
     @property
     def has_choices(self) -> bool:

@@ -6,7 +6,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -374,26 +374,21 @@ def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
         on_event(Message(f"the run is already complete, after {count(done, 'step')}"))
     elif done:
         on_event(Message(f"resuming after {done:,} of {steps:,} steps"))
-    losses, latest = deque[float](maxlen=SHOWN_UPDATES), Progress(done)
+    losses = deque[float](maxlen=SHOWN_UPDATES)
 
     def on_update(line: Mapping[str, Any]) -> None:
-        nonlocal latest
         if line["loss"] is not None:
             losses.append(line["loss"])
-        latest = Progress(line["step"], details=details(line, losses))
-        on_event(latest)
+        on_event(Progress(line["step"], details=details(line, losses)))
         if "eval_loss" in line:
             on_event(Message(evaluation_line(line)))
 
     def on_signal() -> None:
         on_event(Message("stopping after this step; the same command resumes"))
 
-    def on_status() -> None:
-        on_event(replace(latest, is_asked=True))
-
     on_event(Stage("training", steps, initial=done, unit="steps"))
     try:
-        with GracefulShutdown(on_signal, on_status, pipes=False) as shutdown:
+        with GracefulShutdown(on_signal, pipes=False) as shutdown:
             is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=on_update)
     finally:
         on_event(StageEnd())

@@ -18,8 +18,7 @@ from pgcli.checkpoints.weight_files import (
     IMAGE_PROCESSOR_FILES,
     TOKENIZER_FILES,
 )
-from pgcli.errors import OutputExists
-from pgcli.pipeline.state.record import differences
+from pgcli.pipeline.state.record import differences, other_run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
 from pgcli.training.metrics_file import METRICS
@@ -93,9 +92,8 @@ def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
         if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
             option = "adapter" if (folder / ADAPTER_CONFIG).exists() else "model"
             hint = f"to train it further: <--{option} {folder}> and another <-o>"
-        raise OutputExists(
-            f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
-            hint=f"{hint}; <--overwrite> starts over",
+        raise other_run(
+            folder, "other settings", changes, hint=f"{hint}; <--overwrite> starts over"
         )
     return True
 

@@ -72,9 +72,9 @@ def test_check_while_rows_are_written(cli, output):
         (lambda rows: rows[:-1], "row 12 is missing"),
         (lambda rows: [*rows, rows[0]], "row 13 matches no input"),
         (lambda rows: [rows[1], rows[0], *rows[2:]], "row 1 is of"),
-        (lambda rows: [rows[0].replace(b'"id":"', b'"id":"x'), *rows[1:]], "row 1 is of 'x"),
-        (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is truncated or damaged"),
-        (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is truncated or damaged"),
+        (lambda rows: [rows[0].replace(b'"id":"', b'"id":"x'), *rows[1:]], "row 1 has the id 'x"),
+        (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is cut or damaged"),
+        (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
     ],
 )
 def test_check_finds_tampered_rows(cli, tmp_path, tamper, expected):

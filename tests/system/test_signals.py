@@ -26,20 +26,6 @@ def test_closed_pipe_stops_the_model_soon(tmp_path):
     assert run.wait(timeout=ROWS * 0.7) == -signal.SIGPIPE  # all rows take longer
 
 
-def test_usr1_prints_progress_also_before_the_first_row(tmp_path):
-    output = tmp_path / "rows.jsonl"
-    run = started("caption", "-", "-o", output, seconds=0.2, stdin=subprocess.PIPE)
-    wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
-    run.send_signal(signal.SIGUSR1)
-    run.stdin.write(f"{EXAMPLES / 'one.png'}\n".encode() * 5)
-    run.stdin.flush()
-    wait_until(lambda: saved(output))
-    run.send_signal(signal.SIGUSR1)
-    stderr = run.communicate(timeout=60)[1].decode()
-    assert run.returncode == 0
-    assert re.search(r"caption: [1-4] rows, [\d.]+/s", stderr), stderr
-
-
 def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path):
     output = tmp_path / "rows.jsonl"
     run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)

@@ -37,14 +37,13 @@ class Stage:
 class Progress:
     """The progress of a stage: what is done in total, and the number of failed rows.
 
-    `details` add text. `is_asked`: the user asked for it with a signal.
+    `details` add text.
     """
 
     done: int
     errors: int = 0
     waits_for: str = ""
     details: str = ""
-    is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

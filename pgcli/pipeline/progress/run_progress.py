@@ -78,7 +78,6 @@ class RunProgress:
         """
         self._shutdown = GracefulShutdown(
             lambda: self.say("finishing the rows in progress; press again to quit at once"),
-            lambda: self.show_rows(is_asked=True),
             pipes=self.request.output.output == "-",
         )
         if self.state is not None:
@@ -134,7 +133,7 @@ class RunProgress:
         self.summary.seconds = now - self.began
         self.tally.seconds = now - self._answering_began
 
-    def show_rows(self, *, is_asked: bool = False) -> None:
+    def show_rows(self) -> None:
         """Show the number of saved rows."""
         self._shown_at = perf_counter()
         self.measure()
@@ -143,7 +142,7 @@ class RunProgress:
             self.state.owner.check()
         self.show_limits(self.limits())
         rows, errors = self.tally.rows_before + self.tally.rows, self.tally.errors.total()
-        self.show(events.Progress(rows, errors, details=self.summary.waiting, is_asked=is_asked))
+        self.show(events.Progress(rows, errors, details=self.summary.waiting))
 
     def show_limits(self, limits: str) -> None:
         """Say once that memory ran out and batches are smaller."""

@@ -35,23 +35,20 @@ class GracefulShutdown:
     """A block in which a signal stops the run after the rows in progress. `signum` is the signal.
 
     A second signal ends the process at once; after GRACE_SECONDS, Interrupted is raised. With
-    `pipes`, a closed standard output stops the run, too. `on_signal` is called once after the first
-    signal, `on_status` at each SIGUSR1, each in its own thread.
+    `pipes`, a closed standard output stops the run, too. `on_signal` is called once, in a thread,
+    after the first signal.
     """
 
-    def __init__(
-        self, on_signal: Callable[[], None], on_status: Callable[[], None], *, pipes: bool
-    ):
+    def __init__(self, on_signal: Callable[[], None], *, pipes: bool):
         self.signum: int | None = None
-        self._on_signal, self._on_status = on_signal, on_status
+        self._on_signal = on_signal
         self._poll = poll_stdout() if pipes else None
         self._handlers_before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self
-        handlers = dict.fromkeys(SIGNALS, self._request)
-        handlers |= {signal.SIGALRM: self._end_grace, signal.SIGUSR1: self._report_status}
+        handlers = dict.fromkeys(SIGNALS, self._request) | {signal.SIGALRM: self._end_grace}
         for signum, handler in handlers.items():
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 self._handlers_before[signum] = signal.signal(signum, handler)
@@ -91,9 +88,6 @@ class GracefulShutdown:
         earlier = self._handlers_before.get(signum)
         if callable(earlier):  # the alarm of an earlier signal, before this block
             earlier(signum, frame)
-
-    def _report_status(self, signum: int, frame: FrameType | None) -> None:
-        threading.Thread(target=self._on_status, daemon=True).start()
 
 
 def poll_stdout() -> select.poll | None:

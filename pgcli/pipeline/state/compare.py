@@ -28,15 +28,13 @@ STAMPS = "inputs/images"
 STAMP = struct.Struct("=3q")
 STAMP_BYTES = STAMP.size
 MAX_QUOTED = 60  # characters of a value in a message
-WAYS_OUT = "restore it; another <-o> starts anew, <--overwrite> replaces it"
+WAYS_OUT = "restore the input; another <-o> starts a new run; <--overwrite> replaces the output"
 
 
-def check_saved_rows(
-    probes: Iterable[tuple[int, Row | None]], rows: RunRows, output: str, *, is_moved: bool
-) -> None:
+def check_saved_rows(probes: Iterable[tuple[int, Row | None]], rows: RunRows, output: str) -> None:
     """Raise OutputExists if sampled rows of an output differ from the input.
 
-    Rows are compared by index, id, image and prompt; their files were compared by size and time.
+    Their files were compared by size and time before.
     """
     for number, row in probes:
         if number >= (rows.total or 0):
@@ -47,20 +45,28 @@ def check_saved_rows(
             if row is None or not change:
                 break
             _, item = next(rows.numbered(range(number, number + 1), images=images))
-            change = input_difference(row, item, item.prompts[0], is_moved=is_moved)
+            change = input_difference(row, item, item.prompts[0])
         if change:
-            raise input_changed(output, number, change, is_moved=is_moved)
+            raise input_changed(output, number, change)
 
 
-def input_difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
-    """How the input differs from a row; empty if it does not."""
+def input_difference(row: Row, item: Item, prompt: str) -> str:
+    """How the input differs from a row, by index, id, image and prompt; empty if it does not.
+
+    Images are compared by their file names: a data set may be moved to another folder.
+    """
     if row.get("index") != item.index or (row.get("id") != encodable(item.id) and "id" in row):
-        return f"is of {quoted(row.get('id'))}, but the input has {quoted(item.id)}"
-    if "image" in row and not is_moved and row["image"] != encodable(item.image):
-        return f"is of {quoted(row['image'])}, but the input has {quoted(item.image)}"
+        return f"has the id {quoted(row.get('id'))}, but the input has {quoted(item.id)}"
+    if "image" in row and file_name(row["image"]) != file_name(encodable(item.image)):
+        return f"has the image {quoted(row['image'])}, but the input has {quoted(item.image)}"
     if not is_prompt(row, item, prompt):
         return f"has the prompt {quoted(prompt_of(row))}, but the input has {quoted(prompt)}"
     return ""
+
+
+def file_name(image: object) -> str:
+    """The last component of an image's path or address."""
+    return str(image).rpartition("/")[2]
 
 
 def is_prompt(row: Row, item: Item, prompt: str) -> bool:
@@ -83,7 +89,8 @@ def quoted(value: object) -> str:
 
 def described(change: Change) -> str:
     """How a file of the input has changed."""
-    return f"{change.name} {'has another time' if change.is_touched else 'has changed'}"
+    how = "has another modification time" if change.is_touched else "has changed"
+    return f"{change.name} {how}"
 
 
 @dataclass
@@ -129,21 +136,19 @@ def files_changed(
     """The error for changed images, or one changed table, of saved rows."""
     names = listed([change.name for change in changes])
     of_all = "" if total is None else f" of {total:,}"
-    change = f"{len(changes):,}{of_all} images have changed: {names}"
-    retry = "<--retry-changed> asks about what has changed again; " if can_retry else ""
-    return OutputExists(
-        f"the input is not the one that {output} was made from: "
-        f"{described(changes[0]) if len(changes) == 1 else change}",
-        hint=f"{retry}{WAYS_OUT}",
-    )
+    what = f"{len(changes):,}{of_all} images: {names}" if len(changes) > 1 else names
+    if len(changes) == 1 and changes[0].is_touched:
+        what = described(changes[0])
+    retry = "<--retry-changed> answers the rows of changed images again; " if can_retry else ""
+    return OutputExists(f"the input of {output} has changed: {what}", hint=f"{retry}{WAYS_OUT}")
 
 
-def input_changed(output: str, number: int, change: str, *, is_moved: bool = False) -> OutputExists:
+def input_changed(output: str, number: int, change: str) -> OutputExists:
     """The error for rows of another input."""
-    moved = "type the sources as before, in the folder that they are in now; " if is_moved else ""
     return OutputExists(
-        f"the input is not the one that {output} was made from: row {number + 1:,} {change}",
-        hint=f"{moved}the input may only grow; another <-o> starts anew, <--overwrite> replaces it",
+        f"{output} belongs to another input: row {number + 1:,} {change}",
+        hint="name the same sources in the same order, new ones last; another <-o> starts a new "
+        "run; <--overwrite> replaces the output",
     )
 
 

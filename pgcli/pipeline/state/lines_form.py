@@ -44,7 +44,7 @@ class LinesForm(LineReader):
             raise OutputExists(
                 f"{self._output} is damaged at row {lines.rows + 1:,}, with {lines.cut_lines:,} "
                 "rows after it",
-                hint="restore or remove its line; another <-o> starts anew; "
+                hint="restore or remove its line; another <-o> starts a new run; "
                 "<--overwrite> replaces it",
             )
         self._rows, self._size, self._probes = lines.rows, lines.size, lines.probes

@@ -210,7 +210,7 @@ class Parts:
         except MISMATCHES as problem:
             raise OutputExists(
                 f"a kept column now has values of another type: {problem}",
-                hint="another <-o> starts anew; <--overwrite> replaces it",
+                hint="another <-o> starts a new run; <--overwrite> replaces it",
             ) from problem
 
     def _kept_types(self) -> pyarrow.Schema | None:

@@ -22,6 +22,9 @@ VERSION = 4
 SOURCES = "sources"  # the setting that may grow, and that changes if a data set is moved
 FILES = ("checkpoint", "adapter_files")  # digests by file name for a folder
 MAX_CHARACTERS = 60  # of a value in a message
+WAYS_OUT = (
+    "the command that made it resumes it; another <-o> leaves it alone; <--overwrite> replaces it"
+)
 
 Settings = Mapping[str, Any]
 
@@ -32,8 +35,7 @@ class RunRecord:
 
     Rows depend on the `settings` and the `model` (its files and dtype; empty before it is loaded).
     The values in `input` read the sources again. A folder has `file_rows` in each file. `begun` is
-    the time of the first row. With `is_moved`, the sources were moved during the run, so that the
-    names of images in rows are not compared.
+    the time of the first row.
     """
 
     run_id: str
@@ -43,7 +45,6 @@ class RunRecord:
     file_rows: int = 0
     begun: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    is_moved: bool = False
 
     def to_bytes(self) -> bytes:
         """The content of `run.json`."""
@@ -53,11 +54,7 @@ class RunRecord:
     def check_settings(self, settings: Settings, output: str) -> None:
         """Raise OutputExists if the run has other settings; sources are not compared."""
         if changes := differences(self.settings, settings):
-            raise OutputExists(
-                f"{output} belongs to a run with other settings: {'; '.join(changes)}",
-                hint="the command that made it resumes it; another <-o> leaves it alone; "
-                "<--overwrite> replaces it",
-            )
+            raise other_run(output, "other settings", changes)
 
     def moved_sources(self, settings: Settings) -> str:
         """`old -> new` for the first moved source; else empty."""
@@ -69,11 +66,7 @@ class RunRecord:
         if known.get("adapter_files") and self.model["adapter_files"]:
             known.pop("adapter", None)  # its files identify it better than its name
         if changes := differences(self.model, known):
-            raise OutputExists(
-                f"{output} belongs to a run with another model: {'; '.join(changes)}",
-                hint="the command that made it resumes it; another <-o> leaves it alone; "
-                "<--overwrite> replaces it",
-            )
+            raise other_run(output, "another model", changes)
 
     def resumed_by(self, later: RunRecord) -> RunRecord:
         """The record with the sources, the input and the model of a later command."""
@@ -83,7 +76,6 @@ class RunRecord:
             input=later.input,
             model={**self.model, **later.model},
             versions=later.versions,
-            is_moved=self.is_moved or bool(self.moved_sources(later.settings)),
         )
 
 
@@ -97,19 +89,16 @@ def read_record(store: Store) -> RunRecord | None:
     except TypeError:
         return None
     kinds: dict[str, type] = {"run_id": str, "settings": dict, "input": dict, "model": dict}
-    kinds |= {"file_rows": int, "begun": str}
-    kinds |= {"versions": dict, "is_moved": bool}
+    kinds |= {"file_rows": int, "begun": str, "versions": dict}
     is_valid = all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())
     return record if is_valid and record.file_rows > 0 else None
 
 
-def other_images(output: str, change: str) -> OutputExists:
-    """The error for moved sources without all images of saved rows."""
-    return OutputExists(
-        f"{output} belongs to a run of other images: {change}",
-        hint="the command that made it, in the same folder, resumes it; another <-o> leaves it "
-        "alone; <--overwrite> replaces it",
-    )
+def other_run(
+    output: object, what: str, changes: Sequence[str], *, hint: str = WAYS_OUT
+) -> OutputExists:
+    """The error for an output or a training folder of a run with other settings, for example."""
+    return OutputExists(f"{output} belongs to a run with {what}: {'; '.join(changes)}", hint=hint)
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:

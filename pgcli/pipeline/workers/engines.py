@@ -6,7 +6,7 @@ import select
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import sleep
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pgcli.device.cgroup import processors
 from pgcli.device.decoding import decoding_processes
@@ -25,7 +25,6 @@ from pgcli.pipeline.workers.slots import EngineSlot
 from pgcli.pipeline.workers.work import (
     EngineInfo,
     EngineMessage,
-    Work,
     WorkBegun,
     WorkQueue,
     rows_ahead,
@@ -34,6 +33,10 @@ from pgcli.printable import first_line
 
 if TYPE_CHECKING:
     from pgcli.pipeline.progress.run_progress import RunProgress
+    from pgcli.pipeline.workers.ray_engines import RayEngine
+
+#: An engine in another process.
+Engine = TypeVar("Engine", bound="EngineProcess | RayEngine")
 
 POLL_SECONDS = 0.2
 #: A pause after all messages are read: waking up for each row would double this process's work.
@@ -49,23 +52,7 @@ class RowsLost:
     rows: range
 
 
-class EngineHandle(Protocol):
-    """An engine in another process."""
-
-    def send(self, work: Work | None) -> None:
-        """Give the engine more rows; None means that there are no more."""
-
-    def receive(self) -> Any:
-        """The next message; None once it has ended. Raises EngineDied."""
-
-    def stop(self) -> None:
-        """Let the engine finish only the rows in progress."""
-
-    def close(self) -> None:
-        """End the engine."""
-
-
-class Workers:
+class Workers(Generic[Engine]):
     """The workers of a run, which answer the rows of a queue."""
 
     hint = "fewer <--engines=> need less memory; <--engines 1> <--debug> shows more"
@@ -73,9 +60,9 @@ class Workers:
     def __init__(self, queue: WorkQueue, should_stop: Callable[[], bool]):
         self._queue, self._should_stop = queue, should_stop
         #: The running workers, with the number of rows to feed ahead to each.
-        self.ahead: dict[EngineHandle, int] = {}
-        self._loaded: set[EngineHandle] = set()
-        self._ending: set[EngineHandle] = set()  # they get no more rows
+        self.ahead: dict[Engine, int] = {}
+        self._loaded: set[Engine] = set()
+        self._ending: set[Engine] = set()  # they get no more rows
         self._deaths = 0  # since a row was answered
         self._first: EngineInfo | None = None
         self.is_stopping = False
@@ -84,7 +71,7 @@ class Workers:
         """Start workers while there are free rows and resources."""
         raise NotImplementedError
 
-    def ready(self) -> Iterator[EngineHandle]:
+    def ready(self) -> Iterator[Engine]:
         """The workers with a message, after at most POLL_SECONDS."""
         raise NotImplementedError
 
@@ -107,22 +94,22 @@ class Workers:
             for worker in self.ahead:
                 worker.close()
 
-    def leave_out(self, worker: EngineHandle, error: BaseException) -> bool:
+    def leave_out(self, worker: Engine, error: BaseException) -> bool:
         """Go on without a worker that failed to load, if it can be: returns whether it can."""
         return False
 
-    def add(self, worker: EngineHandle) -> None:
+    def add(self, worker: Engine) -> None:
         """Give a new worker its first rows."""
         self.ahead[worker] = rows_ahead(self._queue, "cpu")
         self._feed(worker)
 
-    def remove(self, worker: EngineHandle) -> None:
+    def remove(self, worker: Engine) -> None:
         """End a worker; the caller takes back its rows."""
         worker.close()
         del self.ahead[worker]
         self._ending.discard(worker)
 
-    def _receive(self, worker: EngineHandle) -> Iterator[EngineMessage | RowsLost]:
+    def _receive(self, worker: Engine) -> Iterator[EngineMessage | RowsLost]:
         """Yield the next message of a worker, then give the worker more rows."""
         try:
             message = worker.receive()
@@ -169,7 +156,7 @@ class Workers:
         for worker in self.ahead:
             self._feed(worker)
 
-    def _feed(self, worker: EngineHandle) -> None:
+    def _feed(self, worker: Engine) -> None:
         if self.is_stopping or worker in self._ending:
             return
         for work in self._queue.feed(worker, self.ahead[worker]):
@@ -178,7 +165,7 @@ class Workers:
             self._ending.add(worker)
             worker.send(None)
 
-    def _replace(self, worker: EngineHandle, how: str) -> Iterator[RowsLost]:
+    def _replace(self, worker: Engine, how: str) -> Iterator[RowsLost]:
         """Give the rows of a dead worker to others."""
         self.remove(worker)
         yield from map(RowsLost, self._queue.died(worker))
@@ -192,7 +179,7 @@ class Workers:
         self._feed_all()
 
 
-class EngineProcesses(Workers):
+class EngineProcesses(Workers[EngineProcess]):
     """Engine processes on this machine, one in each slot."""
 
     def __init__(
@@ -204,7 +191,7 @@ class EngineProcesses(Workers):
         self._context = start_method(slots)
         self._poll = select.poll()
         self._processes: dict[int, EngineProcess] = {}
-        self._left_out: set[EngineHandle] = set()
+        self._left_out: set[EngineProcess] = set()
 
     def start(self) -> None:
         while self._queue and self._free_slots:
@@ -216,7 +203,7 @@ class EngineProcesses(Workers):
             self._poll.register(process.connection, select.POLLIN)
             self.add(process)
 
-    def ready(self) -> Iterator[EngineHandle]:
+    def ready(self) -> Iterator[EngineProcess]:
         if not (ready := self._poll.poll(0)):
             sleep(PAUSE_SECONDS)
             ready = self._poll.poll(POLL_SECONDS * 1000)
@@ -225,16 +212,14 @@ class EngineProcesses(Workers):
             while process in self.ahead and process.came:
                 yield process
 
-    def remove(self, worker: EngineHandle) -> None:
-        assert isinstance(worker, EngineProcess)
+    def remove(self, worker: EngineProcess) -> None:
         self._poll.unregister(worker.connection)
         del self._processes[worker.connection.fileno()]
         if worker not in self._left_out:
             self._free_slots.append(worker.slot)
         super().remove(worker)
 
-    def leave_out(self, worker: EngineHandle, error: BaseException) -> bool:
-        assert isinstance(worker, EngineProcess)
+    def leave_out(self, worker: EngineProcess, error: BaseException) -> bool:
         is_last = not self._free_slots and len(self.ahead) == 1
         is_of_all = isinstance(error, PgcliError) and not isinstance(error, NoUsableDevice)
         if worker in self._loaded or is_last or is_of_all:

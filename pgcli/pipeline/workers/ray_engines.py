@@ -27,7 +27,7 @@ from pgcli.pipeline.state.record import read_record
 from pgcli.pipeline.task import find_checkpoints
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
-from pgcli.pipeline.workers.engines import POLL_SECONDS, EngineHandle, RowsLost, Workers
+from pgcli.pipeline.workers.engines import POLL_SECONDS, RowsLost, Workers
 from pgcli.pipeline.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
 from pgcli.pipeline.workers.work import EngineInfo, EngineMessage, RowsAnswered, Work, WorkQueue
 from pgcli.printable import first_line
@@ -205,7 +205,7 @@ class RayEngine:
         self._cluster.kill(self._actor)
 
 
-class RayEngines(Workers):
+class RayEngines(Workers[RayEngine]):
     """Actors of a cluster, as many as there is room for.
 
     Ray does not restart them. As many more are requested than fit, so that a cluster that grows on
@@ -253,33 +253,29 @@ class RayEngines(Workers):
         summary = self._progress.summary
         summary.engines = max(summary.engines, min(len(self.ahead), fitting))
 
-    def ready(self) -> Iterator[EngineHandle]:
+    def ready(self) -> Iterator[RayEngine]:
         self._cluster.check()
         self._say_shortage()
-        if not any(engine.came for engine in self._engines):
-            replies = {engine.reply: engine for engine in self._engines}
+        if not any(engine.came for engine in self.ahead):
+            replies = {engine.reply: engine for engine in self.ahead}
             for reply in self._cluster.wait(list(replies)):
                 yield replies[reply]
-        for engine in self._engines:
+        for engine in list(self.ahead):
             while engine.came:
                 yield engine
 
-    def _feed(self, worker: EngineHandle) -> None:
-        """Give an actor rows once it is loaded, as there may never be room for it."""
-        if cast("RayEngine", worker).is_loaded or not self._queue:
+    def _feed(self, worker: RayEngine) -> None:
+        """Give an actor rows once it is loaded: the cluster may never have room for it."""
+        if worker.is_loaded or not self._queue:
             super()._feed(worker)
 
-    def _replace(self, worker: EngineHandle, how: str) -> Iterator[RowsLost]:
-        if cast("RayEngine", worker).is_loaded:  # its last messages are lost with it
+    def _replace(self, worker: RayEngine, how: str) -> Iterator[RowsLost]:
+        if worker.is_loaded:  # its last messages are lost with it
             self._queue.begun_first(worker)
         yield from super()._replace(worker, how)
 
-    @property
-    def _engines(self) -> list[RayEngine]:
-        return cast("list[RayEngine]", list(self.ahead))
-
     def _say_shortage(self) -> None:
-        if any(engine.is_loaded for engine in self._engines):
+        if any(engine.is_loaded for engine in self.ahead):
             self._says_at = monotonic() + NOTE_SECONDS
         elif monotonic() >= self._says_at:
             self._says_at += 10**9
