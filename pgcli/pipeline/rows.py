@@ -86,11 +86,14 @@ class RunRows:
             yield from self.numbered(rows)
 
     def sample(self, images: int) -> Numbered:
-        """So many items with their first rows: of tables the first ones, else evenly spaced."""
+        """So many items with their first rows: evenly spaced, or of tables the first ones.
+
+        A table is read from the start of a row group, which may have all of its rows.
+        """
         per_item = self.per_item or 1
+        if self.inventory.has_columns:
+            return self.numbered(range(min(images * per_item, self.total or 0)))
         step = ((self.total or 0) // per_item) // images * per_item
-        if self.inventory.has_columns:  # tables are read from the start of a row group
-            step = per_item
         return self.numbered_ranges(
             range(row, row + per_item) for row in range(0, step * images, step)
         )

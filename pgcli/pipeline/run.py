@@ -11,14 +11,13 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.checkpoints.find import find_local
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import INCOMPLETE, NoInputError, OutputExists, PgcliError
 from pgcli.inputs import Inventory
 from pgcli.pipeline import checks
 from pgcli.pipeline.answering import Answering
 from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.output import RunOutput, SaveLine, check_record, record_inventory
+from pgcli.pipeline.plan import MIN_IMAGES, estimated_time, plan_facts
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
@@ -30,20 +29,15 @@ from pgcli.pipeline.settings import resumed_request
 from pgcli.pipeline.state.folder import State, load_inventory
 from pgcli.pipeline.state.lines import Coverage, Segment
 from pgcli.pipeline.stream import open_row_stream
-from pgcli.pipeline.task import model_name, question_facts
 from pgcli.pipeline.workers.engine_process import import_ahead
 from pgcli.records import Item
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
-from pgcli.wording import count, duration
+from pgcli.wording import count
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.results.row_hook import RowHook
-
-
-LARGE_MODEL = 10**9  # bytes of weights; --dry-run loads no larger model
-SAMPLE_IMAGES = 16  # --dry-run estimates the time for more images
 
 
 def run(
@@ -114,26 +108,9 @@ class Run:
         """Show the plan of `--dry-run` and an estimate of the time; nothing is written."""
         rows = self.read_input()
         self.progress.show(events.FactTable(plan_facts(self.request, rows)))
-        if rows.total and (rows.images or 0) > SAMPLE_IMAGES:
-            self.progress.show(events.FactTable([("time", self.estimate_time(rows, rows.total))]))
-
-    def estimate_time(self, rows: RunRows, total: int) -> str:
-        """Estimate the time of `total` rows from a few images, without loading a large model."""
-        request = self.request
-        checkpoint = find_local(model_name(request), request.model.revision)
-        if checkpoint is None:
-            return "unknown until the model is on this machine"
-        if total_bytes(checkpoint.folder) > LARGE_MODEL:
-            return "not estimated for a large model; --limit 16 measures it"
-        self.model.find()
-        answering = Answering(request, self.progress, self.model, rows, ())
-        with answering.answers(rows.sample(SAMPLE_IMAGES), SAMPLE_IMAGES) as answers:
-            began = perf_counter()
-            rate = sum(1 for _ in answers) / (perf_counter() - began)
-        if (shard := checks.shard_of(request)) is not None:
-            total //= shard.count
-        expected = duration((self.summary.loading_seconds or 0.0) + total / rate)
-        return f"about {expected}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} images"
+        if (rows.images or 0) > MIN_IMAGES and rows.total:
+            time = estimated_time(self.request, rows, self.model, self.progress)
+            self.progress.show(events.FactTable([("time", time)]))
 
     # the input
 
@@ -368,37 +345,6 @@ class Run:
             state.owner.note(exit_code=errors if problem is None else exit_code(problem))
 
         return note
-
-
-def plan_facts(request: RunRequest, rows: RunRows) -> list[tuple[str, str]]:
-    """The plan of a run, which `--dry-run` and `--verbose` print."""
-    per_item = rows.per_item or 1
-    of_each = f", {per_item} for each image" if per_item > 1 else ""
-    output, shard = request.output, checks.shard_of(request)
-    optional = [
-        ("adapter", request.model.adapter),
-        ("quantized", None if request.model.quantize == "none" else request.model.quantize),
-        ("shard", shard and str(shard)),
-        ("output", "standard output" if output.output == "-" else output.output),
-        ("drawn in", output.draw),
-        ("sidecars", output.sidecar),
-    ]
-    kinds = sorted(rows.inventory.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
-    named = request.model.model or f"{model_name(request)}, the built-in one"
-    return [
-        (
-            "images",
-            "unknown, from standard input" if rows.images is None else f"{rows.images:,}",
-        ),
-        *([("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds))] if kinds else []),
-        *rows.inventory.notes,
-        *(("include", pattern) for pattern in request.input.include),
-        *(("exclude", pattern) for pattern in request.input.exclude),
-        ("rows", ("unknown" if rows.total is None else f"{rows.total:,}") + of_each),
-        *question_facts(request),
-        ("model", named),
-        *((name, value) for name, value in optional if value),
-    ]
 
 
 def texts_of(question: AnyQuestion) -> list[str]:

@@ -139,7 +139,7 @@ def no_folder():
 
 
 def test_dry_run_loads_no_large_model(cli, monkeypatch):
-    monkeypatch.setattr("pgcli.pipeline.run.LARGE_MODEL", 10**6)
+    monkeypatch.setattr("pgcli.pipeline.plan.LARGE_MODEL", 10**6)
     monkeypatch.setattr(running, "load_engine", lambda *_: pytest.fail("it is loaded"))
     code, _, err = cli("caption", *many(5), "--model", "demo", "--dry-run")
     assert (code, "time: not estimated for a large model" in err) == (0, True), err
@@ -160,8 +160,8 @@ def test_dry_run_reads_the_first_images_of_a_table(cli, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ParquetTable, "items", watched)
     code, _, err = cli("ask", "m.parquet", "--model", "demo", "--workers", "0", "--dry-run")
-    assert (code, numbers) == (0, list(range(16))), err
-    assert "rows/s, by 16 images" in err
+    assert (code, numbers) == (0, list(range(48))), err
+    assert "rows/s, by 48 rows" in err
 
 
 @pytest.mark.parametrize(
