@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pgcli.api import Engine, load
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Answers"]
 
 TASKS = ("caption", "ask", "detect", "segment", "ocr", "score", "classify")
-#: Columns of a batch that name rows; they are not given to the model.
-ID, IMAGE, PROMPT = "id", "image", "prompt"
+#: Columns of a batch that have a meaning.
+INDEX, ID, IMAGE, PROMPT = "index", "id", "image", "prompt"
+ALL = "*"  # of `keep`: all other columns
 
 
 class Answers:
@@ -36,24 +36,28 @@ class Answers:
         )
 
     A batch has a column `image`: bytes of files, paths, structs of `bytes` and `path`, or uint8
-    arrays; `id` is optional, and `prompt` where `ask` has one. The result is a table of the
-    same number of rows in the same order, with the columns of a result file and the `keep` columns.
-    `index` is the position in the batch. `options` are options of `pgcli.load` and of the engine's
-    method.
+    arrays. Optional columns are `id`, `index` and, for `ask`, `prompt`. The result is a table with
+    one row per image, in the same order, with the columns of a result file and the `keep` columns;
+    `keep="*"` passes all other columns on. Actors do not know the place of a batch in the data set:
+    without a column `index`, `index` is null, and so is the `id` of an image without id and path.
+    `options` are options of `pgcli.load` and of the engine's method.
 
-    Images that cannot be read are rows with `error`, as everywhere, and a row that fails for
-    another reason has an error too. A call raises UsageError only for a batch without a needed
-    column, such as `image` or a `keep` column. Making the object checks all options, loads the
-    model and raises the errors of `pgcli.errors`: a wrong option never becomes an error row.
+    A row that fails has an `error`. A call raises UsageError only for a batch without a needed
+    column, such as `image` or a `keep` column. The constructor checks all options, loads the model
+    and raises the errors of `pgcli.errors`, so a wrong option never becomes an error row.
     """
 
     @called_from_python
     def __init__(self, task: str = "caption", *, keep: Sequence[str] = (), **options: Any):
         if task not in TASKS:
             raise UsageError(f"{task!r} is not a task", hint=f"one of {', '.join(TASKS)}")
-        if isinstance(keep, str) or not all(isinstance(name, str) for name in keep):
+        keeps_all = keep == ALL
+        if not keeps_all and (
+            isinstance(keep, str) or not all(isinstance(name, str) for name in keep)
+        ):
             raise UsageError(
-                f"keep must be a list of names, not {keep!r}", hint='for example keep=["label"]'
+                f'keep must be a list of names or "{ALL}", not {keep!r}',
+                hint='for example keep=["label"]',
             )
         loading = {name: options.pop(name) for name in LOADING if name in options}
         parse_loading(loading)
@@ -64,10 +68,11 @@ class Answers:
                 "several prompts would make several rows for each image",
                 hint="pass one prompt, or add a column of prompts to the data set",
             )
-        self._task, self._keep, self._call = task, tuple(keep), call
+        self._task, self._call = task, call
+        self._keep = None if keeps_all else tuple(keep)  # None: all columns
         self._question, self._columns = question, columns_of(question)
         self._schema = RowSchema(base=question.columns)
-        for name in self._keep:
+        for name in self._keep or ():
             if name in self._schema.columns:
                 raise UsageError(
                     f"keep: {name!r} is already a column of the answers",
@@ -86,18 +91,17 @@ class Answers:
         self._check_columns(batch)
         count = len(batch[IMAGE])
         rows = [{name: values[number] for name, values in batch.items()} for number in range(count)]
-        answers = [
-            with_id(answer, number, row)
-            for number, (answer, row) in enumerate(zip(self._answers(rows), rows, strict=True))
-        ]
-        table = rows_table([self._schema.row(answer) for answer in answers], self._schema)
-        for name in self._keep:
+        answered = zip(self._answers(rows), rows, strict=True)
+        named = [self._schema.row(answer) | names_of(answer, row) for answer, row in answered]
+        table = rows_table(named, self._schema)
+        others = [name for name in batch if name not in self._schema.columns]
+        for name in others if self._keep is None else self._keep:
             table = table.append_column(name, pyarrow.array(list(batch[name])))
         return table
 
     def _check_columns(self, batch: Mapping[str, Sequence[Any]]) -> None:
         """Raise UsageError for a batch that lacks a column, or has regions beside the option."""
-        for name in (IMAGE, *self._keep, *self._columns):
+        for name in (IMAGE, *(self._keep or ()), *self._columns):
             if name not in batch:
                 columns = ", ".join(map(repr, batch)) or "none"
                 raise UsageError(
@@ -112,9 +116,9 @@ class Answers:
 
     def _answers(self, rows: Sequence[Mapping[str, Any]]) -> list[Answer]:
         """An answer for each row. If they cannot be answered together, each is answered alone."""
-        left_out = {ID} if self._question.templates is None else {ID, PROMPT}
-        left_out -= {*self._columns}
-        asked = [{name: row[name] for name in row if name not in left_out} for row in rows]
+        skipped = {ID} if self._question.templates is None else {ID, PROMPT}
+        skipped -= {*self._columns}
+        asked = [{name: row[name] for name in row if name not in skipped} for row in rows]
         try:
             answers = list(self._engine.answer(self._call, asked)) if asked else []
             if len(answers) != len(rows):
@@ -122,7 +126,7 @@ class Answers:
                     f"the engine gave {len(answers):,} answers to {len(rows):,} images",
                     hint="ask a question that has one answer for each image",
                 )
-        except Exception as problem:  # noqa: BLE001 - it is an error of the row
+        except Exception as problem:  # noqa: BLE001 - it becomes an error of the row
             if len(rows) > 1:
                 return [answer for row in rows for answer in self._answers([row])]
             return [self._refused(problem)]
@@ -140,13 +144,16 @@ class Answers:
         return error_answer(image, "", task=task, model=self._engine.label)
 
 
-def with_id(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
-    """The answer with the position and the id of its row in the batch."""
-    id_, image = answer.id, answer.image
-    if image == str(answer.index):  # an image without a path is named by its position
-        id_ = image = row[IMAGE] if is_path(row[IMAGE]) else str(number)
-    row_id = row.get(ID)
-    return replace(answer, index=number, id=id_ if is_missing(row_id) else str(row_id), image=image)
+def names_of(answer: Answer, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The index, id and image of a row of a batch; null if the batch does not have them."""
+    number, row_id, image = row.get(INDEX), row.get(ID), row[IMAGE]
+    index = None if number is None or is_missing(number) else int(number)
+    name: str | None = answer.image
+    if name == str(answer.index):  # an image without a path is named by its place in the batch
+        name = image if is_path(image) else None
+    if name is None and index is not None:
+        name = str(index)
+    return {INDEX: index, ID: name if is_missing(row_id) else str(row_id), IMAGE: name}
 
 
 def columns_of(question: AnyQuestion) -> tuple[str, ...]:

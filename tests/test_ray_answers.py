@@ -37,8 +37,9 @@ def test_a_batch_has_a_row_for_each_image_in_order(captions, tmp_path):
     table = captions({"image": images, "note": np.arange(5)})
     rows = table.to_pylist()
     assert [row["error"] for row in rows] == [None, None, None, "not_an_image", "missing"]
-    assert [row["id"] for row in rows] == ["0", str(file), "a.png", "3", "missing.png"]
-    assert [row["index"] for row in rows] == [row["note"] for row in rows] == list(range(5))
+    assert [row["id"] for row in rows] == [None, str(file), "a.png", None, "missing.png"]
+    assert [row["index"] for row in rows] == [None] * 5, "a batch does not know its place"
+    assert [row["note"] for row in rows] == list(range(5))
     assert rows[0]["answer"] == rows[1]["answer"] == rows[2]["answer"]
     assert (rows[0]["width"], rows[0]["height"]) == (40, 30)
 
@@ -60,12 +61,28 @@ def test_rows_of_a_batch_have_its_ids_and_prompts(tiny):
     assert [row["prompt"] for row in rows] == ["is it a cat?", "is it a dog?"]
 
 
-def test_missing_ids_and_images_in_texts_are_named_by_their_positions(captions):
+def test_a_column_of_indices_is_kept_and_names_images_without_a_path(captions):
+    batch = {"image": objects(FILE, FILE, "missing.png"), "note": np.arange(3)}
+    table = captions({**batch, "index": np.array([7, 9, 8])})
+    assert table["index"].to_pylist() == [7, 9, 8]
+    assert table["id"].to_pylist() == table["image"].to_pylist() == ["7", "9", "missing.png"]
+    assert str(table.schema.field("index").type) == "int64"
+
+
+def test_all_other_columns_are_passed_on(tiny):
+    batch = {"image": objects(FILE, b"bad"), "label": objects("a", "b"), "split": np.arange(2)}
+    table = make(tiny, keep="*")({**batch, "id": objects("x", "y")})
+    assert table.column_names[-2:] == ["label", "split"]
+    assert (table["label"].to_pylist(), table["split"].to_pylist()) == (["a", "b"], [0, 1])
+    assert table["id"].to_pylist() == ["x", "y"]
+
+
+def test_missing_ids_of_images_in_texts_are_null(captions):
     texts = objects(base64.b64encode(FILE).decode(), "data:image/png;base64,!!", "missing.png")
     for ids in (np.array([1, np.nan, np.nan]), objects("1.0", None, "")):
         table = captions({"image": texts, "id": ids, "note": np.arange(3)})
         assert table["error"].to_pylist() == [None, "decode_failed", "missing"]
-        assert table["id"].to_pylist() == ["1.0", "1", "missing.png"]
+        assert table["id"].to_pylist() == ["1.0", None, "missing.png"]
 
 
 def test_failure_is_an_error_of_its_row(captions, monkeypatch):
@@ -76,7 +93,7 @@ def test_failure_is_an_error_of_its_row(captions, monkeypatch):
         "unsupported_format",
         None,
     ]
-    assert [row["id"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["id"] for row in rows] == [None] * 4
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: device-side assert")
@@ -121,7 +138,7 @@ def test_batch_without_a_column_that_it_needs_is_rejected(captions):
         ("ask", {"prompt": "a?", "region": [1, 2]}, "region: "),
         ("caption", {"batch_size": "all"}, "batch_size: 'all' is neither"),
         ("caption", {"allow_urls": "maybe"}, "allow_urls: "),
-        ("caption", {"keep": "label"}, "keep must be a list of names, not 'label'"),
+        ("caption", {"keep": "label"}, "keep must be a list of names or"),
         ("caption", {"keep": ["answer"]}, "a column of the answers"),
         ("detect", {}, "object is not given"),
         ("detect", {"object": []}, "no object to look for"),

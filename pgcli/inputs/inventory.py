@@ -66,8 +66,8 @@ class Inventory(FileItems):
     ):
         super().__init__(sources, options, generations)
         self._changed: Mapping[int, bool] = scan.changed if scan else {}
-        #: The number of items whose known files do not exist any more.
-        self.gone = scan.gone if scan else 0
+        #: The items whose known files were deleted.
+        self.removed = [self._range(record) for record in scan.removed] if scan else []
         #: Files and members of archives that are skipped, by ending.
         self.ignored = Counter[str](scan.ignored if scan else ())
         for counts in self._files["skipped"].drop_null().to_pylist():
@@ -216,6 +216,11 @@ class Inventory(FileItems):
                         self.kept_table(start, min(start + BLOCK, items.stop))
 
     # --- changes
+
+    @property
+    def gone(self) -> int:
+        """The number of items whose known files were deleted."""
+        return sum(map(len, self.removed))
 
     def changes(self, saved: Callable[[range], bool]) -> Change | None:
         """The first of `each_change`."""

@@ -40,15 +40,15 @@ class Scan:
     """The new files of sources, and the changes of `known` files.
 
     After `records`: `changed` has the number of the first record of each changed file, with whether
-    only its time differs; `gone` is the item count of deleted files; `ignored` counts skipped files
-    by ending, and `skipped` members of archives; `has_excluded` says whether patterns excluded
-    images; `hashes` are the hashes of the ids in new rows.
+    only its time differs; `removed` has the numbers of the records of deleted files; `ignored`
+    counts skipped files by ending, and `skipped` members of archives; `has_excluded` says whether
+    patterns excluded images; `hashes` are the hashes of the ids in new rows.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
         self._sources, self._options, self._known = sources, options, known
         self.changed: dict[int, bool] = {}
-        self.gone = 0
+        self.removed: list[int] = []
         self.ignored, self.skipped = Counter[str](), Counter[str]()
         self.has_excluded = False
         self.hashes = array("q")
@@ -142,7 +142,7 @@ class Scan:
         before = self._known.take(pa.array(known))
         names = before["name"].combine_chunks()
         is_here = pc.is_in(names, value_set=listed["name"].combine_chunks())
-        self.gone += int(before["rows"].to_numpy()[~np.asarray(is_here)].sum())
+        self.removed += known[~np.asarray(is_here)].tolist()
         # the last of several records of a file has its newest size and time
         firsts = pc.index_in(listed["name"], value_set=names)
         lasts = pc.index_in(listed["name"], value_set=names[::-1])

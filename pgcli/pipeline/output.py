@@ -239,6 +239,24 @@ class RunOutput:
             check_saved_rows(self._probes(), self.rows, self.state.name)
         return gone
 
+    def is_removed(self, row: int) -> bool:
+        """Whether the image of a row was removed from the input."""
+        item = row // (self.rows.per_item or 1)
+        return self._removed.end_of(item) > item
+
+    @cached_property
+    def _removed(self) -> Coverage:
+        """The items that were removed from the input."""
+        items = self.rows.inventory.removed if self.rows.is_addressable else []
+        return Coverage(Segment(removed.start, len(removed)) for removed in items)
+
+    def errors_of_removed(self) -> Counter[str]:
+        """The saved failed rows, by code, whose images were removed from the input."""
+        if not self._removed.count():
+            return Counter()
+        failed = error_rows(self.form, self.early, self.segments)
+        return Counter(code for number, code in failed if self.is_removed(number))
+
     def _probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
         """A sample of the saved rows with their numbers; None for an invalid row."""
         yield from self.form.probes()
@@ -264,7 +282,8 @@ class RunOutput:
         if not (saved or self.has(start)):
             return True  # another shard may have answered them
         if saved and self._error_rows is None:
-            self._error_rows = sorted(error_rows(self.form, self.early, self._all_segments))
+            failed = error_rows(self.form, self.early, self._all_segments)
+            self._error_rows = sorted(number for number, _ in failed)
         errors = self._error_rows or []
         return saved > bisect_left(errors, stop) - bisect_left(errors, start)
 
@@ -311,8 +330,8 @@ class RunOutput:
             for change in self.changed
             for row in range(change.items.start * per_item, change.items.stop * per_item)
         )
-        errors = {*error_rows(self.form, self.early, self.form.segments())}
-        return sorted(row for row in rows if row < end and row not in errors)
+        failed = {number for number, _ in error_rows(self.form, self.early, self.form.segments())}
+        return sorted(row for row in rows if row < end and row not in failed)
 
     def note_stamp(self, index: int, stamp: Stamp | None) -> None:
         """Note the stamp of an image before its rows are saved.

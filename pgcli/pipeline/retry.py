@@ -32,7 +32,10 @@ class Retry:
         self._store, form = output.state.store, output.form
         self._retried = OpenRows(self._store, RETRIED)
         self._stamps = ImageStamps(self._store, STAMPS)
-        errors = [*error_rows(form, output.early, form.segments())] if wants_errors else []
+        errors: list[int] = []
+        if wants_errors:
+            failed = error_rows(form, output.early, form.segments())
+            errors = [number for number, _ in failed if not output.is_removed(number)]
         changed = output.rows_of_changed()
         self._numbers = sorted({*errors, *changed})
         self._kept = self._kept_answers()

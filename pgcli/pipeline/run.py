@@ -206,11 +206,12 @@ class Run:
         )
         self.output.find_saved(self.tally)
         gone = self.output.compare(known)
+        self.tally.errors_before -= self.output.errors_of_removed()
         state.owner.note(surplus=gone)  # for `pgcli status`
         if gone:
             verb = "belongs" if gone == 1 else "belong"
             self.progress.say(
-                f"{count(gone, 'row')} {verb} to images that the input no longer has",
+                f"{count(gone, 'row')} {verb} to images that were removed from the input",
                 hint="--overwrite writes the output again without them",
             )
         if before := self.tally.rows_before:

@@ -83,7 +83,7 @@ class RunStatus:
 
     `owner` is the command that writes the output or wrote it last; each of the `shards` has its
     own. `exit_code` is the owner's, or the highest of all shards; None while a command runs and
-    after a kill. `surplus` rows belong to images that the input no longer has.
+    after a kill. `surplus` rows belong to images that were removed from the input.
     """
 
     output: str

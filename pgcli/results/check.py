@@ -164,7 +164,8 @@ def compare_with_input(
     for position, row in rows:
         yield position, row
         match = skip_to(position, numbered, comparison)
-        if not comparison.add_row(position, row) or row is None:
+        if row is None:
+            comparison.add(f"row {position + 1:,} is truncated or damaged")
             continue
         if row.get("error") is not None:
             errors.append(position)
@@ -204,7 +205,8 @@ def compare_with_each_other(
     index, prompts = -1, set[str]()  # of the rows of this image
     for position, row in rows:
         yield position, row
-        if not comparison.add_row(position, row) or row is None:
+        if row is None:
+            comparison.add(f"row {position + 1:,} is truncated or damaged")
             continue
         number, prompt = row.get("index"), str(prompt_of(row))
         if not isinstance(number, int) or number < index:
@@ -214,7 +216,7 @@ def compare_with_each_other(
                 comparison.add(f"image {missing + 1:,} has no row", missing=True)
             index, prompts = number, set()
         if prompt in prompts:
-            comparison.add(f"row {position + 1:,} is a duplicate: {row.get('id')!r}")
+            comparison.add(f"row {position + 1:,} is repeated: {row.get('id')!r}")
         prompts.add(prompt)
     if comparison.rows < saved and not comparison.differences:
         comparison.add(

@@ -79,6 +79,35 @@ def test_a_complete_run_has_no_lost_owner(cli, rows):
     assert cli("status", rows)[1] == f"{rows}: complete, 5 rows, no errors\n"
 
 
+@pytest.mark.parametrize(
+    ("values", "silent", "code"),
+    [
+        ({"input_rows": 12}, 0.0, 12),  # it is running
+        ({"input_rows": 12}, LONG_AGO, 3),  # it was killed
+        ({"input_rows": 12, "exit_code": 14}, LONG_AGO, 3),
+        ({"input_rows": 5, "exit_code": 0}, LONG_AGO, 0),
+        ({"input_rows": 5}, LONG_AGO, 0),  # it was killed after its last row
+    ],
+)
+def test_exit_code_says_whether_all_rows_are_answered(cli, rows, values, silent, code):
+    write_owner(rows, silent=silent, **values)
+    assert cli("status", rows)[0] == 0
+    assert cli("status", rows, "--exit-code")[0] == code
+    assert cli("status", rows, "--exit-code", "--json")[0] == code
+
+
+def test_exit_code_of_a_run_with_failed_rows(cli, tmp_path):
+    images, output = tmp_path / "images", tmp_path / "rows.jsonl"
+    images.mkdir()
+    (images / "bad.png").write_bytes(b"no image")
+    (images / "one.png").write_bytes((EXAMPLES / "one.png").read_bytes())
+    assert finished("caption", images, "-o", output).returncode == 3
+    assert cli("status", output, "--exit-code")[0] == 3
+    (images / "bad.png").unlink()
+    assert finished("caption", images, "-o", output).returncode == 0
+    assert cli("status", output, "--exit-code")[0] == 0
+
+
 def test_suspended_owner_is_named_with_what_continues_it(cli, rows):
     owner = Owner(LocalStore(state_folder(rows)), rows.name)
     with owner.holding(say=lambda text: None):

@@ -67,14 +67,14 @@ def test_check_while_rows_are_written(cli, output):
 @pytest.mark.parametrize(
     ("tamper", "expected"),
     [
-        (lambda rows: rows[:3] + rows[4:], "row 4 is of"),
-        (lambda rows: [*rows[:3], *rows[2:]], "row 4 is of"),
+        (lambda rows: rows[:3] + rows[4:], "row 4 has the id"),
+        (lambda rows: [*rows[:3], *rows[2:]], "row 4 has the id"),
         (lambda rows: rows[:-1], "row 12 is missing"),
         (lambda rows: [*rows, rows[0]], "row 13 matches no input"),
-        (lambda rows: [rows[1], rows[0], *rows[2:]], "row 1 is of"),
+        (lambda rows: [rows[1], rows[0], *rows[2:]], "row 1 has the id"),
         (lambda rows: [rows[0].replace(b'"id":"', b'"id":"x'), *rows[1:]], "row 1 has the id 'x"),
-        (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is cut or damaged"),
-        (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
+        (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is truncated or damaged"),
+        (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is truncated or damaged"),
     ],
 )
 def test_check_finds_tampered_rows(cli, tmp_path, tamper, expected):
@@ -102,8 +102,8 @@ def piped(tmp_path) -> Path:
     ("tamper", "expected"),
     [
         (lambda rows: rows[:2] + rows[4:], "image 2 has no row"),
-        (lambda rows: rows[:3] + rows[4:], "the run saved 8 rows, and 7 remain"),
-        (lambda rows: rows[:3] + rows[2:], "row 4 is a duplicate"),
+        (lambda rows: rows[:3] + rows[4:], "the run saved 8 rows, and 7 are left"),
+        (lambda rows: rows[:3] + rows[2:], "row 4 is repeated"),
         (lambda rows: rows[2:4] + rows[:2] + rows[4:], "is out of order"),
         (lambda rows: rows[:-2], "the run saved 8 rows, and 6 remain"),
     ],

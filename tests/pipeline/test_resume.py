@@ -89,9 +89,22 @@ def test_rows_of_removed_images_stay_and_are_told(images, kind):
     before = rows_of(images / "run", output)
     (images / "images/002.png").unlink()
     code, said = finish(images / "run", output, **options)
-    assert "2 rows belong to images that the input no longer has" in said
+    assert "2 rows belong to images that were removed from the input" in said
     assert (code, rows_of(images / "run", output)) == (3, before)
     assert read_status(str(images / "run" / output.rstrip("/"))).surplus == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_removed_bad_image_no_longer_fails_the_run(images, kind):
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, **options)[0] == 3
+    before = rows_of(images / "run", output)
+    (images / "images/003.png").unlink()
+    retry = {} if "shard" in options else {"retry_errors": True}
+    for more in ({}, retry):
+        code, said = finish(images / "run", output, **options, **more)
+        assert (code, rows_of(images / "run", output)) == (0, before), said
+    assert read_status(str(images / "run" / output.rstrip("/"))).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

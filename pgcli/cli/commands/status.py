@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +12,8 @@ import typer
 from pgcli.cli.exit_codes import exit_code_text
 from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.cli.ui import stdout
-from pgcli.errors import INCOMPLETE, UsageError
+from pgcli.declare import opt
+from pgcli.errors import INCOMPLETE, OutputInUse, UsageError
 from pgcli.wording import count, duration, listed
 
 if TYPE_CHECKING:
@@ -23,11 +24,24 @@ MAX_SHARDS = 32  # that are shown
 STATES = ("lost", "stopped", "running", "waiting", "complete")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusOptions(JsonOptions):
+    """The options of `status`."""
+
+    exit_code: bool = opt(
+        "Exit with 3 if rows are missing or failed, and with 12 during the run.",
+        panel="How to run",
+        default=False,
+        own=True,
+    )
+
+
 @command(
     "status",
-    "OUTPUT is the file or folder given to -o, of an answering or a training run.",
-    JsonOptions,
-    examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
+    "OUTPUT is the file or folder given to -o, of an answering or a training run. Exits with 0; "
+    "with --exit-code, only if the run is complete and every row has an answer.",
+    StatusOptions,
+    examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --exit-code",
 )
 def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
@@ -41,19 +55,34 @@ def status(
             f"no run writes to {without_credentials(output)}",
             hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
         )
-    has_json = call.build(JsonOptions).json
+    options = call.build(StatusOptions)
     if (training := read_training_status(output)) is not None:
-        if has_json:
+        if options.json:
             stdout.print_json(asdict(training))
         else:
             stdout.print_facts(training.facts())
-        return
+        code = exit_code_of(training.state)
+        raise typer.Exit(code if options.exit_code else 0)
     run_status = read_status(output)
-    if has_json:
+    if options.json:
         stdout.print_json(asdict(run_status))
     else:
         for line in lines(run_status):
             stdout.print_line(line)
+    code = exit_code_of(
+        run_status.state, has_failed=bool(run_status.errors) and run_status.exit_code != 0
+    )
+    raise typer.Exit(code if options.exit_code else 0)
+
+
+def exit_code_of(state: str, *, has_failed: bool = False) -> int:
+    """The exit code of `--exit-code` for the state of a run.
+
+    A run whose last command ended with 0 has no failed rows, apart from those of removed images.
+    """
+    if state == "running":
+        return OutputInUse.exit_code
+    return INCOMPLETE if state != "complete" or has_failed else 0
 
 
 def lines(status: RunStatus) -> Iterator[str]:
@@ -66,7 +95,7 @@ def lines(status: RunStatus) -> Iterator[str]:
     share = f" ({status.rows / status.total:.1%})" if status.total and not is_complete else ""
     yield f"{status.output}: {status.state}, {rows}{share}, {with_errors}"
     if status.surplus:
-        yield f"{count(status.surplus, 'row')} of images that are no longer in the input"
+        yield f"{count(status.surplus, 'row')} of images that were removed from the input"
     if is_complete:
         return
     if status.owner is not None and (text := writer_text(status.owner)):

@@ -74,8 +74,10 @@ def saved_rows(
         yield from enumerate(rows, start)
 
 
-def error_rows(form: Form, early: OpenRows, segments: Iterable[Segment]) -> Iterator[int]:
-    """The numbers of saved failed rows, in order."""
+def error_rows(
+    form: Form, early: OpenRows, segments: Iterable[Segment]
+) -> Iterator[tuple[int, str]]:
+    """The numbers and codes of saved failed rows, in order."""
     for segment, start, _ in without_overlap(segments):
         if segment.errors:
             yield from (early if segment.name else form).error_rows(segment, start)

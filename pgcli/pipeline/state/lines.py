@@ -279,10 +279,12 @@ class LineReader:
         """The rows of a segment from row `start` on."""
         return map(json.loads, self.lines(segment, start, segment.end))
 
-    def error_rows(self, segment: Segment, start: int) -> Iterator[int]:
-        """The numbers of failed rows of a segment, from row `start` on."""
+    def error_rows(self, segment: Segment, start: int) -> Iterator[tuple[int, str]]:
+        """The numbers and codes of failed rows of a segment, from row `start` on."""
         lines = self.lines(segment, start, segment.end)
-        return (number for number, line in enumerate(lines, start) if error_of(line))
+        return (
+            (number, code) for number, line in enumerate(lines, start) if (code := error_of(line))
+        )
 
     def _stream(self, name: str) -> BinaryIO | None:
         return open_stream(self._store, name)

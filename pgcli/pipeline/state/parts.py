@@ -89,16 +89,16 @@ class Parts:
         return segment is not None and segment.rows == self.file_rows
 
     def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
-        """The rows of a segment from one on."""
+        """The rows of a segment from row `start` on."""
         for first, table in self._tables(segment):
             yield from table.slice(max(0, start - first)).to_pylist()
 
-    def error_rows(self, segment: Segment, start: int) -> Iterator[int]:
-        """The numbers of the failed rows of a segment, from one on."""
+    def error_rows(self, segment: Segment, start: int) -> Iterator[tuple[int, str]]:
+        """The numbers and codes of failed rows of a segment, from row `start` on."""
         for first, table in self._tables(segment, ["error"]):
-            for number, error in enumerate(table["error"].to_pylist(), first):
-                if error is not None and number >= start:
-                    yield number
+            for number, code in enumerate(table["error"].to_pylist(), first):
+                if code is not None and number >= start:
+                    yield number, code
 
     def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
         """A sample of the rows that `segments` found, with their numbers."""
@@ -142,9 +142,8 @@ class Parts:
             assert segment is not None
             own = {row: line for row, line in lines.items() if segment.first <= row < segment.end}
             errors = errors_in(own.values())
-            for first, table in self._tables(segment, ["error"]):
-                codes = enumerate(table["error"].to_pylist(), first)
-                errors.update(code for row, code in codes if code is not None and row not in own)
+            failed = self.error_rows(segment, segment.first)
+            errors.update(code for row, code in failed if row not in own)
             rows = Segment(segment.first, segment.rows, errors)
             self._write(number, partial(self._merged, segment, own), rows, replace=True)
             self._parts[number] = rows
