@@ -75,7 +75,7 @@ def run_again(**options: Any) -> Any:
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "excluded": (
         lambda: run(output="rows/", shard="0/2", overwrite=True),
-        "overwrite=True does not go with shard",
+        "overwrite=True does not work with shard",
     ),
     "no folder": (lambda: run(shard="0/2"), 'output="rows/"'),
     "settings": (lambda: run_again(lang="de"), "another output leaves it alone; overwrite=True"),

@@ -166,7 +166,7 @@ def test_messages_are_written_as_asked(engine, photos, capfd):
     options = {"model": "demo", "progress": True, "log_format": "json", "no_progress": True}
     pgcli.run("caption", "photos", output="a.jsonl", **options, top_p=0.5, format=None)
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    ignored = "ignored: --top-p applies where a --temperature is given"
+    ignored = "ignored: --top-p needs a --temperature above 0"
     assert events[0]["message"] == ignored
     assert "progress" not in {event["event"] for event in events}
     pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)

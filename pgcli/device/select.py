@@ -61,7 +61,7 @@ def choose_dtype(
     checkpoint_bytes: int,
     float16_problem: str = "only PaliGemma 1 runs in float16",
 ) -> torch.dtype:
-    """The named dtype; `auto` takes bfloat16 where it is fast and the checkpoint is large.
+    """The named dtype; `auto` takes bfloat16 if it is fast and the checkpoint is large.
 
     float16 is for GPUs without bfloat16, and for models without a `float16_problem`.
     """

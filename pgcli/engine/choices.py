@@ -1,7 +1,6 @@
-"""Score candidate answers: all candidates of a row are read as branches of one prefix.
+"""Score candidate answers: the model reads all candidates of a row as branches of one prefix.
 
-B rows · L candidates' tokens of this pass · D width · V vocabulary · M tokens whose log-probability
-is computed
+B rows · L candidates' tokens of this pass · D width · V vocabulary · M target tokens
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def sum_logprobs(
 def _chunks(of_row: Candidates) -> list[range]:
     """Ranges of the row's candidate indices, each with at most `TOKENS_PER_PASS` tokens.
 
-    A longer candidate has a range of its own.
+    A longer candidate gets its own range.
     """
     cuts, used = [0], 0
     for index, candidate in enumerate(of_row):

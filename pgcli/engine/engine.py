@@ -38,7 +38,7 @@ WINDOW_BYTES = 256 * 2**20
 
 
 class RunnerSettings(NamedTuple):
-    """What a model runner is made for: rows at once, and how tokens are chosen."""
+    """The settings of a model runner: the most rows at once, and how tokens are chosen."""
 
     rows: int
     vocabulary: OutputVocabulary
@@ -58,11 +58,11 @@ class RunParts(NamedTuple):
 class InferenceEngine:
     """A loaded model with its tokenizer and image preprocessing.
 
-    `batch_limits` are the rows at once after OOM errors, `image_stats` the hits and misses of the
-    image-feature cache; both persist from one question to the next, and so do the KV cache and
-    recorded steps if the next question needs the same. `budget` is the memory
-    from which an automatic `batch_size` is computed; None keeps the given batch size. Where
-    `starts_small` is set, the next question begins with a small batch, whose rows come at once.
+    `batch_limits` limit the rows at once after OOM errors; `image_stats` count hits and misses of
+    the image-feature cache. Both persist from one question to the next, as do the KV cache and
+    CUDA graphs if the next question has the same settings. An automatic `batch_size` is computed
+    from the memory in `budget`; None keeps the given batch size. With `starts_small`, the next
+    question begins with a small batch, so that its first rows come soon.
     """
 
     kind: ModelKind = "paligemma"
@@ -103,12 +103,12 @@ class InferenceEngine:
 
     @property
     def is_large(self) -> bool:
-        """Whether a batch may take seconds, so that its rows are waited for."""
+        """Whether a batch may take seconds."""
         return parameters(self.model.config) > LARGE_PARAMETERS
 
     @property
     def kept_bytes(self) -> int:
-        """The memory of the KV cache that is kept for the next question."""
+        """The bytes of the KV cache that is kept for the next question."""
         return self._idle_runner[1].cache_bytes if self._idle_runner else 0
 
     @property
@@ -130,14 +130,14 @@ class InferenceEngine:
         should_stop: Callable[[], bool] = lambda: False,
         on_finish: Callable[[Sequence], None] = lambda sequence: None,
     ) -> Iterator[RowAnswer]:
-        """The answers to each image's prompts, with their row indices, in the order they end.
+        """The answers to each image's prompts, with their row indices, in the order they finish.
 
-        The stream gives each image with the index of its first row; its k-th prompt is answered in
-        row index + k. No more images are taken than are needed to form groups of equal prompt
-        length. A prompt too long for the model is an error row. An image is encoded once for all
-        its prompts. On OOM the batches shrink and their rows are run again; a row that does not fit
-        even alone is an error row, and NoUsableDevice is raised if the first rows all are. Once
-        `should_stop` returns True, running rows are finished and the others are left unanswered.
+        The stream yields each image with the index of its first row; its k-th prompt has the row
+        index + k. The engine takes only as many images as it needs to form groups of equal prompt
+        length. A prompt that is too long for the model becomes an error row. An image is encoded
+        once for all its prompts. On OOM the batches shrink and their rows run again; a row that
+        does not fit even alone becomes an error row, and if the first rows all do, NoUsableDevice
+        is raised. Once `should_stop` returns True, running rows finish and no others start.
         `on_finish` is called with every finished sequence. `batch_size` replaces the engine's for
         this question.
         """
@@ -196,16 +196,15 @@ class InferenceEngine:
 
     @contextmanager
     def _runner(self, settings: RunnerSettings, grammar: Grammar | None) -> Iterator[ModelRunner]:
-        """A model runner for a question: that of the last one, if it was made for the same.
+        """A model runner for a question: the last one, if it has the same settings.
 
-        Questions that are answered in turns, by generators, have one each. After an error a runner
-        is not used again.
+        Questions whose generators alternate have a runner each. After an error a runner is dropped.
         """
         idle, self._idle_runner = self._idle_runner, None
         if idle is not None and idle[0] == settings:
             runner = idle[1]
         else:
-            del idle  # its memory is free before more is allocated
+            del idle  # free its memory before more is allocated
             runner = ModelRunner(
                 *(self.model, settings.vocabulary, settings.sampling),
                 max_rows=settings.rows,
@@ -255,7 +254,7 @@ class InferenceEngine:
         )
 
     def _group_rows(self, question: Question, rows: int) -> int:
-        """The most rows that are prefilled together, of a batch of `rows`."""
+        """The largest prefill group in a batch of `rows`."""
         tokens = GROUP_TOKENS[self._device.type][0]
         if self._budget is not None:
             shares_images = has_several_prompts(question)
@@ -266,12 +265,12 @@ class InferenceEngine:
         return group
 
     def _first_rows(self, rows: int) -> int:
-        """The rows of a small first batch; 0 for none, as where all batches are small."""
+        """The rows of a small first batch; 0 for a normal one."""
         is_small, self.starts_small = self.starts_small and rows >= 2 * FIRST_ROWS, False
         return FIRST_ROWS if is_small else 0
 
     def _window(self, rows: int) -> int:
-        """How many sequences may wait: a few batches, limited by the bytes of their images."""
+        """The most waiting sequences: a few batches, limited by the bytes of their images."""
         fitting = WINDOW_BYTES // (3 * self.spec.resolution**2)
         return max(rows, min(WINDOW_BATCHES * rows, fitting))
 

@@ -1,7 +1,7 @@
 """The grammar states of all rows, on the device, so that a step does not wait for the host.
 
-B rows of this pass · R rows allocated · F fields of a state · A tokens that occur in any answer, by
-their ids · E edges from a node to the next · D edges of the node with the most of them
+B rows of this pass · R rows allocated · F fields of a state · A tokens of all answers, by id ·
+E edges between nodes · D the most edges of a node
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pgcli.engine.grammar import CORNER_COUNT, Grammar, GrammarState
 from pgcli.engine.sampler import GrammarMask
 from pgcli.model.transfer import to_device
 
-#: The fields of a state: its node, that of its prompt's answers, the corners that its object has
-#: so far, the first two of them, and the tokens that are left.
+#: The fields of a state: its node, the first node of its prompt's answers, the number of corners of
+#: its object so far, the first two corners, and the remaining tokens.
 NODE, BEGIN, COUNT, FIRST, SECOND, LEFT = range(6)
 NEVER = 2**31  # more tokens than any answer has left
 
 
 class Tables(NamedTuple):
-    """A grammar as tensors; the edges of a node follow each other.
+    """A grammar as tensors; the edges of a node are consecutive.
 
-    `needed_E` is the number of tokens, with the edge's own, in which an answer can end after it;
-    `opening_N` that of an object with a stop token, where one may begin.
+    `needed_E` is the number of tokens, including the edge's own, that an answer needs to end after
+    the edge; `opening_N` the number for another object and a stop token.
     """
 
     token_A: Tensor
@@ -66,7 +66,7 @@ class Tables(NamedTuple):
 
 
 class GrammarRows:
-    """Each row's state: what may come next, and what a token makes of it."""
+    """The state of each row, the tokens that it allows, and the state after a token."""
 
     def __init__(self, grammar: Grammar, *, max_rows: int, device: torch.device):
         self._tables = Tables.of(grammar, device)
@@ -79,7 +79,7 @@ class GrammarRows:
         return self.state_RF, *self._tables
 
     def insert(self, rows: slice, states: Sequence[tuple[GrammarState, int]]) -> None:
-        """Set rows to these states, with the numbers of tokens that are left."""
+        """Set rows to these states, with the numbers of remaining tokens."""
         fields = [
             [state.node, state.begin, len(state.corners), *(*state.corners, 0, 0)[:2], tokens]
             for state, tokens in states
@@ -87,7 +87,7 @@ class GrammarRows:
         self.state_RF[rows] = to_device(torch.tensor(fields), self.state_RF.device)
 
     def mask(self, rows: slice) -> GrammarMask:
-        """The tokens that may come next in these rows, so that their answers can end in time."""
+        """The tokens allowed next in these rows, so that their answers end within the limit."""
         tables = self._tables
         node_B, _, count_B, first_B, second_B, left_B = self.state_RF[rows].unbind(1)
         in_object_B = (count_B > 0) & (count_B < CORNER_COUNT)

@@ -39,8 +39,8 @@ class ImageCacheStats:
 class ImageFeatureCache:
     """The features of images that have further prompts to prefill.
 
-    Beyond `max_bytes` the least recently used image is evicted; it is encoded again for its next
-    prompt. For a GPU, `stage` copies the pixels of an image that is to be encoded to pinned memory.
+    Beyond `max_bytes` the least recently used image is evicted, and encoded again for its next
+    prompt. For a GPU, `stage` copies the pixels of an image to pinned memory before it is encoded.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ImageFeatureCache:
         self._staged: dict[int, StagedImage] = {}
 
     def stage(self, sequence: Sequence) -> None:
-        """Copy a new sequence's image to where the device reads it, while the device computes."""
+        """Copy a new sequence's image to pinned memory, while the device computes."""
         key, image = sequence.image_key, sequence.image
         if self._staging is None or image is None or image.pixels is None:
             return
@@ -74,9 +74,9 @@ class ImageFeatureCache:
         self._staged[key] = self._staging.add(image.pixels)
 
     def get(self, batch: list[Sequence]) -> Tensor:
-        """The images of a batch (B, P, D), whose time is added to the batch's sequences.
+        """The image features of a batch (B, P, D); their time is added to the batch's sequences.
 
-        The features stay available until `release`, as memory may run out before the prefill.
+        The features stay available until `release`, because memory may run out before the prefill.
         """
         for sequence in batch:
             self._counts.setdefault(sequence.image_key, sequence.image_uses)
@@ -97,7 +97,7 @@ class ImageFeatureCache:
                 self._features.pop(key, None)
 
     def retain(self, batch: Iterable[Sequence]) -> None:
-        """Count these sequences, which were released, as still to be prefilled."""
+        """Undo `release` for these sequences: they will be prefilled again."""
         for sequence in batch:
             self._stats.prompts -= 1
             self._counts[sequence.image_key] += 1

@@ -46,8 +46,8 @@ def open_engine(
 ) -> InferenceEngine:
     """An engine for the checkpoint; `batch_size` None is computed from free memory.
 
-    An adapter is merged into the weights; `mask_decoder_file` has the decoder that turns mask codes
-    into pixels, by default the one in the checkpoint's folder; `quantize` is one of QUANTIZATIONS.
+    An adapter is merged into the weights. `mask_decoder_file` has the weights that turn mask codes
+    into pixels, by default from the checkpoint's folder. `quantize` is one of QUANTIZATIONS.
     An automatic batch size is computed for answers of `max_new_tokens` until a question is asked.
     Raises InvalidCheckpoint for files that are damaged or unsupported, NoUsableDevice if the device
     is missing, too small or cannot quantize, and UsageError for unknown names.
@@ -96,7 +96,7 @@ def open_engine(
 
 
 def model_label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
-    """The `model` column of the rows: name and revision, and those of the adapter after a plus."""
+    """The `model` column of the rows: `NAME@REVISION`, with an adapter `+NAME@REVISION`."""
     return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
 
 

@@ -104,9 +104,9 @@ def row_bytes(
 
 
 def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str = "cpu") -> int:
-    """The activations of a group whose images are encoded and whose prompts are prefilled.
+    """The bytes of activations while a group's images are encoded and its prompts prefilled.
 
-    On the CPU kernels allocate half as much again for float32 blocks.
+    On a CPU, kernels allocate half as much again for float32 blocks.
     """
     decoder = config.decoder
     slots = config.image_tokens + LONG_PROMPT

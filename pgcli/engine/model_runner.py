@@ -60,8 +60,8 @@ class InFlightStep(NamedTuple):
 
 
 class InFlightScore(NamedTuple):
-    """Candidates whose scoring was launched, pass by pass: their owners, their log-probabilities on
-    the way to the host, and the marks before and after each pass.
+    """Launched scoring passes: for each, the owners of its tokens and the log-probabilities that
+    are being copied to the host; and the time marks between the passes.
     """
 
     rows: list[tuple[Sequence, int]]
@@ -73,12 +73,12 @@ class InFlightScore(NamedTuple):
 class ModelRunner:
     """Runs batches; owns the KV cache and the sampling state of its rows.
 
-    The inputs of a decode step stay on the device: the newest tokens, the random numbers and the
-    cache's indices, which are updated in-place; on CUDA the step is recorded once and replayed.
-    Tokens are copied to the host without waiting for them and read ASYNC_DEPTH steps later; a
-    sequence that a stop token ends takes part in that many more steps, whose tokens are dropped.
-    The states of a grammar stay on the device, too. Where tokens are read at once, a step reads the
-    tokens that the grammar forces together with the newest.
+    The inputs of a decode step stay on the device and are updated in-place: the newest tokens, the
+    random numbers, the cache's indices and the grammar states. On CUDA the step is captured once as
+    a CUDA graph and replayed. Tokens are copied to the host asynchronously and read ASYNC_DEPTH
+    steps later; after a stop token, a sequence takes part in that many more steps, and their tokens
+    are dropped. With a depth of 0, a step also reads the tokens that the grammar forces after the
+    newest one.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class ModelRunner:
         self._images.stage(sequence)
 
     def run(self, batch: Batch) -> None:
-        """Run a batch. Raises OutOfMemory; then call `preempt` with what the scheduler preempts."""
+        """Run a batch. Raises OutOfMemory; then call `preempt` with the preempted sequences."""
         with current(self._device):
             run_or_free(partial(self._run, batch), self._drop_recordings)
 
@@ -177,8 +177,8 @@ class ModelRunner:
     def decode(self) -> None:
         """Compute and sample the next token of every row, without waiting for the device.
 
-        Steps in flight are read first if one of them is the last of a sequence, so that no step is
-        computed whose tokens would be dropped.
+        Steps in flight are read first if one of them is the last of a sequence: the next step would
+        compute tokens that are dropped.
         """
         if any(sequence.tokens_left <= len(self._in_flight) for sequence in self.rows):
             self._read_steps(0)
@@ -212,9 +212,9 @@ class ModelRunner:
         return tokens
 
     def _forced_tokens(self) -> list[tuple[int, ...]]:
-        """The forced tokens that a step reads after the newest of each row.
+        """The forced tokens that a step reads after the newest token of each row.
 
-        There are none where the newest tokens are not on the host yet.
+        Empty if the newest tokens are not on the host yet.
         """
         if self._grammar is None or self._depth > 0:
             return []
@@ -340,10 +340,10 @@ class ModelRunner:
             self._read_oldest()
 
     def _read_oldest(self) -> None:
-        """Read the oldest step in flight, and free the rows of what finishes.
+        """Read the oldest step in flight, and free the rows of finished sequences.
 
-        Memory may run out before the tokens are there and when rows are freed: the step is removed
-        in between, so that its tokens are neither lost nor appended twice.
+        Memory may run out before the tokens arrive and when rows are freed. The step is removed in
+        between, so that its tokens are neither lost nor appended twice.
         """
         oldest = self._in_flight[0]
         if isinstance(oldest, InFlightScore):
@@ -395,7 +395,7 @@ class ModelRunner:
             others.append(self._grammar_rows.state_RF)
         order = self._cache.remove(rows, others)
         self.rows = [self.rows[row] for row in order]
-        if not self.rows:  # what is left of their steps is not needed
+        if not self.rows:  # no row needs the remaining steps
             scores = (step for step in self._in_flight if isinstance(step, InFlightScore))
             self._in_flight = deque(scores)
 
@@ -413,7 +413,7 @@ def generate(
     runner.set_grammar(grammar)
     if group[0].candidates:
         runner.score(patch_BPD, group)
-        runner.decode()  # there is no row: the scores are read
+        runner.decode()  # without rows, it reads the scores
         return group
     runner.prefill(patch_BPD, group)
     while runner.rows:

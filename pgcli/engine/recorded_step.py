@@ -1,4 +1,4 @@
-"""Decode steps that are recorded once and repeated: CUDA graphs, a launch for a whole step."""
+"""Decode steps as CUDA graphs: captured once and replayed with a single launch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Recording(NamedTuple):
 class StepRecorder:
     """Runs decode steps, and records one for each number of rows.
 
-    A step of a new number of rows runs as it is, which loads kernels and workspaces; the second
-    is recorded, and it and all later ones are replayed. The recordings hold addresses: they are
-    dropped when any tensor of `memory` is another one than before. Where recording fails, steps run
-    as they are, with one warning that gives the reason; where memory runs out for it, only those
-    of this number of rows, until `drop`.
+    The first step with a new number of rows runs directly, which loads kernels and workspaces; the
+    second is recorded, and later ones are replayed. Recordings hold addresses, so they are dropped
+    when any tensor of `memory` is replaced. If recording fails, all steps run directly, with one
+    warning that gives the reason; if memory runs out for it, only steps with this number of rows
+    do, until `drop`.
     """
 
     def __init__(self, record: Callable[[Step], Recording]):
@@ -63,13 +63,13 @@ class StepRecorder:
             recording = self._recordings[rows] = self._record(step)
         except (RuntimeError, MemoryError) as error:
             self._failed(rows, error)
-        if recording is None:  # after the `except` block, whose traceback holds tensors
+        if recording is None:  # outside the `except` block: its traceback holds tensors
             return step()
         recording.replay()
         return cast(Output, recording.output)
 
     def drop(self) -> None:
-        """Free the recordings and their memory; they are made again when steps follow."""
+        """Free the recordings and their memory; later steps are recorded again."""
         self._recordings.clear()
         self._too_large.clear()
         self._memory = ()
@@ -90,9 +90,9 @@ class StepRecorder:
 class CudaGraphs:
     """Records steps on a device as CUDA graphs, which share their memory: no two run at once.
 
-    One instance records all graphs of a process on a device, into one memory pool, as all share
-    cuBLAS' workspace, which is in the pool of the first. PyTorch gives up a pool with its last
-    graph and cannot record into it again.
+    One instance records all graphs of a process on a device into one memory pool, because they
+    share cuBLAS' workspace, which is in the pool of the first graph. PyTorch frees a pool with its
+    last graph and cannot record into it again.
     """
 
     def __init__(self, device: torch.device):
@@ -105,7 +105,7 @@ class CudaGraphs:
             torch._C._cuda_clearCublasWorkspaces()  # they would stay in the former pool
             self._pool = torch.cuda.graph_pool_handle()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        # another thread may allocate meanwhile, as those that decode images do
+        # threads that decode images may allocate meanwhile
         capture = torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         )
@@ -131,11 +131,11 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-#: What records the steps of all models on a device.
+#: The recorder of a device, for the steps of all models.
 cuda_graphs = cache(CudaGraphs)
 
 
 def step_recorder(model: PaliGemma) -> StepRecorder | None:
-    """A recorder for the model's steps; None where they are not recorded."""
+    """A recorder for the model's steps; None on devices without CUDA graphs."""
     device = model.projector.weight.device
     return StepRecorder(cuda_graphs(device)) if device.type == "cuda" else None

@@ -16,8 +16,8 @@ from pgcli.model.sampling import sample
 from pgcli.model.transfer import to_device, to_host
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
-ONE_KERNEL = ("cuda", "meta")  # devices whose greedy choice is one kernel
-NEAR = 16  # of 1,024 locations: a box's confidence sums the probabilities of those as close
+ONE_KERNEL = ("cuda", "meta")  # devices that select greedily in one kernel
+NEAR = 16  # of 1,024 locations: a box's confidence sums the probabilities within this distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ GREEDY = SamplingParams()
 class OutputVocabulary(NamedTuple):
     """The tokens that a model generates: ids below `size`, but not `image_token`.
 
-    `stop_tokens` end an answer. `locations` are the location tokens, of which boxes are made.
+    `stop_tokens` end an answer. `locations` are the location tokens, which make up boxes.
     """
 
     size: int
@@ -56,8 +56,8 @@ class OutputVocabulary(NamedTuple):
 class NextTokens(NamedTuple):
     """Each row's next token and its log-probability.
 
-    `near_logprob_B` is, for a location, the log-probability of all locations near it; other tokens
-    have values without a meaning. None if the vocabulary names no locations.
+    `near_logprob_B` is, for a location, the log-probability of all locations near it, and undefined
+    for other tokens. None if the vocabulary has no locations.
     """
 
     token_B: Tensor
@@ -65,7 +65,7 @@ class NextTokens(NamedTuple):
     near_logprob_B: Tensor | None = None
 
     def copy_to_host(self, rows: int) -> NextTokens:
-        """Start to copy those of the first `rows` rows to the CPU, without waiting for it."""
+        """Start to copy the tokens of the first `rows` rows to the CPU, without waiting for it."""
         near_logprob_B = (
             None if self.near_logprob_B is None else to_host(self.near_logprob_B[:rows])
         )

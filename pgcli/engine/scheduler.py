@@ -68,13 +68,12 @@ class RequestQueue:
 class Scheduler:
     """Holds all sequences until they finish, and selects the next batch.
 
-    A sequence waits in the queue, then in `_ready` with its group, then runs. On OOM the most rows
-    at once are half of those that there were, and the rows of the batch wait again, in order: a
-    group that was to join, or in a decode step all. Per-sequence random streams make the retried
-    tokens identical. A sequence that runs out of memory alone twice is `out_of_memory`. Once
-    `should_stop()` is true, only sequences that have run are finished. The first group has
-    `first_rows` sequences, if that is not 0, and runs to its end before others join: its rows do
-    not wait for further images.
+    A sequence waits in the queue, then in `_ready` with its group, then runs. OOM halves the most
+    rows at once, and the rows of the batch wait again, in order: the group that was to join, or all
+    rows of a decode step. Per-sequence random streams make the retried tokens identical. A sequence
+    that runs out of memory alone twice is `out_of_memory`. Once `should_stop()` is true, only
+    sequences that have run finish. If `first_rows` is not 0, the first group has so many sequences
+    and finishes before others join: its rows do not wait for further images.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Scheduler:
         self._queue.add(sequence)
 
     def close(self) -> None:
-        """Declare the end of the input, so that incomplete groups run too."""
+        """Mark the end of the input, so that incomplete groups run too."""
         self._is_open = False
 
     def schedule(self) -> Batch | None:

@@ -68,7 +68,7 @@ class Sequence:
     batch: int = 0
     #: The number of preemptions; tokens of earlier attempts are dropped.
     attempts: int = 0
-    #: The attempts that ran out of memory with no other row beside it; the second is the last.
+    #: The attempts that ran out of memory with no other row in the batch; the second is the last.
     failed_alone: int = 0
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Sequence:
 
     @property
     def vision_ms(self) -> float:
-        """Its share of the time of encoding, for which the host waits."""
+        """Its share of the time of encoding; the host waits for it."""
         return sum(encode_pass.ms_of_row() for encode_pass in self.encode_passes)
 
     def draws(self) -> list[float]:
@@ -123,6 +123,6 @@ def check_finite(logprob: float) -> None:
     """Raise InvalidCheckpoint if a log-probability is NaN."""
     if logprob != logprob:
         raise InvalidCheckpoint(
-            "the model's scores are not numbers (NaN)",
-            hint="the weights are damaged, or <--dtype=> is too narrow for them: try float32",
+            "the model computes NaN",
+            hint="the weights are damaged, or the dtype overflows: try <--dtype float32>",
         )

@@ -1,4 +1,4 @@
-"""Images on their way to a GPU: copied to pinned memory as they are taken, one copy for a batch.
+"""Copies images to a GPU through pinned memory, with one copy for a batch.
 
 C channels · R resolution
 """
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-#: Of a slab, a power of two, to which PyTorch rounds pinned memory.
+#: The size of a slab: a power of two, because PyTorch rounds pinned memory up to one.
 SLAB_BYTES = 2**22
 
 
@@ -27,8 +27,8 @@ class StagedImage(NamedTuple):
 class Staging:
     """Copies images to slabs of pinned memory, from which a batch is copied asynchronously.
 
-    A slab returns to PyTorch's cache of pinned memory with its last image, and is not used again
-    before the copies that read it have ended.
+    A slab returns to PyTorch's cache of pinned memory with its last image, and is reused only after
+    the copies that read it have finished.
     """
 
     def __init__(self, device: torch.device):
@@ -39,7 +39,7 @@ class Staging:
     def add(self, pixels_RRC: NDArray[np.uint8]) -> StagedImage:
         """Copy an image to the newest slab; all images of a slab have one shape.
 
-        NumPy copies it, in a tenth of the time: PyTorch would wake a thread of each core.
+        NumPy copies it ten times as fast as PyTorch, which would wake a thread on each core.
         """
         if self._slab is None or self._slab.shape[1:] != pixels_RRC.shape:
             self._slab, self._used = self._new_slab(pixels_RRC), 0
@@ -67,7 +67,7 @@ class Staging:
 
 
 def neighbours(images: Iterable[StagedImage]) -> list[tuple[Tensor, range]]:
-    """The rows of slabs in the order of the images: as few runs of following rows as there are."""
+    """The images as runs of consecutive rows of slabs, in order."""
     runs: list[tuple[Tensor, range]] = []
     for slab, row in images:
         if runs and runs[-1][0] is slab and runs[-1][1].stop == row:

@@ -44,7 +44,7 @@ class Cell(NamedTuple):
 
 
 def make_column(values: Sequence[Any]) -> pyarrow.Array:
-    """The values, JSON values or cells, in their common type, or as text if there is none.
+    """The values, JSON values or cells, in their common type, or else as text.
 
     JSON objects become text, as their keys may differ.
     """

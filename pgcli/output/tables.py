@@ -91,9 +91,9 @@ class TableFormat:
     ) -> int:
         """Write the tables one after the other, as they come; return the row count.
 
-        The types are those of the first table, and the others are promoted to them. If that fails,
-        the file is written again with the common types of all tables: a function that starts
-        another pass is called again, and for an iterator one of MISMATCHES is raised.
+        The other tables are cast to the types of the first one. If that fails, the file is written
+        again with the common types of all tables: a function that starts another pass is called
+        again, and an iterator raises one of MISMATCHES.
         """
         start: ReadTables = tables if callable(tables) else lambda: tables
         is_iterator = isinstance(tables, Iterator)

@@ -41,7 +41,7 @@ def is_folder(request: RunRequest) -> bool:
 
 
 def shard_of(request: RunRequest) -> Shard | None:
-    """The shard of this command, if there is one."""
+    """The shard of this command; None for a run of all rows."""
     name = request.input.shard
     return None if name is None else parse_shard(name, os.environ)
 
@@ -139,8 +139,6 @@ def check_addressable(request: RunRequest, rows: RunRows) -> None:
     if rows.inventory.total is None:
         why, hint = "", "name folders or manifests in place of standard input"
     else:
-        why = ": of several prompts that name columns, equal ones of an image are one row"
-        hint = "ask one prompt that names columns in each run"
-    raise UsageError(
-        f"{option} needs an input whose rows are known before it is read{why}", hint=hint
-    )
+        why = ": equal prompts of an image are one row, and several prompts name columns"
+        hint = "ask only one prompt that names columns in each run"
+    raise UsageError(f"{option} needs an input with a known number of rows{why}", hint=hint)

@@ -167,7 +167,7 @@ class RunOutput:
         is_small = self.state.is_stored or request.model.ray is not None
         return range_rows(total) if is_small else FILE_ROWS
 
-    # what is saved
+    # saved rows
 
     def missing(self, saved: Coverage | None = None) -> list[range]:
         """The rows that are not `saved`; by default, in neither the output nor open files."""
@@ -210,7 +210,7 @@ class RunOutput:
     def compare(self, known: Inventory | None) -> int:
         """Compare the input with the recorded one and with saved rows.
 
-        Returns the number of saved rows whose images were removed from the input. Raises
+        Returns the number of saved rows of images that were removed from the input. Raises
         OutputExists for a changed input.
         """
         inventory, running = self.rows.inventory, self.request.running
@@ -251,7 +251,7 @@ class RunOutput:
         return Coverage(Segment(removed.start, len(removed)) for removed in items)
 
     def errors_of_removed(self) -> Counter[str]:
-        """The saved failed rows, by code, whose images were removed from the input."""
+        """The saved failed rows of images that were removed from the input, by code."""
         if not self._removed.count():
             return Counter()
         failed = error_rows(self.form, self.early, self.segments)

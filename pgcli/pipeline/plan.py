@@ -1,4 +1,4 @@
-"""The plan of a run: what it will answer, where rows go, and the time it will take."""
+"""The plan of a run: its images, question, model and output, and its estimated time."""
 
 from __future__ import annotations
 

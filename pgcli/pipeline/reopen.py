@@ -20,7 +20,7 @@ SOURCES = Option(help="", panel="", repeat=True)
 
 
 def open_store(output: str) -> Store:
-    """The state folder of an output. Raises UsageError if there is none."""
+    """The state folder of an output. Raises UsageError if it is missing."""
     try:
         return open_folder(state_location(output))
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def open_store(output: str) -> Store:
 
 
 def record_of(output: str, store: Store) -> RunRecord:
-    """The record of an output's run. Raises UsageError if there is none."""
+    """The record of an output's run. Raises UsageError if it is missing or invalid."""
     record = read_record(store)
     if record is None:
         raise no_record(output, why_no_record(store))
@@ -39,7 +39,7 @@ def no_record(output: str, why: str) -> UsageError:
     """The error for an output without a record of its run."""
     return UsageError(
         f"{output} has no record of a run: {why}",
-        hint="name an output of a command that answers, as it was given to <-o>",
+        hint="name the <-o> of an answering command",
     )
 
 
@@ -62,7 +62,7 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
 def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> RunRows | None:
     """The rows of a run with its recorded input; None if that is not recorded (standard input).
 
-    The `reader` reads addresses; without it they are refused.
+    The `reader` reads addresses; without it, a source at an address raises UsageError.
     """
     if "-" in request.sources:
         return None

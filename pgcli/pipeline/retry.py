@@ -83,7 +83,7 @@ class Retry:
         self._store.delete([STAMPS, *self._retried.names()])
 
     def _kept_answers(self) -> dict[int, bytes]:
-        """The lines of answers whose images have not changed again."""
+        """The lines of answers, without images that have changed again."""
         lines = {
             number: line
             for segment in self._retried.segments()

@@ -19,7 +19,7 @@ from pgcli.printable import encodable
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
 
-#: The libraries whose versions may change an answer.
+#: Another version of these libraries may change an answer.
 VERSIONED = ("torch", "pillow", "tokenizers", "numpy")
 
 

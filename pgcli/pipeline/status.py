@@ -101,7 +101,7 @@ class RunStatus:
 
 
 def read_status(output: str) -> RunStatus:
-    """The status of an output's run. Raises UsageError if there is none."""
+    """The status of an output's run. Raises UsageError for an output without a run."""
     record, segments = RunRecord("", {}), []
     try:
         store = open_store(output)

@@ -68,7 +68,7 @@ def check_labels(question: EmbeddingQuestion, model: str, labels: tuple[str, ...
         option = "<--template=>" if question.label_templates else "<--raw-text>"
         raise UsageError(
             f"{option} needs two towers, but {model} is {NAMES['classifier']}",
-            hint=f"leave {option} out",
+            hint=f"omit {option}",
         )
     for label in question.labels:
         if label not in labels:

@@ -283,7 +283,7 @@ def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
     )
     code, _, said = cli(*[word for word in words if word != "--quiet"])
     assert code == 0, said
-    assert "each takes 0 GPUs and 1 cores of a machine, and the cluster has 0" in said
+    assert "each needs 0 GPUs and 1 core on one machine, and the cluster has 0" in said
 
 
 def test_actor_without_room_ends_at_once_when_it_is_to_stop(ray):

@@ -35,7 +35,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a stage: what is done in total, and the number of failed rows.
+    """The progress of a stage: the number of items done, and of failed rows among them.
 
     `details` add text.
     """

@@ -25,7 +25,7 @@ UPDATE_SECONDS = 0.2  # between two updates of the display
 class RunProgress:
     """The messages and counts of a run in progress.
 
-    A run with a resumable output has a `state`, whose `owner.json` gets the counts.
+    A run with a resumable output has a `state`; its `owner.json` gets the counts.
     """
 
     state: State | None = None

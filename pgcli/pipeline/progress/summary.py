@@ -90,7 +90,7 @@ class Summary:
         }
 
     def lines(self) -> tuple[str, str]:
-        """Two sentences from the first facts: what was done, and how fast by which model."""
+        """Two sentences: the number of rows, and the speed and the model."""
         done, speed, time = (text for _, text in islice(self.facts(), 3))
         return done, f"{speed}; {time}" if self.tally.images > 1 else time
 
@@ -170,7 +170,7 @@ class Summary:
         return number / (self.tally.seconds or 1e-9)
 
     def next_command(self) -> str:
-        """The command to type next, if there is one."""
+        """The command to type next; empty if there is nothing to suggest."""
         output = self.request.output.output
         if output == "-":
             return "-o rows.jsonl saves the rows, and pgcli view rows.jsonl shows them"

@@ -31,9 +31,9 @@ def current_folder() -> str:
 class RunRequest:
     """A question, the sources of its items, and the options that both were made from.
 
-    `ignored` has a line for each typed option without effect. Relative names refer to `folder`;
-    those of sources refer to `sources_folder` if a run from another folder is resumed, whose rows
-    name the model by `model_label`.
+    `ignored` has a line for each typed option without effect. Relative names are relative to
+    `folder`. If a run from another folder is resumed, sources are relative to `sources_folder`, and
+    rows name the model by `model_label`.
     """
 
     question: AnyQuestion

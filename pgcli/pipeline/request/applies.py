@@ -1,7 +1,7 @@
 """The rules for options that have no effect in a command, or that exclude each other.
 
-A typed option that does not apply is ignored with one line, or refused if rows or files would
-differ from what was asked for. Options from the environment or the configuration file are ignored
+A typed option that does not apply is ignored with one line, or raises UsageError if rows or files
+would differ from the request. Options from the environment or the configuration file are ignored
 silently.
 """
 
@@ -32,9 +32,9 @@ Options = Any
 class Rule:
     """A rule: an option, or a pair, applies if `is_met` is true for all options of the command.
 
-    If typed options do not apply, the first one is refused with the message and the hint; without
-    a hint it is ignored with the message; without a message the question refuses it. In both
-    texts, `{flag}` is the first option and `{other}` the second.
+    If typed options do not apply, the message and the hint are those of a UsageError; without a
+    hint the first option is ignored with the message; without a message the question raises the
+    error. In both texts, `{flag}` is the first option and `{other}` the second.
     """
 
     is_met: Callable[[Options], bool]
@@ -80,12 +80,12 @@ def is_on_hub(model: str | None) -> bool:
     )
 
 
-LEAVE_OUT = "leave {flag} out"
+OMIT = "omit {flag}"
 
 #: The rules of single options, by the names in their `needs`.
 NEEDS: Mapping[str, Rule] = {
     "no-images": Rule(lambda o: not o.sources),
-    "images": Rule(has_images, "{flag} is for images, and these are texts", LEAVE_OUT),
+    "images": Rule(has_images, "{flag} is for images, and these are texts", OMIT),
     "texts": Rule(lambda o: not has_images(o)),
     "columns": Rule(may_have_columns),
     "kept-columns": Rule(lambda o: set(o.keep) == {SOURCE} or may_have_columns(o)),
@@ -94,7 +94,7 @@ NEEDS: Mapping[str, Rule] = {
         "{flag} writes one answer for each image, and there are {prompts} prompts",
         "ask one prompt in each run, with different endings: {flag} .one, .two",
     ),
-    "text-model": Rule(generates_text, "{flag} is for models that answer with text", LEAVE_OUT),
+    "text-model": Rule(generates_text, "{flag} is for models that answer with text", OMIT),
     "hub": Rule(
         lambda o: is_on_hub(o.model),
         "{model} has no revisions to choose from",
@@ -108,30 +108,28 @@ NEEDS: Mapping[str, Rule] = {
     "files": Rule(writes_folder, "{flag} applies to a folder of Parquet files"),
     "local": Rule(
         lambda o: not is_in_object_store(o.output),
-        "{flag} does not go with an output in an object store",
-        "name a folder of this machine with <-o>",
+        "{flag} does not work with an output in an object store",
+        "name a folder on this machine with <-o>",
     ),
     "resumable": Rule(
         lambda o: o.output != "-" and (named_format(o.output) is not None or o.format == "jsonl"),
-        "{flag} goes through all rows of an output that can be resumed",
-        "name the output that has them: <-o rows.jsonl>",
+        "{flag} needs a resumable output",
+        "name the output of the run: <-o rows.jsonl>",
     ),
     "format": Rule(lambda o: named_format(o.output) in (None, f".{o.format}")),
     "answers": Rule(
         lambda o: generates_text(o) or o.task == "classify",
         "{flag} writes answers, and the rows of {task} have none",
-        LEAVE_OUT,
+        OMIT,
     ),
     "generation": Rule(
         lambda o: not o.choice and o.choices_column is None, "{flag} does not apply to choices"
     ),
-    "sampling": Rule(
-        lambda o: o.temperature > 0, "{flag} applies where a <--temperature=> is given"
-    ),
+    "sampling": Rule(lambda o: o.temperature > 0, "{flag} needs a <--temperature=> above 0"),
 }
 
 #: Two options that exclude each other.
-either = partial(Rule, lambda o: False, "{flag} does not go with {other}")
+either = partial(Rule, lambda o: False, "{flag} does not work with {other}")
 WHEN_SAVED = either("once all rows are saved, run the command without {other}")
 #: The rules for pairs: each of the first options with each of the second.
 PAIRS: Sequence[tuple[str, str, Rule]] = (
@@ -143,12 +141,12 @@ PAIRS: Sequence[tuple[str, str, Rule]] = (
         Rule(
             lambda o: o.engines == 1 or o.device in ("auto", "cpu", "cuda"),
             "{flag} {engines} needs a device for each, and {other} {device} is one",
-            "leave out {other}",
+            "omit {other}",
         ),
     ),
-    ("shard", "ray", either("leave one of them out")),
+    ("shard", "ray", either("omit one of them")),
     ("overwrite", "shard", either("remove the output and its folder .pgcli first")),
-    ("overwrite", "retry_errors retry_changed", either("leave out {flag}")),
+    ("overwrite", "retry_errors retry_changed", either("omit {flag}")),
     ("draw sidecar", "ray shard", WHEN_SAVED),
     ("retry_errors retry_changed", "shard", WHEN_SAVED),
 )
@@ -160,7 +158,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def flag_of(name: str) -> str:
-    """An option as texts of errors have it: see `errors.OPTION`."""
+    """An option as error texts write it: see `errors.OPTION`."""
     return f"--{name.replace('_', '-')}{'=' * (DEFAULTS[name] is not False)}"
 
 

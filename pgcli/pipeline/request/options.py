@@ -217,7 +217,7 @@ class AnsweringOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """Where rows and what is made of them are written, and in which format."""
+    """Where rows, drawings and text files are written, and in which format."""
 
     output: str = _output(
         "A .jsonl or .parquet file, or folder/ for Parquet files, here or at s3://, gs:// or "
@@ -285,5 +285,5 @@ class RunningOptions:
         return replace(budget, stop_on_error=self.on_error == "stop")
 
 
-#: The options of every answering command, those of its question apart.
+#: The options of every answering command, besides the options of its question.
 SHARED_OPTIONS = (InputOptions, OutputOptions, ModelOptions, AnsweringOptions, RunningOptions)

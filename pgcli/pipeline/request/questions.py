@@ -207,7 +207,7 @@ class ClassifyOptions:
         )
 
 
-#: The options of each command; those of embed, score and classify take no AnsweringOptions.
+#: The options of each command; embed, score and classify have no AnsweringOptions.
 COMMAND_OPTIONS: Mapping[str, type[Any]] = {
     "caption": CaptionOptions,
     "ask": AskOptions,

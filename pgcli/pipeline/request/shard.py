@@ -27,7 +27,7 @@ SCHEDULERS = (
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The parts whose number modulo `count` is `number`, from 0."""
+    """Part `number`, `number + count`, `number + 2 * count` and so on, from 0."""
 
     number: int
     count: int

@@ -124,7 +124,7 @@ def compare_images(
 
 
 def stamp_at(stamps: np.ndarray, index: int) -> Stamp:
-    """The stamp of an item; zeros if there is none."""
+    """The stamp of an item; zeros if it has no stamp."""
     if index >= len(stamps):
         return 0, 0, 0
     return stamps.item(index, 0), stamps.item(index, 1), stamps.item(index, 2)

@@ -263,7 +263,7 @@ def recorded_inputs(store: Store) -> list[bytes]:
 
 
 def load_inventory(store: Store, sources: Sequence[str], options: ReadOptions) -> Inventory | None:
-    """The input recorded by earlier commands; None if there is none."""
+    """The input recorded by earlier commands; None if nothing is recorded."""
     files = recorded_inputs(store)
     return Inventory.load(files, sources, options) if files else None
 

@@ -57,12 +57,12 @@ class InOrder:
         self._release()
 
     def remove_delivered(self) -> None:
-        """Remove the files whose rows were delivered."""
+        """Remove the files of delivered rows."""
         names, self.delivered = self.delivered, []
         self._early.remove(names)
 
     def _release(self) -> None:
-        """Deliver all waiting rows whose turn it is."""
+        """Deliver the waiting rows that come next."""
         while True:
             first = self.next = self._saved.end_of(self.next)
             segment, end = self._left.pop(first, (None, 0))

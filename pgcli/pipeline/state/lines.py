@@ -130,7 +130,7 @@ class Lines:
 
 
 def scan_lines(stream: BinaryIO) -> Lines:
-    """The complete rows at the start of a file, whose writer may have been killed.
+    """The complete rows at the start of a file; its writer may have been killed.
 
     They end before the first line that is incomplete or damaged. Raises OSError.
     """

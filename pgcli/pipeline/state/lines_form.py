@@ -66,7 +66,7 @@ class LinesForm(LineReader):
             self._remove_delivered()
 
     def finish(self, total: int) -> None:
-        """Complete the output, whose rows are all saved."""
+        """Complete the output, once all rows are saved."""
         assert self._rows >= total, f"row {self._rows} is missing"
         self._opened()  # an output of no rows is an empty file
         self.close()

@@ -62,7 +62,7 @@ class OpenRows(LineReader):
         return [file.segment for first, file in self._files.items() if start <= first < stop]
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files whose rows are in the output."""
+        """Remove files; the output has their rows."""
         put = []
         for name in names:
             file = self._files.get(first := self._first_row(name))

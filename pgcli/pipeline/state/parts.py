@@ -258,14 +258,14 @@ class Parts:
         return f"{self._store.url.rstrip('/')}/{self._name_of(number)}"
 
     def _sizes(self) -> dict[int, int | None]:
-        """The numbers of the files that are there, in order, with their bytes."""
+        """The numbers of the existing files, in order, with their sizes."""
         if self._name:
             return {} if self._store.read(self._name, last=0) is None else {0: None}
         pairs = ((PART.fullmatch(entry.name), entry.size) for entry in self._store.list())
         return dict(sorted((int(match[1]), size) for match, size in pairs if match))
 
     def _open_end(self, name: str, size: int | None) -> BinaryIO | None:
-        """A file with its metadata, of an object store the end of it; None where there is none."""
+        """A file with its metadata, or its end in an object store; None for a missing file."""
         if isinstance(self._store, LocalStore):
             return self._store.open(name)
         end = self._store.read(name, last=END_BYTES, size=size) or b""

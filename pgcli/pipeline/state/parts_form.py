@@ -19,7 +19,7 @@ class PartsForm(Parts):
         self._early = early
         self._left: dict[int, list[Segment]] = {}  # of earlier commands, by the file of the output
         self._ready = Coverage([])  # rows in files of the output and in open files
-        self._complete: list[int] = []  # the files whose rows are all in open files
+        self._complete: list[int] = []  # the files that can be written from open files
 
     def begin(self, waiting: Sequence[Segment]) -> None:
         """Use the rows of earlier commands in open files."""
@@ -50,7 +50,7 @@ class PartsForm(Parts):
         self._ready.add(rows.start, rows.stop)
 
     def finish(self, total: int) -> None:
-        """Complete the output, whose rows are all saved."""
+        """Complete the output, once all rows are saved."""
         for number in range(-(-total // self.file_rows)):
             self._write_part(number, min((number + 1) * self.file_rows, total))
         if self._name and self.part(0) is None:

@@ -1,1 +1,1 @@
-"""The processes that compute rows: this one, engine processes, other commands, actors of Ray."""
+"""Where rows are answered: this process, engine processes on this machine, and Ray actors."""

@@ -1,4 +1,4 @@
-"""An engine in a process of its own: it loads the model, answers ranges of rows, and sends them."""
+"""An engine in another process: it loads the model, answers ranges of rows and sends the rows."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Send = Callable[[EngineMessage], object]
 
 @dataclass(frozen=True, slots=True)
 class EngineTask:
-    """What an engine answers: rows of a request, whose input is recorded in the folder `state`.
+    """A request for an engine, with the input recorded in the folder `state`.
 
-    It sends lines with the columns of `schema`.
+    The engine sends rows as lines with the columns of `schema`.
     """
 
     request: RunRequest
@@ -42,7 +42,7 @@ class EngineTask:
 
 
 def rows_of_task(task: EngineTask) -> RunRows:
-    """The rows of a task, as its input is recorded."""
+    """The rows of the task's recorded input."""
     request, state = task.request, open_folder(task.state)
     inventory = load_inventory(state, request.sources, read_options(request))
     assert inventory is not None, "the run has begun"
@@ -56,9 +56,9 @@ def answer_works(
     should_stop: Callable[[], bool],
     send: Send,
 ) -> None:
-    """Load the model and answer the rows of works, as one stream, until there are no more.
+    """Load the model and answer works as one stream, until there are no more.
 
-    Of each work is sent that it has begun, and its rows in order. Nothing is written.
+    For each work, `send` gets a message when it begins, then its rows in order. No file is written.
     """
     import torch
 
@@ -76,7 +76,7 @@ def answer_works(
 
 
 def numbered_items(rows: RunRows, works: Iterator[Work], received: deque[Work]) -> Numbered:
-    """The items of works, one after the other; `received` gets each work whose items are read."""
+    """The items of works, one after the other; `received` gets each work before its items."""
     for work in works:
         received.append(work)
         yield from rows.numbered(work.rows)
@@ -90,14 +90,14 @@ def send_rows(
     should_stop: Callable[[], bool],
     send: Send,
 ) -> None:
-    """Answer the images of works that were received, and send their rows.
+    """Answer the images of received works, and send their rows.
 
-    Rows that end in one step of the model are one message: an engine asks whether to stop before
-    each step, and what is ready is sent then. In float32 each work is a batch of its own: rows have
-    the same bytes whoever answers them.
+    The rows that one step of the model finishes are one message: an engine calls `should_stop`
+    before each step, and finished rows are sent then. In float32 each work is a separate batch, so
+    that rows have the same bytes whichever engine answers them.
     """
     ready, begun = ReadyRows(task.schema, engine), deque[Work]()
-    taken = Tally()  # the time for which images were waited for, until it is sent
+    taken = Tally()  # the time spent waiting for images since the last message
 
     def on_image(first: int, image: DecodedImage) -> None:
         ready.stamps[image.item.index] = image.stamp
@@ -118,7 +118,7 @@ def send_rows(
     if engine.dtype == "float32":
         stream = one_by_one(stream, begun)
     for number, item, row in tasks.answer_function(task.request, engine, sends_and_stops)(stream):
-        if row.error is not None:  # it is a message of its own: errors in a row are counted
+        if row.error is not None:  # sent alone: consecutive errors are counted
             send_ready()
         ready.add(number, item, row)
         is_last = number + 1 == begun[0].rows.stop
@@ -130,7 +130,7 @@ def send_rows(
 
 
 class ReadyRows:
-    """Rows that are answered and not sent, and what is sent with them."""
+    """Answered rows that are not sent yet, with their counts, errors and stamps."""
 
     def __init__(self, schema: RowSchema, engine: Any):
         self._schema, self._engine = schema, engine
@@ -139,18 +139,18 @@ class ReadyRows:
         self._next = self._of_image = self._hits = self._prompts = 0
 
     def add(self, number: int, item: Item, row: Answer) -> None:
-        """Add the row of this number, which comes after the one before."""
+        """Add the next row."""
         self.lines.append(json_line(row, self._schema).encode())
         self.tally.count(row)
         if row.error is not None:
             self.errors.append((row.error, self.tally.last_error))
-        # an image counts with its last row: another worker may have answered those before
+        # an image counts with its last row: another worker may have answered the rows before
         self._of_image = (self._of_image + 1) % len(item.prompts)
         self.tally.images += self._of_image == 0
         self._next = number + 1
 
     def take(self) -> RowsAnswered:
-        """The message of these rows; there are none then."""
+        """The message with these rows; the next message starts empty."""
         stats, tally, first = self._engine.image_stats, self.tally, self._next - len(self.lines)
         tally.hits, tally.prompts = stats.hits - self._hits, stats.prompts - self._prompts
         self._hits, self._prompts = stats.hits, stats.prompts
@@ -163,10 +163,10 @@ class ReadyRows:
 def one_by_one(
     images: Iterator[tuple[int, DecodedImage] | None], begun: deque[Work]
 ) -> Iterator[tuple[int, DecodedImage] | None]:
-    """The images, with None after the last one of each work, so that no batch has rows of two."""
+    """The images, with None after the last image of each work, so that no batch mixes two works."""
     for numbered in images:
         if numbered is None:
-            continue  # how long it takes until an image is decoded must not matter either
+            continue  # batches must not depend on decoding times
         first, image = numbered
         is_last = first + len(image.item.prompts) == begun[-1].rows.stop
         yield numbered

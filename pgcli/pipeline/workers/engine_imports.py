@@ -1,6 +1,6 @@
-"""What engine processes import, for the process that they are forked from.
+"""The imports of engine processes, made once in the fork server.
 
-Its imports make a quarter of a million objects that stay: none of them is garbage.
+They create a quarter of a million permanent objects, so the garbage collector is off meanwhile.
 """
 
 import gc
@@ -17,5 +17,5 @@ gc.disable()
 from pgcli.engine import loader  # noqa: E402, F401
 from pgcli.pipeline.workers import engine  # noqa: E402, F401
 
-gc.freeze()  # forked processes do not look at these objects, so that they share their memory
+gc.freeze()  # the collector skips these objects in forked processes, which keeps memory shared
 gc.enable()

@@ -1,4 +1,4 @@
-"""Engine processes of a run on this machine: how each is started, and what it does."""
+"""Starts engine processes on this machine, and exchanges messages with them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 SAFE_PATH = "PYTHONSAFEPATH"
 SPAWN = multiprocessing.get_context("spawn")
 CAN_FORK = sys.platform == "linux"
-#: The signals that ask a program to end. A terminal and `kill` send them to its processes, too.
+#: The signals that ask a program to end. A terminal sends them to its child processes, too.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def import_ahead(request: RunRequest) -> None:
-    """While a run is prepared, have a process import what its engines on a CPU need."""
+    """Start the fork server, which imports torch while a run of CPU engines is prepared."""
     model = request.model
     is_one = (model.engines or 1) == 1 or model.ray is not None or request.running.dry_run
     if is_one or model.device not in ("auto", "cpu") or nvidia_driver() is not None:
@@ -48,9 +48,9 @@ def import_ahead(request: RunRequest) -> None:
         is_forkserver_running()
 
 
-#: What asks an engine to finish the rows in progress only.
+#: The message that lets an engine finish only the rows in progress.
 STOP = "stop"
-#: The size of a message of an engine, before it; the bytes that are read at once, of many messages.
+#: Each message of an engine follows its size. READ_BYTES are read at once, of many messages.
 SIZE, READ_BYTES = struct.Struct("=Q"), 2**18
 
 
@@ -66,21 +66,21 @@ class EngineProcess:
         self.connection, child_end = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
         self._process = make(target=serve, args=(child_end, task), daemon=True)
-        #: The messages that have come; what is read of the next one.
+        #: The received messages, and the bytes of an incomplete one.
         self.came, self._data = deque[Any](), bytearray()
         self._problem = "it ended"  # for a process without an exit code
         atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
         try:
             start_process(self._process, context)
-        except (EOFError, OSError) as problem:  # EOFError: of the process that it is forked from
+        except (EOFError, OSError) as problem:  # EOFError: the fork server has died
             self._problem = f"it did not start: {problem}"
         finally:
             child_end.close()
         self.pid = self._process.pid
 
     def send(self, work: Work | str | None) -> None:
-        """Give the engine more rows; None: there are no more."""
-        with suppress(OSError):  # it has died, as `receive` says
+        """Give the engine more rows; None means that there are no more."""
+        with suppress(OSError):  # it has died: `receive` raises
             self.connection.send(work)
 
     def receive(self) -> Any:
@@ -90,7 +90,7 @@ class EngineProcess:
         return self.came.popleft()
 
     def stop(self) -> None:
-        """Have the engine finish the rows in progress only."""
+        """Let the engine finish only the rows in progress."""
         self.send(STOP)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class EngineProcess:
         atexit.unregister(self.close)
 
     def _read(self) -> None:
-        """Read what the engine has sent, several messages at once. Raises EngineDied."""
+        """Read several messages at once. Raises EngineDied."""
         data = b""
         with suppress(OSError):
             data = os.read(self.connection.fileno(), READ_BYTES)
@@ -131,7 +131,7 @@ class EngineFailed:
 
 
 def serve(connection: Connection, task: EngineTask) -> None:
-    """Answer the rows that the program sends, and send what is answered, also errors."""
+    """Answer the works that the program sends, and send rows back, or an exception."""
     from pgcli.images.limits import die_with_parent
     from pgcli.pipeline.workers.engine import answer_works, rows_of_task
 
@@ -153,14 +153,14 @@ def serve(connection: Connection, task: EngineTask) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data; a call of the system may write a part of it."""
+    """Write all of the data; one system call may write only a part of it."""
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def read_inbox(connection: Connection, works: SimpleQueue[Any], stop: threading.Event) -> None:
-    """Pass on what the program sends; end the process when the program has ended."""
+    """Pass received works on; end this process when the program has ended."""
     with suppress(EOFError, OSError):
         while True:
             message = connection.recv()
@@ -173,8 +173,11 @@ def read_inbox(connection: Connection, works: SimpleQueue[Any], stop: threading.
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """A block that starts processes: they import nothing of the current folder, and the signals
-    that end a program wait until they ignore them."""
+    """A block that starts processes.
+
+    They import nothing from the current folder, and termination signals are blocked until the
+    processes ignore them.
+    """
     with safe_path():
         resource_tracker.ensure_running()  # its start unblocks signals
         earlier = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -188,7 +191,7 @@ def start_process(process: Any, context: BaseContext) -> None:
     """Start a process of the context. Raises EOFError or OSError if it cannot be started."""
     if context.get_start_method() == "forkserver":
         is_forkserver_running()
-        with safe_path():  # signals do not wait for that process, which may be importing
+        with safe_path():  # signals are not blocked: the fork server may be importing
             process.start()
     else:
         with starting():
@@ -196,7 +199,7 @@ def start_process(process: Any, context: BaseContext) -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore the signals that end a program: the program decides when this process ends."""
+    """Ignore termination signals: the program decides when this process ends."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -204,8 +207,10 @@ def ignore_signals() -> None:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """A block in which programs that are started import no modules of the current folder, which
-    may hold images of others."""
+    """A block in which started programs import no modules from the current folder.
+
+    It may have untrusted files.
+    """
     earlier = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:
@@ -217,10 +222,10 @@ def safe_path() -> Iterator[None]:
 
 
 def start_method(slots: Sequence[EngineSlot]) -> BaseContext:
-    """How the engines of these slots are started.
+    """The start method for the engines of these slots.
 
-    Several engines on CPU are forked from a process that has imported torch and not used it: each
-    of them would take seconds to import it. A CUDA device cannot be used after a fork.
+    Several engines on a CPU are forked from a process that has imported torch but not used it,
+    because each import takes seconds. CUDA cannot be used after a fork.
     """
     forks = len(slots) > 1 and all(slot.device == "cpu" for slot in slots)
     if forks and CAN_FORK and is_forkserver_running():
@@ -229,7 +234,7 @@ def start_method(slots: Sequence[EngineSlot]) -> BaseContext:
 
 
 def is_forkserver_running() -> bool:
-    """Whether that process runs; it is started if there is a folder for its socket."""
+    """Whether the fork server runs; it is started if its socket can be created."""
     with suppress(OSError), starting():
         forkserver.ensure_running()
         return True

@@ -94,8 +94,8 @@ class Workers(Generic[Engine]):
             for worker in self.ahead:
                 worker.close()
 
-    def leave_out(self, worker: Engine, error: BaseException) -> bool:
-        """Go on without a worker that failed to load, if it can be: returns whether it can."""
+    def can_drop(self, worker: Engine, error: BaseException) -> bool:
+        """Whether the run continues without a worker that failed to load."""
         return False
 
     def add(self, worker: Engine) -> None:
@@ -117,9 +117,9 @@ class Workers(Generic[Engine]):
             yield from self._replace(worker, str(problem))
             return
         if isinstance(message, EngineInfo):
-            message = self._of_the_first(message)
+            message = self._compared(message)
         has_failed = isinstance(message, EngineFailed)
-        if has_failed and not self.leave_out(worker, message.error):
+        if has_failed and not self.can_drop(worker, message.error):
             message.error.add_note(message.traceback)
             raise message.error
         if message is None or has_failed:
@@ -140,14 +140,14 @@ class Workers(Generic[Engine]):
             if self._queue.answered(worker, message.rows):
                 self._feed(worker)
 
-    def _of_the_first(self, info: EngineInfo) -> EngineInfo | EngineFailed:
+    def _compared(self, info: EngineInfo) -> EngineInfo | EngineFailed:
         """The loaded engine, or a failure if it differs from the first engine."""
         first = self._first = self._first or info
         names = ("model", "dtype", "checkpoint")
         known = [name for name in names if first.model.get(name) and info.model.get(name)]
         if not (changes := differences(first.model, {name: info.model[name] for name in known})):
             return info
-        text = f"its engine differs from the first one: {'; '.join(changes)}"
+        text = f"the engines differ: {'; '.join(changes)}"
         return EngineFailed(
             NoUsableDevice(text, hint="name the <--dtype=> and the <--revision=>"), ""
         )
@@ -191,7 +191,7 @@ class EngineProcesses(Workers[EngineProcess]):
         self._context = start_method(slots)
         self._poll = select.poll()
         self._processes: dict[int, EngineProcess] = {}
-        self._left_out: set[EngineProcess] = set()
+        self._dropped: set[EngineProcess] = set()
 
     def start(self) -> None:
         while self._queue and self._free_slots:
@@ -215,16 +215,16 @@ class EngineProcesses(Workers[EngineProcess]):
     def remove(self, worker: EngineProcess) -> None:
         self._poll.unregister(worker.connection)
         del self._processes[worker.connection.fileno()]
-        if worker not in self._left_out:
+        if worker not in self._dropped:
             self._free_slots.append(worker.slot)
         super().remove(worker)
 
-    def leave_out(self, worker: EngineProcess, error: BaseException) -> bool:
+    def can_drop(self, worker: EngineProcess, error: BaseException) -> bool:
         is_last = not self._free_slots and len(self.ahead) == 1
         is_of_all = isinstance(error, PgcliError) and not isinstance(error, NoUsableDevice)
         if worker in self._loaded or is_last or is_of_all:
             return False
-        self._left_out.add(worker)
+        self._dropped.add(worker)
         self._queue.workers -= 1
         self._progress.summary.engines -= 1
         self._progress.say(f"{worker.slot.device} is not used: {first_line(error)}")

@@ -40,27 +40,27 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.rows import RunRows
 
-LOOK_SECONDS = 2.0  # between two looks at the nodes, and at what there is room for
+LOOK_SECONDS = 2.0  # between two checks of the nodes and their resources
 CONNECT_SECONDS = 5.0
-NOTE_SECONDS = 30.0  # without an actor that is loaded, before a message says what is asked for
-#: After so long without a word of the cluster it is lost. After a minute, Ray itself would end this
+NOTE_SECONDS = 30.0  # without a loaded actor, before a message names the requested resources
+#: A cluster that has not answered for so long is lost. After a minute, Ray itself would end this
 #: process with exit code 1.
 SILENT_SECONDS = 40.0
-#: The cores for an engine on a CPU whose model is not small.
+#: The cores for an engine with a large model on a CPU.
 LARGE_MODEL_CPUS = 8
-#: Resources of Ray that say how many actors fit.
+#: Names of Ray's resources.
 GPU, CPU = "GPU", "CPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What Ray reserves for an actor."""
+    """The resources that Ray reserves for an actor."""
 
     gpus: float
     cpus: float
 
     def fits(self, node: dict[str, float]) -> int:
-        """How many actors fit on a node with these resources in all."""
+        """The number of actors that fit on a node with these resources."""
         counts = [
             node.get(name, 0.0) / amount
             for name, amount in ((GPU, self.gpus), (CPU, self.cpus))
@@ -69,29 +69,35 @@ class Resources:
         return int(min(counts) + 1e-6)
 
     def shortage(self, nodes: Sequence[dict[str, float]]) -> str:
-        """What an actor takes, and what these nodes have in all."""
+        """The resources of an actor and of all nodes, as a clause of a message."""
         gpus, cpus = (sum(node.get(name, 0.0) for node in nodes) for name in (GPU, CPU))
+        needed = f"{amount(self.gpus, 'GPU')} and {amount(self.cpus, 'core')}"
         return (
-            f"each takes {self.gpus:g} GPUs and {self.cpus:g} cores of a machine, and the cluster "
-            f"has {gpus:g} GPUs and {cpus:g} cores"
+            f"each needs {needed} on one machine, and the cluster has {amount(gpus, 'GPU')} and "
+            f"{amount(cpus, 'core')}"
         )
 
 
+def amount(number: float, unit: str) -> str:
+    """`1 GPU`, `0.5 GPUs`, `8 cores`."""
+    return f"{number:g} {unit}{'s' * (number != 1)}"
+
+
 class Actor:
-    """A process of the cluster with a model of its own. Ray keeps no order of calls to it."""
+    """A process of the cluster with its own model. Ray does not keep the order of calls to it."""
 
     def __init__(self, task: EngineTask):
         self._task = task
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._early: dict[int, Work | None] = {}  # what came before its turn, by its number
+        self._early: dict[int, Work | None] = {}  # received before their turn, by number
         self._taken = 0
         self._works, self._messages = SimpleQueue[Any](), SimpleQueue[Any]()
         self._given = deque[Work]()  # in the order of their rows, which come in order
-        self._part: list[RowsAnswered] = []  # of the file that the actor will write
+        self._part: list[RowsAnswered] = []  # rows of the file that the actor will write
         threading.Thread(target=self._run, daemon=True).start()
 
     def give(self, number: int, work: Work | None) -> None:
-        """Take the work of this number, counted from 0, after those before it; None: no more."""
+        """Take the work of this number, counted from 0, in order; None means that no more come."""
         with self._lock:
             self._early[number] = work
             while self._taken in self._early:
@@ -99,12 +105,12 @@ class Actor:
                 self._taken += 1
 
     def stop(self) -> None:
-        """Finish the rows in progress only."""
+        """Finish only the rows in progress."""
         self._stop.set()
         self._works.put(None)
 
     def messages(self) -> list[EngineMessage | EngineFailed | None]:
-        """What has come since the last call, at least one message; None is the last."""
+        """The messages since the last call, at least one; None is the last."""
         messages = [self._messages.get()]
         while not self._messages.empty():
             messages.append(self._messages.get())
@@ -113,7 +119,7 @@ class Actor:
     def _run(self) -> None:
         """Answer works until there are no more.
 
-        The answered rows of a file that is not complete when the run is to stop go to the program.
+        If the run stops before a file is complete, its answered rows are sent to the program.
         """
         try:
             os.chdir(self._task.request.folder)
@@ -130,7 +136,7 @@ class Actor:
             yield work
 
     def _send(self, message: EngineMessage) -> None:
-        """Send a message; of a file that is written, one for all of its rows."""
+        """Send a message; for a written file, one for all of its rows."""
         if isinstance(message, RowsAnswered):
             work = self._given[0]
             is_last = message.rows.stop == work.rows.stop
@@ -148,7 +154,7 @@ class Actor:
 def write_part(
     task: EngineTask, rows: RunRows, numbers: range, answered: Sequence[RowsAnswered]
 ) -> RowsAnswered:
-    """Write the file that has these answered rows. Raises OutputFailed and OutputExists."""
+    """Write the file with these answered rows. Raises OutputFailed and OutputExists."""
     request, record = task.request, read_record(open_folder(task.state))
     assert record is not None, "the run has begun, and knows its model"
     schema = row_schema(request, rows.inventory.kept, exact=True)
@@ -175,13 +181,13 @@ class RayEngine:
         self._cluster, self._actor = cluster, actor
         self._given = 0
         self.is_loaded = False
-        #: The messages that have come, and the call that returns the next ones.
+        #: The received messages, and the call that returns the next ones.
         self.came: deque[Any] = deque()
         self.reply = actor.messages.remote()
 
     def send(self, work: Work | None) -> None:
         if work is None and not self.is_loaded:
-            self.came.append(None)  # Ray may never have room for it
+            self.came.append(None)  # Ray may never start it
             return
         self._actor.give.remote(self._given, work)
         self._given += 1
@@ -206,10 +212,10 @@ class RayEngine:
 
 
 class RayEngines(Workers[RayEngine]):
-    """Actors of a cluster, as many as there is room for.
+    """Actors of a cluster, as many as fit.
 
-    Ray does not restart them. As many more are requested than fit, so that a cluster that grows on
-    demand does.
+    Ray does not restart them. Twice as many as fit are requested, so that an autoscaling cluster
+    scales up.
     """
 
     hint = "fewer <--engines=> need less memory; the logs of Ray show more"
@@ -237,7 +243,7 @@ class RayEngines(Workers[RayEngine]):
             self._cluster.leave()
 
     def start(self) -> None:
-        """Request actors: twice as many as fit on the cluster as it is."""
+        """Request actors: twice as many as fit on the cluster now."""
         if not self._queue or monotonic() < self._grows_at:
             return
         self._grows_at = monotonic() + LOOK_SECONDS
@@ -270,7 +276,7 @@ class RayEngines(Workers[RayEngine]):
             super()._feed(worker)
 
     def _replace(self, worker: RayEngine, how: str) -> Iterator[RowsLost]:
-        if worker.is_loaded:  # its last messages are lost with it
+        if worker.is_loaded:  # its last messages are lost
             self._queue.begun_first(worker)
         yield from super()._replace(worker, how)
 
@@ -286,19 +292,19 @@ class RayEngines(Workers[RayEngine]):
 
 
 def works_of(output: RunOutput, ranges: Sequence[range]) -> Iterator[Work]:
-    """Some rows as works: one for each file of which all rows are missing, and the others."""
+    """Rows as works; files with no saved rows are works that an actor may write itself."""
     form, total, size = output.form, output.rows.total or 0, output.record.file_rows
     assert isinstance(form, PartsForm), "--ray is for folders"
     for rows in chain.from_iterable(split_rows(missing, size) for missing in ranges):
         first = rows.start // size * size
         file = range(first, min(first + size, total))
-        # an actor has the rows of a file in memory; and only the owner changes a file that is there
+        # an actor holds the rows of a file in memory, and only the owner changes an existing file
         is_part = rows == file and len(rows) <= FILE_ROWS and form.end_of(first // size) == first
         yield Work(rows, is_part=is_part)
 
 
 def resources_of(request: RunRequest, has_gpus: bool) -> Resources:
-    """What each actor takes of the cluster."""
+    """The resources of each actor."""
     gpus = float(has_gpus and request.model.device != "cpu")
     checkpoint, _ = find_checkpoints(request)
     is_small = total_bytes(checkpoint.folder) < SINGLE_THREAD_BYTES
@@ -306,10 +312,10 @@ def resources_of(request: RunRequest, has_gpus: bool) -> Resources:
 
 
 class Cluster:
-    """The cluster at an address, as one command uses it.
+    """A connection to the cluster at an address.
 
-    A thread asks Ray for the nodes again and again: where the cluster's head is gone the call
-    hangs, and where the node of this command is gone all others go on hanging without an error.
+    A thread polls Ray for the nodes: this call hangs if the head node has died, and other calls
+    hang without an error if the node of this command has died.
     """
 
     def __init__(self, address: str):
@@ -321,7 +327,7 @@ class Cluster:
         threading.Thread(target=self._look, daemon=True).start()
 
     def resources(self) -> list[dict[str, float]]:
-        """The resources of each node that runs."""
+        """The resources of each live node."""
         return [node["Resources"] for node in self._nodes if node["Alive"]]
 
     def check(self) -> None:
@@ -332,28 +338,28 @@ class Cluster:
             raise self._lost(f"it has not answered for {SILENT_SECONDS:.0f} s")
 
     def actor(self, kind: type, resources: Resources, *arguments: Any) -> Any:
-        """An actor that is requested; Ray starts it once there is room."""
+        """A requested actor; Ray starts it once its resources are free."""
         options = {
             "num_gpus": resources.gpus,
             "num_cpus": resources.cpus,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "max_concurrency": 3,  # `messages` waits, meanwhile `give` and `stop` are called
+            "max_concurrency": 3,  # `give` and `stop` are called while `messages` waits
         }
         return self._ray.remote(kind).options(**options).remote(*arguments)
 
     def wait(self, calls: list[Any]) -> list[Any]:
-        """The calls that have ended, after at most POLL_SECONDS. Raises NoUsableDevice."""
+        """The calls that have returned, after at most POLL_SECONDS. Raises NoUsableDevice."""
         if not calls:
             sleep(POLL_SECONDS)
             return []
         ended, _ = self._call(self._ray.wait, calls, timeout=POLL_SECONDS)
-        if ended:  # one of them; all that have ended
+        if ended:  # `wait` returns one; find all
             ended, _ = self._call(self._ray.wait, calls, num_returns=len(calls), timeout=0)
         return list(ended)
 
     def get(self, call: Any) -> Any:
-        """What a call has returned. Raises EngineDied, and what the actor raised."""
+        """The result of a call. Raises EngineDied, and the actor's exception."""
         errors = self._ray.exceptions
         try:
             return self._call(self._ray.get, call)
@@ -369,12 +375,12 @@ class Cluster:
             self._ray.kill(actor)
 
     def leave(self) -> None:
-        """End the connection; a cluster of this command alone ends."""
+        """Disconnect; this ends a local cluster."""
         self._has_left.set()
         self._ray.shutdown()
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What the function returns. Raises what a signal raises, which Ray hides."""
+        """Call the function. Raises the exception of a signal handler, which Ray wraps."""
         try:
             return function(*arguments, **options)
         except SystemError as problem:
@@ -384,7 +390,7 @@ class Cluster:
 
     def _look(self) -> None:
         while not self._has_left.wait(LOOK_SECONDS):
-            with suppress(Exception):  # no answer is no answer
+            with suppress(Exception):  # a failed call counts as no answer
                 self._nodes, self._seen = self._ray.nodes(), monotonic()
 
     def _lost(self, why: str) -> NoUsableDevice:
@@ -409,18 +415,18 @@ def connect(address: str) -> Any:
             configure_logging=False,
             include_dashboard=False if address == "local" else None,
         )
-    except Exception as problem:  # of a node that starts too slowly, it is no other
+    except Exception as problem:  # Ray raises no narrower class for a node that starts slowly
         raise NoUsableDevice(
             f"there is no Ray cluster at {address}: {first_line(problem)}",
             hint="start one with ray start --head, or use <--ray local>",
         ) from problem
-    if is_main:  # Ray has put a handler of its own in its place
+    if is_main:  # Ray has replaced the handler
         signal.signal(signal.SIGTERM, on_terminate)
     return ray
 
 
 def check_address(address: str) -> None:
-    """Raise OSError if nothing listens at `HOST:PORT`, for which Ray itself would wait for ever."""
+    """Raise OSError if nothing listens at `HOST:PORT`; Ray itself would wait forever."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

@@ -38,7 +38,7 @@ class Work:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """The model is loaded: what the summary and the record of a run need of it."""
+    """The facts about a loaded model for the summary and the record of a run."""
 
     label: str
     device: str
@@ -50,18 +50,18 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkBegun:
-    """The model has the first image of a range."""
+    """The model has begun with a range."""
 
     rows: range
 
 
 class RowsAnswered(NamedTuple):
-    """Consecutive rows of a range from row `first` on, that were ready at once, as lines.
+    """Consecutive rows of a range, from row `first` on, as lines.
 
-    Without `lines` the worker has written the rows to their file of the output. `counts` are those
-    of their tally, and `errors` those of the failed ones. `stamps` are those of the images that the
-    model was given since the message before, by index. `limits` says how batches became smaller
-    because memory ran out. All are plain values: they are read in a tenth of the time.
+    Without `lines` the worker has written the rows to their file of the output. `counts` come from
+    the rows' tally, `errors` from the failed rows. `stamps` belong to the images, by index, that
+    the model got since the last message. `limits` describes smaller batches after memory ran out.
+    All are plain values, which are unpickled ten times as fast.
     """
 
     first: int
