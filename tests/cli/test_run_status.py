@@ -59,7 +59,7 @@ def rows(tmp_path) -> Path:
         (LONG_AGO, "stopped", "lost", "killed or lost: process 7 on elsewhere, last heartbeat "),
     ],
 )
-def test_owner_on_another_host_runs_while_it_gives_heartbeats(
+def test_owner_on_another_host_runs_while_it_writes_heartbeats(
     cli, rows, silent, state, owner, line
 ):
     write_owner(rows, silent=silent, rows_per_second=3.5, hint="more cores")
@@ -108,7 +108,7 @@ def test_exit_code_of_a_run_with_failed_rows(cli, tmp_path):
     assert cli("status", output, "--exit-code")[0] == 0
 
 
-def test_suspended_owner_is_named_with_what_continues_it(cli, rows):
+def test_suspended_owner_is_shown_with_the_command_that_continues_it(cli, rows):
     owner = Owner(LocalStore(state_folder(rows)), rows.name)
     with owner.holding(say=lambda text: None):
         owner.note(input_rows=12)

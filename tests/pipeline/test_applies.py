@@ -97,7 +97,7 @@ def values_of(found: RunRequest, name: str) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize(("command", "option", "rest"), WITHOUT_EFFECT)
-def test_typed_option_without_effect_is_one_line(command, option, rest):
+def test_ignored_option_prints_one_line(command, option, rest):
     found = request(command, rest | option, {})
     (line,) = found.ignored
     (name,) = option
@@ -107,7 +107,7 @@ def test_typed_option_without_effect_is_one_line(command, option, rest):
 
 
 @pytest.mark.parametrize(("command", "option", "rest"), CONTRADICTORY)
-def test_typed_option_that_contradicts_is_refused(command, option, rest):
+def test_contradicting_option_exits_with_2(command, option, rest):
     with pytest.raises(UsageError) as refused:
         is_stream(request(command, rest | option, {}))
     assert refused.value.hint
@@ -118,13 +118,13 @@ def test_typed_option_that_contradicts_is_refused(command, option, rest):
 @pytest.mark.parametrize(
     ("command", "option", "rest"), [*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS]
 )
-def test_option_of_the_environment_that_does_not_apply_is_ignored(command, option, rest):
+def test_inapplicable_variable_is_ignored_silently(command, option, rest):
     found = request(command, rest, option)
     value, default = values_of(found, next(iter(option)))
     assert (value, found.ignored) == (default, ())
 
 
-def test_every_option_of_the_table_is_declared_and_tried():
+def test_every_rule_is_declared_and_tested():
     tables = (*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS)
     tried = {name for _, option, _ in tables for name in option}
     tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
@@ -134,14 +134,14 @@ def test_every_option_of_the_table_is_declared_and_tried():
     assert {id(rule) for _, rule in ruled}.issuperset(map(id, NEEDS.values()))
 
 
-def test_names_of_images_do_not_apply_to_texts():
+def test_include_does_not_apply_to_texts():
     values = {"text": ("a",), "include": ("*.png",)}
     assert make_request("embed", [], values, typed=["text"]).input.include == ()
     with pytest.raises(UsageError, match="--include is for images, and these are texts"):
         make_request("embed", [], values, typed=values)
 
 
-def test_of_options_that_exclude_each_other_those_typed_hold():
+def test_typed_option_wins_over_an_untyped_one():
     found = request("score", {"text": "a"}, {"text_column": "caption"}).question
     assert (found.texts, found.text_column) == (("a",), None)  # type: ignore[union-attr]
     typed = {"choices_column": "options"}
@@ -153,7 +153,7 @@ def test_of_options_that_exclude_each_other_those_typed_hold():
         request("score", {"text": "a", "text_column": "b"}, {})
 
 
-def test_columns_that_the_environment_names_are_those_of_manifests():
+def test_keep_from_the_environment_applies_to_manifests_only():
     Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1}\n')
     Path("data").mkdir()
     pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "a": [1]}), "data/0.parquet")
@@ -241,7 +241,7 @@ def set_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_all_options_in_the_file_break_no_command(command, monkeypatch, cli):
+def test_configuration_file_with_all_options_breaks_no_command(command, monkeypatch, cli):
     set_all_options(monkeypatch)
     if command in ("embed", "score", "classify"):
         monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
@@ -256,7 +256,7 @@ def test_all_options_in_the_file_break_no_command(command, monkeypatch, cli):
 
 
 @pytest.mark.parametrize("line", ["info demo", "search {} --text a", "search {} --duplicates"])
-def test_variable_that_does_not_apply_breaks_nothing(line, monkeypatch, cli):
+def test_inapplicable_variable_breaks_no_command(line, monkeypatch, cli):
     write_parquet(Path("vectors.parquet"), rows_of(unit(9, 192), model=None))
     monkeypatch.setenv("PGCLI_REVISION", "main")
     code, _, err = cli(line.format("vectors.parquet"))
@@ -273,7 +273,7 @@ def test_variable_of_another_task_does_not_break_training(monkeypatch, cli):
     assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
 
 
-def test_python_has_what_the_environment_and_the_file_set(monkeypatch):
+def test_python_reads_the_environment_and_the_file(monkeypatch):
     Path("c.toml").write_text(
         'limit = 1\nlang = "fr"\nno-timing = true\n[caption]\nlang = "de"\nworkers = 0\n'
     )

@@ -60,7 +60,7 @@ def run(request, cli, monkeypatch):
 
 @pytest.mark.parametrize("colour", ["red", "blue"], ids=["another size", "the same size"])
 @pytest.mark.parametrize("limit", [4, 9], ids=["incomplete", "complete"])
-def test_a_changed_image_is_refused_and_named(run, cli, colour, limit):
+def test_changed_image_exits_with_13(run, cli, colour, limit):
     assert run("--limit", str(limit))[0] == 0
     rows = Path("rows.jsonl").read_bytes()
     save(NAMES[1], 11 if colour == "blue" else 30, colour)
@@ -79,7 +79,7 @@ def test_a_changed_image_is_refused_and_named(run, cli, colour, limit):
         assert f"{NAMES[1]} has changed\n{NAMES[3]} has changed\n" in out
 
 
-def test_touched_images_are_the_same_ones(run, cli):
+def test_touched_images_count_as_unchanged(run, cli):
     assert run("--limit", "3")[0] == 0
     for name in NAMES:
         touch(name)
@@ -97,7 +97,7 @@ def test_touched_images_are_the_same_ones(run, cli):
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("limit", [3, 9], ids=["incomplete", "complete"])
-def test_rows_of_changed_images_are_asked_again(run, output, limit):
+def test_retry_changed_answers_rows_of_changed_images(run, output, limit):
     more = ["--rows-per-file", "2"] if output == "rows/" else []
     assert run(*more, "--limit", str(limit), output=output)[0] == 0
     save(NAMES[0], 30)
@@ -116,7 +116,7 @@ def test_rows_of_changed_images_are_asked_again(run, output, limit):
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_all_prompts_of_a_changed_image_are_asked_again(cli, output):
+def test_retry_changed_answers_all_prompts_of_an_image(cli, output):
     words = ["ask", "m.jsonl", "--prompt", "a", "--prompt", "b", "-o", output, "--model", "demo"]
     assert cli(*words, "--limit", "3")[0] == 0  # the second image has one of two
     save(NAMES[1], 30)
@@ -136,7 +136,7 @@ def read(output: str) -> list[dict]:
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("run", [name for name in SOURCES if name.startswith("m")], indirect=True)
-def test_rows_with_errors_and_changed_ones_are_told_apart(run, output):
+def test_retry_counts_failed_and_changed_rows(run, output):
     """A missing image that appears is no change; both switches go together."""
     for number in (1, 3):
         Path(NAMES[number]).rename(f"{number}")
@@ -161,7 +161,7 @@ def test_rows_with_errors_and_changed_ones_are_told_apart(run, output):
     assert (code, "all 5 rows are saved, 1 of them failed" in said) == (3, True), said
 
 
-def test_an_image_that_is_gone_keeps_its_row(run, cli):
+def test_removed_image_keeps_its_row(run, cli):
     assert run()[0] == 0
     Path(NAMES[2]).unlink()
     code, said = run()
@@ -173,7 +173,7 @@ def test_an_image_that_is_gone_keeps_its_row(run, cli):
     assert (code, "4 of 5 rows match the input" in out) == (0, True)
 
 
-def test_sources_that_moved_keep_their_names(cli, monkeypatch):
+def test_moved_sources_keep_their_names(cli, monkeypatch):
     words = ["caption", "photos/0.ppm", "photos/*.ppm", "--model", "demo", "--exclude", "*4*"]
     Path("photos/0.ppm").rename("photos/first.bmp")
     words[1] = "photos/first.bmp"
@@ -192,7 +192,7 @@ def test_sources_that_moved_keep_their_names(cli, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["m.jsonl", "-"])
-def test_rows_of_prompts_that_name_columns_are_asked_again(cli, monkeypatch, command):
+def test_retry_with_prompts_that_name_columns(cli, monkeypatch, command):
     """Equal prompts of an image are one row: numbers of rows do not follow from its index."""
     things = ["a", "b", "a"]
     lines = [json.dumps({"image": n, "x": x}) for n, x in zip(NAMES, things, strict=False)]
@@ -220,7 +220,7 @@ def test_rows_of_prompts_that_name_columns_are_asked_again(cli, monkeypatch, com
 
 
 @pytest.mark.parametrize("table", ["m.parquet", "m.jsonl", "m.csv", "photos.tar", "photos.tar.gz"])
-def test_a_touched_table_is_the_same_one(cli, table):
+def test_touched_table_counts_as_unchanged(cli, table):
     shutil.make_archive("photos", "tar", ".", "photos")
     shutil.make_archive("photos", "gztar", ".", "photos")
     words = ["caption", table, "-o", "rows.jsonl", "--model", "demo"]
@@ -237,7 +237,7 @@ def test_a_touched_table_is_the_same_one(cli, table):
     assert cli(*words)[0] == 13
 
 
-def test_an_image_that_changed_before_it_was_read_is_the_one_that_was_read(cli, monkeypatch):
+def test_stamp_belongs_to_the_image_that_was_read(cli, monkeypatch):
     """The list of a folder is older than the answer of its last image."""
     words = ["caption", "photos", "-o", "rows.jsonl", "--model", "demo"]
     assert cli(*words, "--limit", "1")[0] == 0
@@ -247,7 +247,7 @@ def test_an_image_that_changed_before_it_was_read_is_the_one_that_was_read(cli, 
     assert cli("check", "rows.jsonl")[0] == 0
 
 
-def test_a_retry_that_is_interrupted_goes_on(cli, monkeypatch):
+def test_interrupted_retry_resumes(cli, monkeypatch):
     """Answers that wait are used as long as their images stay; the rows change all at once."""
     words = ["caption", "m.jsonl", "-o", "rows.jsonl", "--model", "demo"]
     assert cli(*words)[0] == 0

@@ -30,7 +30,7 @@ class Full(Calls):
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("calls", [Calls, Full])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
-def test_a_failing_call_ends_a_run_that_can_be_resumed(images, kind, calls, step):
+def test_run_resumes_after_a_failed_system_call(images, kind, calls, step):
     output, options = KINDS[kind]
     rows, undisturbed = whole(images, kind), 0
     for number in range(1, 1000, step):
@@ -52,7 +52,7 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(images, kind, calls, step
             return
 
 
-def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images):
+def test_failed_first_write_does_not_block_the_next_run(images):
     output, options = KINDS["lines"]
     folder = fresh(images, "first")
     failing = Calls(1, partial(fail, errno.EIO), names=("ftruncate",))  # of the new, empty output
@@ -69,7 +69,7 @@ def limit_size_of_files(size):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
-def test_a_full_disk_ends_a_run_that_can_be_resumed(images, kind):
+def test_run_resumes_after_a_full_disk(images, kind):
     """As far as a limit of the size of files is one."""
     output, options = KINDS[kind]
     rows = whole(images, kind)

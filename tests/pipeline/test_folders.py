@@ -65,7 +65,7 @@ def caption(cli, *words: str, output: Path, limit: int = 9) -> tuple[int, str, s
     "photos photos/ photos/0.png photos/*.png **/*.png m.jsonl m.csv m.tsv paths.parquet "
     "structs.parquet mixed.parquet bytes.parquet set t.tar t.tar.gz".split(),
 )
-def test_a_run_is_resumed_in_any_folder(cli, source, form):
+def test_run_resumes_in_any_folder(cli, source, form):
     top, more = Path.cwd(), ("--keep", "extra,source") if "." in source[-8:] else ()
     more = () if ".png" in source or ".tar" in source else more
     os.chdir("data")
@@ -103,7 +103,7 @@ def read(output: Path) -> list[dict]:
     ("lines", "engines"),  # engines compare objects as they are written
     [("paths", ()), ("paths", ("--engines", "1")), ("objects", ())],
 )
-def test_lines_of_standard_input_are_of_the_current_folder(cli, monkeypatch, lines, engines):
+def test_standard_input_is_relative_to_the_current_folder(cli, monkeypatch, lines, engines):
     """The image of a line is the file that it names where the command runs, and no other one."""
     top = Path.cwd()
 
@@ -128,7 +128,7 @@ def test_lines_of_standard_input_are_of_the_current_folder(cli, monkeypatch, lin
     assert code == 13, err
 
 
-def test_a_grown_list_of_sources_names_the_new_ones_from_the_first_folder(cli):
+def test_added_sources_are_relative_to_the_first_folder(cli):
     top = Path.cwd()
     os.chdir("data")
     assert caption(cli, "m.jsonl", "photos/0.png", output=top / "rows.jsonl")[0] == 0
@@ -140,7 +140,7 @@ def test_a_grown_list_of_sources_names_the_new_ones_from_the_first_folder(cli):
     assert images == [*NAMES, "photos/0.png", "photos/1.png", f"{top}/data/photos/2.png"]
 
 
-def test_a_copy_of_the_input_in_another_folder_resumes_the_run(cli):
+def test_copied_input_resumes_the_run(cli):
     top = Path.cwd()
     assert caption(cli, "data/m.jsonl", output=top / "rows.jsonl")[0] == 0
     shutil.copytree("data", "elsewhere/data", copy_function=shutil.copyfile)  # with other times
@@ -151,7 +151,7 @@ def test_a_copy_of_the_input_in_another_folder_resumes_the_run(cli):
     assert (code, "rows match the input" in out) == (0, True), out
 
 
-def test_another_input_of_the_same_name_is_refused(cli):
+def test_other_input_of_the_same_name_exits_with_13(cli):
     top = Path.cwd()
     assert caption(cli, "data/photos", output=top / "rows.jsonl")[0] == 0
     shutil.copytree("data", "changed/data")
@@ -167,7 +167,7 @@ def test_another_input_of_the_same_name_is_refused(cli):
     assert f"{top}/data/photos -> {top}/fewer/data/photos" in err.replace("\n", "")
 
 
-def test_a_model_is_the_same_by_any_name_of_its_folder(cli, tiny, monkeypatch):
+def test_model_folder_may_have_any_name(cli, tiny, monkeypatch):
     """Rows call it as the first command did."""
     monkeypatch.setattr("pgcli.pipeline.model.load_engine", load_engine)
     top = Path.cwd()

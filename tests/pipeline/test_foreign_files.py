@@ -82,7 +82,7 @@ def put(images: Path, path: Path, way: str) -> None:
 
 @pytest.mark.parametrize(("kind", "overwrite"), [*product(KINDS, [False]), *product(ALONE, [True])])
 @pytest.mark.parametrize("way", ["link to folder", "folder", "link", "fifo", "garbage"])
-def test_a_state_folder_that_is_not_ours_is_refused(images, kind, way, overwrite):
+def test_foreign_state_folder_exits_with_13(images, kind, way, overwrite):
     output, options = KINDS[kind]
     state = images / "run" / f"{output.rstrip('/')}.pgcli"
     put(images, state, way)
@@ -95,7 +95,7 @@ def test_a_state_folder_that_is_not_ours_is_refused(images, kind, way, overwrite
 
 @pytest.mark.parametrize("name", ["inputs/0.arrow", "open/000000000000-ab.jsonl"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_of_ours_without_a_record_are_refused_and_left_alone(images, kind, name):
+def test_own_names_without_a_record_are_left_alone(images, kind, name):
     """35.1: --overwrite emptied a user's folder of a state folder's name, as far as it could."""
     output, options = KINDS[kind]
     file = images / "run" / f"{output.rstrip('/')}.pgcli" / name
@@ -108,7 +108,7 @@ def test_names_of_ours_without_a_record_are_refused_and_left_alone(images, kind,
 
 @pytest.mark.parametrize("kind", ["folder", "shard"])
 @pytest.mark.parametrize("name", ["part-000000.parquet", "part-00000-x.snappy.parquet", "a.txt"])
-def test_a_folder_with_files_of_others_is_refused_and_left_alone(images, kind, name):
+def test_folder_with_foreign_files_is_left_alone(images, kind, name):
     output, options = KINDS[kind]
     (images / "run/rows").mkdir()
     (images / "run/rows" / name).write_bytes(VICTIM)
@@ -120,7 +120,7 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(images, kind, n
 
 @pytest.mark.parametrize("options", [{}, {"retry_errors": True}, {"overwrite": True}], ids=str)
 @pytest.mark.parametrize("kind", ["lines", "parquet"])
-def test_a_file_that_another_program_wrote_is_not_replaced(images, kind, options):
+def test_foreign_file_is_not_replaced(images, kind, options):
     """As an output that somebody corrected with pandas: the run has other rows to save in it."""
     output, _ = KINDS[kind]
     assert finish(images / "run", output)[0] == 3
@@ -140,7 +140,7 @@ def test_a_file_that_another_program_wrote_is_not_replaced(images, kind, options
         assert (code, file.read_bytes()) == (13, before), said
 
 
-def test_overwriting_a_folder_removes_files_of_the_run_only(images):
+def test_overwrite_removes_only_files_of_the_run(images):
     output, options = KINDS["folder"]
     assert finish(images / "run", output, **options)[0] == 3
     foreign = images / "run/rows/part-00000-x.snappy.parquet"
@@ -167,7 +167,7 @@ def foreign_part(images: Path, way: str) -> bytes:
 
 @pytest.mark.parametrize("name", ["part-000000", "part-000007", "part-0000001"])
 @pytest.mark.parametrize("way", ["of another run", "of another program", "garbage"])
-def test_overwriting_a_folder_leaves_files_with_names_of_ours_alone(images, way, name):
+def test_overwrite_keeps_foreign_files_with_own_names(images, way, name):
     """Only files with the id of the run that is replaced in their metadata are removed."""
     output, options = KINDS["folder"]
     assert finish(images / "run", output, **options)[0] == 3
@@ -183,7 +183,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (folder / "rows").iterdir()}
 
 
-def test_a_folder_on_another_device_than_its_parent_is_written(images):
+def test_output_folder_may_be_a_mount_point(images):
     device = Path("/dev/shm")
     if not device.is_dir() or device.stat().st_dev == images.stat().st_dev:
         pytest.skip("this machine has no other file system")
@@ -221,7 +221,7 @@ def read_all(output: str, sources: object) -> int:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", RUNS)
-def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action, step):
+def test_any_file_of_a_run_may_be_replaced(images, kind, action, step):
     """Complete or killed: exit code 13 or the right rows, and no victim is touched."""
     output, options = RUNS[kind]
     alone = {name: value for name, value in options.items() if name != "shard"}
@@ -272,7 +272,7 @@ def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action,
         ("owner.json", {"input_rows": "8", "exit_code": {}}),
     ],
 )
-def test_any_values_in_the_state_have_documented_codes(images, file, values):
+def test_hostile_state_values_give_documented_exit_codes(images, file, values):
     output, options = KINDS["shard"]
     start(images / "run", output, before=Calls(34, die), **options).wait()
     state = images / "run/rows.pgcli" / file
@@ -286,7 +286,7 @@ def test_any_values_in_the_state_have_documented_codes(images, file, values):
 
 
 @pytest.mark.parametrize("number", ["9" * 12, "99", "0"])
-def test_kept_answers_of_no_row_with_an_error_are_left_out(images, number):
+def test_retried_answers_of_answered_rows_are_dropped(images, number):
     assert finish(images / "run", "rows.jsonl")[0] == 3
     rows = rows_of(images / "run", "rows.jsonl")
     state = images / "run/rows.jsonl.pgcli"
@@ -305,7 +305,7 @@ def refuse_model(calls):
 
 
 @pytest.mark.slow
-def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images):
+def test_cleanup_of_an_empty_run_may_be_killed(images):
     """Whatever is left of its state is no reason to refuse the next run."""
     for number in range(1, 200):
         before = partial(refuse_model, Calls(number, die))

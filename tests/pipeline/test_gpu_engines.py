@@ -186,7 +186,7 @@ def test_a_run_of_few_rows_loads_one_model_in_the_program(gpus, machine, monkeyp
     "error", [NoUsableDevice("there is no cuda:1: this machine has 1"), RuntimeError("off the bus")]
 )
 @pytest.mark.parametrize("number", [2, 8])
-def test_a_gpu_that_fails_to_load_costs_its_engine_only(gpus, machine, number, error):
+def test_run_continues_without_a_gpu_that_fails_to_load(gpus, machine, number, error):
     gpus(*[((9, 0), 70)] * number)
     machine.errors = {"cuda:1": error}
     assert machine.run().engines == number - 1
@@ -202,7 +202,7 @@ def test_a_gpu_with_another_dtype_is_not_used(gpus, machine):
     assert "dtype: " in said
 
 
-def test_gpus_that_all_fail_end_the_run(gpus, machine):
+def test_run_ends_if_all_gpus_fail(gpus, machine):
     gpus(*[((9, 0), 70)] * 8)
     machine.errors = {f"cuda:{index}": RuntimeError("off the bus") for index in range(8)}
     with pytest.raises(RuntimeError, match="off the bus"):
@@ -210,7 +210,7 @@ def test_gpus_that_all_fail_end_the_run(gpus, machine):
     assert len([text for text in machine.said if "is not used" in text]) == 7
 
 
-def test_a_damaged_checkpoint_ends_the_run_at_its_first_engine(gpus, machine):
+def test_damaged_checkpoint_ends_the_run_of_gpus(gpus, machine):
     gpus(*[((9, 0), 70)] * 2)
     machine.errors = {f"cuda:{index}": InvalidCheckpoint("damaged") for index in range(2)}
     with pytest.raises(InvalidCheckpoint, match="damaged"):
@@ -219,7 +219,7 @@ def test_a_damaged_checkpoint_ends_the_run_at_its_first_engine(gpus, machine):
 
 
 @pytest.mark.parametrize("number", [2, 8])
-def test_an_engine_that_dies_is_started_on_its_gpu_again(gpus, machine, number):
+def test_dead_engine_restarts_on_its_gpu(gpus, machine, number):
     gpus(*[((9, 0), 70)] * number)
     machine.dies_on = "cuda:1"
     machine.run()
@@ -247,7 +247,7 @@ class Nvml:
         ],
     ],
 )
-def test_visible_gpus_are_those_that_cuda_takes(gpus, monkeypatch, visible, number):
+def test_visible_gpus_follow_cuda_visible_devices(gpus, monkeypatch, visible, number):
     gpus(*[((9, 0), 70)] * 8)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -257,7 +257,7 @@ def test_visible_gpus_are_those_that_cuda_takes(gpus, monkeypatch, visible, numb
 @pytest.mark.parametrize(
     ("driver", "built"), [(None, 13), ("580.65.06", None), ("550.54.14", 13)], ids=str
 )
-def test_no_gpu_counts_that_pytorch_cannot_use(gpus, monkeypatch, driver, built):
+def test_unusable_gpus_do_not_count(gpus, monkeypatch, driver, built):
     gpus(((9, 0), 70))
     assert nvidia_driver.visible_gpus() == 1
     monkeypatch.setattr(nvidia_driver, "nvidia_driver", lambda: driver)
@@ -268,7 +268,7 @@ def test_no_gpu_counts_that_pytorch_cannot_use(gpus, monkeypatch, driver, built)
 @pytest.mark.parametrize(
     ("nvml", "files", "number"), [(Nvml(8), 1, 8), (Nvml(8, status=9), 2, 2), (None, 3, 3)]
 )
-def test_gpus_are_counted_by_nvml_or_by_their_files(monkeypatch, tmp_path, nvml, files, number):
+def test_gpus_are_counted_by_nvml_or_device_files(monkeypatch, tmp_path, nvml, files, number):
     def load(name: str) -> Any:
         if nvml is None:
             raise OSError(name)
@@ -282,7 +282,7 @@ def test_gpus_are_counted_by_nvml_or_by_their_files(monkeypatch, tmp_path, nvml,
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("'13.0'", 13), ("'12.6'", 12), ("None", None)])
-def test_the_cuda_of_pytorch_is_read_from_its_file(monkeypatch, tmp_path, text, cuda):
+def test_cuda_version_of_pytorch_is_read_from_its_file(monkeypatch, tmp_path, text, cuda):
     (tmp_path / "version.py").write_text(
         f"cuda: Optional[str] = {text}\nhip: Optional[str] = '7'\n"
     )

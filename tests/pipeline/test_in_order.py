@@ -61,7 +61,7 @@ def open_files(folder: Path) -> list[int]:
 
 
 @given(rows=st.permutations(range(14)), ranges=st.sets(st.integers(0, 14), min_size=2))
-def test_rows_of_ranges_are_delivered_in_order_whatever_order_they_come_in(rows, ranges):
+def test_rows_of_ranges_are_delivered_in_order(rows, ranges):
     ends = sorted(ranges)[: len(ranges) // 2 * 2]
     chosen = [range(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True)]
     wanted = [row for numbers in chosen for row in numbers]
@@ -79,7 +79,7 @@ def test_rows_of_ranges_are_delivered_in_order_whatever_order_they_come_in(rows,
             assert delivered == [*takewhile(seen.__contains__, wanted)]
 
 
-def test_row_goes_on_in_the_file_that_expects_it(tmp_path):
+def test_row_is_appended_to_the_file_that_expects_it(tmp_path):
     early = early_rows(tmp_path, file_rows=10)
     for number in (5, 20, 6, 21, 7, 8, 9, 10):
         early.append(number, line(number))
@@ -94,7 +94,7 @@ def test_row_goes_on_in_the_file_that_expects_it(tmp_path):
     ]
 
 
-def test_many_ranges_take_few_open_files(tmp_path):
+def test_file_descriptors_of_open_rows_are_limited(tmp_path):
     before = len([*DESCRIPTORS.iterdir()])
     early = early_rows(tmp_path)
     for number in range(0, 10 * MAX_OPEN_FILES, 5):
@@ -124,7 +124,7 @@ def test_overlapping_files_of_earlier_commands_are_delivered_once(tmp_path):
     assert open_files(tmp_path) == []
 
 
-def test_delivered_files_are_removed_once_their_rows_are_on_disk(tmp_path, monkeypatch):
+def test_delivered_files_are_removed_after_a_flush(tmp_path, monkeypatch):
     leave(tmp_path, range(1, 4))
     monkeypatch.setattr(lines_form, "SYNC_SECONDS", ALL_ROWS)
     early, output, happened = early_rows(tmp_path), tmp_path / "rows.jsonl", list[str]()
@@ -149,7 +149,7 @@ def test_delivered_files_are_removed_once_their_rows_are_on_disk(tmp_path, monke
     assert [*map(number_of, output.read_bytes().splitlines())] == [0, 1, 2, 3]
 
 
-def test_new_file_in_place_of_one_without_a_whole_row_is_kept(tmp_path):
+def test_new_file_replaces_one_without_a_complete_row(tmp_path):
     """A kill leaves such a file between its creation and its first row."""
     output, opened = tmp_path / "rows.jsonl", tmp_path / "state/open"
     opened.mkdir(parents=True)
@@ -183,7 +183,7 @@ class MemoryStore:
             del self.files[name]
 
 
-def test_rows_for_a_store_are_in_memory_until_they_are_put():
+def test_rows_for_a_store_are_buffered_until_uploaded():
     store = MemoryStore()
     early = OpenRows(store)
     for number in (0, 1, 5, 6, 9):
@@ -216,7 +216,7 @@ def files(folder: Path) -> dict[str, list[int]]:
     }
 
 
-def test_files_are_written_once_their_rows_are_there(tmp_path):
+def test_files_are_written_once_all_their_rows_are_saved(tmp_path):
     leave(tmp_path, range(2, 6), range(4, 7))
     form, numbers = parts(tmp_path), [*range(8, 16), 0, 1, 7, *range(16, 19)]
     for number in numbers[:8]:
@@ -234,7 +234,7 @@ def test_files_are_written_once_their_rows_are_there(tmp_path):
     assert open_files(tmp_path) == []
 
 
-def test_rows_of_a_file_that_cannot_be_written_are_kept(tmp_path, monkeypatch):
+def test_failed_write_keeps_open_rows(tmp_path, monkeypatch):
     form = parts(tmp_path)
     for number in range(8):
         form.save(number, line(number))
@@ -268,7 +268,7 @@ def drop_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lines", "folder", "parquet of engines"])
-def test_output_with_a_hole_is_not_complete(images, kind):
+def test_lost_row_ends_the_run_with_1(images, kind):
     """Whatever the mistake in the program: the command ends with 1, and the next one resumes."""
     output, options = KINDS[kind]
     rows, folder = whole(images, kind), fresh(images, "hole")
@@ -292,7 +292,7 @@ def check_stamps() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet of engines"])
-def test_file_of_an_image_is_noted_before_its_rows_are_saved(images, kind):
+def test_stamp_is_written_before_the_rows_of_an_image(images, kind):
     """A command that is killed between the two would resume with another file."""
     output, options = KINDS[kind]
     code, said = finish(fresh(images, "noted"), output, before=check_stamps, **options)

@@ -96,7 +96,7 @@ def read_by_all(rows: int) -> list:
 
 @pytest.mark.parametrize("engines", [(), ("--shard", "0/1")], ids=["alone", "shard"])
 @pytest.mark.parametrize("case", FITTING)
-def test_values_of_later_days_are_converted(cli, case, engines):
+def test_later_values_are_cast_to_the_first_type(cli, case, engines):
     first, second, converted = FITTING[case]
     append(first)
     assert caption(cli, "m.jsonl", *engines)[0] == 0
@@ -108,7 +108,7 @@ def test_values_of_later_days_are_converted(cli, case, engines):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_values_of_other_types_are_refused_before_the_model_is_loaded(cli, case, monkeypatch):
+def test_unfit_values_fail_before_the_model_is_loaded(cli, case, monkeypatch):
     first, second, value, kind, wanted = REFUSED[case]
     append(first)
     assert caption(cli, "m.jsonl")[0] == 0
@@ -126,7 +126,7 @@ def test_values_of_other_types_are_refused_before_the_model_is_loaded(cli, case,
 
 
 @pytest.mark.parametrize("more", [(), ("--include", "*a.png"), ("--shard", "0/1")])
-def test_the_line_of_a_value_that_does_not_fit_is_named(cli, more):
+def test_error_names_the_line_of_an_unfit_value(cli, more):
     append([1, 2], blanks=1)
     assert caption(cli, "m.jsonl", *more)[0] == 0
     append([3, 2.5])  # lines 5 and 6
@@ -136,7 +136,7 @@ def test_the_line_of_a_value_that_does_not_fit_is_named(cli, more):
 
 
 @pytest.mark.parametrize("case", COLUMNS_FITTING)
-def test_columns_of_later_files_are_converted(cli, case):
+def test_columns_of_later_files_are_cast(cli, case):
     for number, column in enumerate(COLUMNS_FITTING[case]):
         pq.write_table(pa.table({"image": ["../a.png"], "score": column}), f"days/{number}.parquet")
         Path("days/a.png").unlink(missing_ok=True)
@@ -151,7 +151,7 @@ def test_columns_of_later_files_are_converted(cli, case):
 
 
 @pytest.mark.parametrize("case", COLUMNS_REFUSED)
-def test_columns_of_other_types_are_refused(cli, case):
+def test_columns_of_another_type_fail(cli, case):
     first, second = COLUMNS_REFUSED[case]
     Path("days/a.png").unlink()
     pq.write_table(pa.table({"image": ["../a.png"], "score": first}), "days/0.parquet")
@@ -164,7 +164,7 @@ def test_columns_of_other_types_are_refused(cli, case):
     assert "days/1.parquet, row 1: the column 'score' has" in message
 
 
-def test_a_column_that_is_new_is_refused_where_all_are_kept(cli):
+def test_new_column_fails_with_keep_all(cli):
     options = ["--keep", "*", "--model", "demo", "-o", "rows/"]
     Path("m.jsonl").write_text('{"image": "a.png", "a": 1}\n')
     assert cli("caption", "m.jsonl", *options)[0] == 0
@@ -192,7 +192,7 @@ def test_lines_of_standard_input_fit_the_first_file(cli, monkeypatch, second, co
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet"])
-def test_a_single_file_takes_any_types(cli, output):
+def test_single_file_accepts_any_types(cli, output):
     for values in ([1], [2.5], ["a"]):
         append(values)
         code, _, err = cli("caption", "m.jsonl", "--keep", "score", "-o", output, "--model", "demo")

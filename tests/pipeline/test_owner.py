@@ -145,7 +145,7 @@ def said(folder: Path) -> str:
     return (folder.parent / "said").read_text()
 
 
-def test_of_commands_that_begin_at_one_moment_one_owns_the_output(folder, any_state):
+def test_one_of_simultaneous_commands_owns_the_output(folder, any_state):
     running = [begin(folder, any_state, number) for number in (20, 21, 22)]
     wait_until(lambda: sum(run.poll() is not None for run in running) == 2)
     (folder / "end").touch()
@@ -181,7 +181,7 @@ def test_a_command_without_a_shard_excludes_shards(folder, state):
 
 
 @pytest.mark.parametrize("shard", ["", "0/2"])
-def test_a_killed_owner_is_free_at_once_on_its_machine(folder, tmp_path, shard):
+def test_lock_of_a_killed_owner_is_free_at_once(folder, tmp_path, shard):
     state = str(tmp_path / "rows.pgcli")
     killed = owning(folder, state, 20, shard=shard)
     killed.kill()
@@ -193,7 +193,7 @@ def test_a_killed_owner_is_free_at_once_on_its_machine(folder, tmp_path, shard):
 
 
 @pytest.mark.parametrize("shards", [("", ""), ("0/2", "0/2"), ("0/2", ""), ("", "0/2")])
-def test_a_killed_owner_is_free_in_a_store_once_it_was_silent(folder, remote, shards):
+def test_lease_of_a_killed_owner_expires(folder, remote, shards):
     killed = owning(folder, REMOTE, 20, shard=shards[0])
     killed.kill()
     killed.wait()
@@ -238,7 +238,7 @@ def refused(state: str, code: int, *, shard: str, before: Callable[[], object]) 
     return code
 
 
-def test_ctrl_c_ends_a_command_that_waits(folder, remote):
+def test_ctrl_c_ends_a_waiting_command(folder, remote):
     open_folder(REMOTE).replace(OWNER, lease())
     waiting = begin(folder, REMOTE, 20)
     wait_until(lambda: "waiting for the lease of process 7 on x" in said(folder))
@@ -267,7 +267,7 @@ def values_in(store: Store, name: str = OWNER) -> dict[str, Any]:
     return values
 
 
-def test_a_live_owner_of_another_machine_is_refused_at_its_next_heartbeat(state, tmp_path):
+def test_next_heartbeat_of_a_live_owner_ends_the_wait(state, tmp_path):
     store = open_folder(state, create=True)
     store.replace(OWNER, lease(beats=1))
     messages: list[str] = []
@@ -287,7 +287,7 @@ def test_a_live_owner_of_another_machine_is_refused_at_its_next_heartbeat(state,
 
 
 @pytest.mark.parametrize("end", [lease(exit_code=0), None])
-def test_an_owner_that_ends_is_followed_at_once(state, end):
+def test_ended_owner_is_followed_at_once(state, end):
     store = open_folder(state, create=True)
     store.replace(OWNER, lease())
 
@@ -301,7 +301,7 @@ def test_an_owner_that_ends_is_followed_at_once(state, end):
     assert time.monotonic() - began < SHORT["SILENT_SECONDS"] / 2
 
 
-def test_an_owner_that_was_silent_for_long_is_followed_without_waiting(remote):
+def test_expired_lease_is_taken_without_waiting(remote):
     remote[KEY] = lease()  # written in 1970
     owner = Owner(open_folder(REMOTE), "rows/")
     with owner.holding(say=no_message):
@@ -317,7 +317,7 @@ class Behind(WritableS3):
         return status
 
 
-def test_a_store_may_have_another_clock_than_this_machine(monkeypatch):
+def test_store_may_have_another_clock(monkeypatch):
     """A lease that was written a moment ago is not taken, though it seems to be a day old."""
     monkeypatch.setattr(module, "SILENT_SECONDS", SILENT_SECONDS)
     with used_store(Behind) as files:
@@ -330,7 +330,7 @@ def test_a_store_may_have_another_clock_than_this_machine(monkeypatch):
         assert set(files) == {"bucket/exists", KEY}
 
 
-def test_a_command_withdraws_from_shards_and_leaves_no_trace(state):
+def test_refused_command_restores_the_owner_file(state):
     store = open_folder(state, create=True)
     for before in (None, lease(exit_code=3), lease(), b"no JSON"):
         store.delete([OWNER])
@@ -358,7 +358,7 @@ def test_a_command_withdraws_from_shards_and_leaves_no_trace(state):
             pass
 
 
-def test_a_command_and_a_shard_that_begin_at_one_moment_do_not_both_go_on(remote, monkeypatch):
+def test_simultaneous_command_and_shard_do_not_both_run(remote, monkeypatch):
     """Each has taken its own lease before it looks at the other one."""
     both, went_on = threading.Barrier(2), []
     take = Owner._take
@@ -385,7 +385,7 @@ def test_a_command_and_a_shard_that_begin_at_one_moment_do_not_both_go_on(remote
         assert set(remote) == {"bucket/exists"}
 
 
-def test_a_lease_that_is_taken_while_it_is_held_is_noticed(any_state):
+def test_stolen_lease_ends_the_run(any_state):
     store = open_folder(any_state, create=True)
     owner = Owner(store, "rows/")
     with owner.holding(say=no_message):
@@ -405,7 +405,7 @@ def is_lost(owner: Owner) -> bool:
     return True
 
 
-def test_a_lease_that_another_command_took_just_then_is_not_overwritten(remote, monkeypatch):
+def test_stolen_lease_is_not_overwritten(remote, monkeypatch):
     store = open_folder(REMOTE)
     owner = Owner(store, "rows/")
     monkeypatch.setattr(module, "BEAT_SECONDS", 60.0)
@@ -418,7 +418,7 @@ def test_a_lease_that_another_command_took_just_then_is_not_overwritten(remote, 
         assert store.read(OWNER) == lease()
 
 
-def test_a_store_that_fails_after_it_wrote_the_lease_gives_it(monkeypatch):
+def test_lease_written_before_a_failed_answer_counts(monkeypatch):
     monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
     with used_store(Busy) as files:
         for number in range(8):  # every other first put is stored, and answered with 503
@@ -428,7 +428,7 @@ def test_a_store_that_fails_after_it_wrote_the_lease_gives_it(monkeypatch):
             assert json.loads(files[f"bucket/{number}.pgcli/owner.json"])["exit_code"] == 0
 
 
-def test_heartbeats_write_what_is_noted_and_the_exit_code_comes_last(state):
+def test_heartbeats_write_notes_and_the_exit_code_comes_last(state):
     store = open_folder(state, create=True)
     owner = Owner(store, "rows/", shard="0/2")
     name = "shard-0-of-2/owner.json"
@@ -476,7 +476,7 @@ def test_the_last_values_are_written_on_a_full_disk(tmp_path, monkeypatch):
     assert values_in(store)["exit_code"] == 14
 
 
-def test_without_locks_heartbeats_keep_a_second_command_away(tmp_path, monkeypatch):
+def test_heartbeats_exclude_a_second_command_without_locks(tmp_path, monkeypatch):
     """On this machine, too, where the file system has no locks."""
 
     def flock(*_: object) -> None:

@@ -40,7 +40,7 @@ def run_until_loss(folder, number, output, sources, **options):
     return LOST
 
 
-def test_what_is_saved_is_on_disk_when_the_call_returns(tmp_path, monkeypatch):
+def test_saved_data_is_on_disk_when_the_call_returns(tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "state", create=True)
     disk = Disk(store.path, 0)
     with disk.on(monkeypatch):
@@ -56,7 +56,7 @@ def test_what_is_saved_is_on_disk_when_the_call_returns(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(24, 32), (24, 40), (32, 48), (40, 48)])
-def test_half_a_stamp_counts_as_none(tmp_path, start, stop):
+def test_partial_stamp_counts_as_missing(tmp_path, start, stop):
     """Pages of a file are written in any order; an image must not seem to have changed."""
     stamps = ImageStamps(LocalStore(tmp_path))
     for number in range(3):
@@ -89,7 +89,7 @@ def test_power_loss_at_any_call(images, kind, step):
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
-def test_power_loss_while_errors_are_asked_again(images, kind, step):
+def test_power_loss_during_a_retry(images, kind, step):
     output, options = KINDS[kind]
     shutil.copytree(images / "images", images / "kept")
     try:

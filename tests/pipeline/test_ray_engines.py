@@ -104,16 +104,14 @@ def footers(folder: str) -> dict[str, dict[bytes, bytes]]:
     }
 
 
-def test_rows_are_those_of_a_run_alone_though_calls_are_swapped(ray, caption, cli):
+def test_rows_do_not_depend_on_the_order_of_calls(ray, caption, cli):
     assert caption("--ray", "auto")[0] == 0
     assert sorted(ASKED) == [*range(IMAGES)]
     assert not list(Path("rows.pgcli").glob("open/*")), "actors write whole files"
     check_rows(cli)
 
 
-def test_files_name_the_model_also_where_the_owner_is_slow_to_record_it(
-    ray, caption, cli, monkeypatch
-):
+def test_files_name_the_model_before_the_record_does(ray, caption, cli, monkeypatch):
     note = RunModel.note
 
     def slowly(model: RunModel, info: Any, record: Any) -> None:
@@ -125,7 +123,7 @@ def test_files_name_the_model_also_where_the_owner_is_slow_to_record_it(
     check_rows(cli)
 
 
-def test_rows_of_a_file_of_which_some_are_saved_go_to_the_owner(ray, caption, cli):
+def test_rows_of_a_partly_saved_file_go_to_the_owner(ray, caption, cli):
     def fail() -> None:
         raise NoUsableDevice("out of memory")
 
@@ -139,7 +137,7 @@ def test_rows_of_a_file_of_which_some_are_saved_go_to_the_owner(ray, caption, cl
     check_rows(cli)
 
 
-def test_failed_rows_are_asked_again_also_those_of_a_whole_file(ray, caption, cli):
+def test_retry_errors_works_on_ray(ray, caption, cli):
     for number in range(4, 9):
         Path(f"photos/{number:02}.png").rename(f"{number}.png")
         Path(f"photos/{number:02}.png").write_bytes(b"no image")
@@ -163,7 +161,7 @@ def test_changed_image_is_noticed_by_the_next_command(ray, cli):
     assert (code, "07.png" in said) == (13, True), said
 
 
-def test_given_works_come_in_order_whatever_order_calls_have(monkeypatch):
+def test_works_are_taken_in_order(monkeypatch):
     monkeypatch.setattr(Actor, "_run", lambda self: None)
     actor, first, second = Actor(SimpleNamespace()), Work(range(4)), Work(range(4, 8))  # type: ignore[arg-type]
     actor.give(2, None)
@@ -173,14 +171,14 @@ def test_given_works_come_in_order_whatever_order_calls_have(monkeypatch):
     assert [actor._works.get() for _ in range(3)] == [first, second, None]
 
 
-def test_limit_that_grows_has_the_owner_replace_the_last_file(ray, caption, cli):
+def test_growing_limit_replaces_the_last_file(ray, caption, cli):
     assert caption("--ray", "auto", "--limit", "6")[0] == 0
     assert caption("--ray", "auto")[0] == 0
     assert sorted(ASKED) == [*range(IMAGES)]
     check_rows(cli)
 
 
-def test_a_dead_actor_is_replaced_and_an_image_that_kills_is_an_error_row(ray, caption, cli):
+def test_dead_actor_is_replaced_and_killer_image_is_an_error_row(ray, caption, cli):
     deaths: list[int] = []
 
     def kill(number: int, times: int) -> Callable[[], None]:
@@ -199,7 +197,7 @@ def test_a_dead_actor_is_replaced_and_an_image_that_kills_is_an_error_row(ray, c
     assert deaths.count(3) == 4
 
 
-def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
+def test_stopping_run_saves_rows_of_incomplete_files(monkeypatch):
     written: list[range] = []
 
     def answer_works(task: Any, rows: Any, works: Any, should_stop: Any, send: Any) -> None:
@@ -232,7 +230,7 @@ def test_answered_rows_of_a_file_are_saved_when_the_run_is_to_stop(monkeypatch):
     assert rows == [4, 5, 6, 7, 8, 9], "rows of the written file are not sent"
 
 
-def test_lost_node_of_the_command_ends_it_with_17_and_it_resumes(ray, caption, cli):
+def test_lost_node_exits_with_17_and_the_run_resumes(ray, caption, cli):
     ON_IMAGE[9] = lambda: ray.end_node("node 0")
     code, said = caption("--ray", "auto")
     assert code == 17
@@ -244,7 +242,7 @@ def test_lost_node_of_the_command_ends_it_with_17_and_it_resumes(ray, caption, c
     check_rows(cli)
 
 
-def test_another_node_may_die_and_its_rows_are_computed_elsewhere(ray, caption, cli):
+def test_rows_of_a_dead_node_are_answered_elsewhere(ray, caption, cli):
     ray.nodes_alive = {"node 0": True, "node 1": True}
     began: list[str] = []
 
@@ -259,7 +257,7 @@ def test_another_node_may_die_and_its_rows_are_computed_elsewhere(ray, caption, 
     check_rows(cli)
 
 
-def test_silent_cluster_ends_the_command_with_17(ray, caption, monkeypatch):
+def test_silent_cluster_exits_with_17(ray, caption, monkeypatch):
     monkeypatch.setattr(ray_engines, "SILENT_SECONDS", 0.3)
 
     def be_silent() -> None:
@@ -273,7 +271,7 @@ def test_silent_cluster_ends_the_command_with_17(ray, caption, monkeypatch):
     assert "is lost: it has not answered" in said
 
 
-def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
+def test_full_cluster_is_waited_for_with_a_message(ray, cli, monkeypatch):
     monkeypatch.setattr(ray_engines, "NOTE_SECONDS", 0.0)
     looks = iter(range(100))
     words = ["caption", "photos", "-o", "rows/", *OPTIONS, "--ray", "auto"]
@@ -286,7 +284,7 @@ def test_cluster_without_room_is_waited_for_and_named(ray, cli, monkeypatch):
     assert "each needs 0 GPUs and 1 core on one machine, and the cluster has 0" in said
 
 
-def test_actor_without_room_ends_at_once_when_it_is_to_stop(ray):
+def test_pending_actor_stops_at_once(ray):
     cluster = Cluster("auto")
     engine = RayEngine(cluster, cluster.actor(Actor, Resources(0, 1), SimpleNamespace()))
     engine.stop()
@@ -294,7 +292,7 @@ def test_actor_without_room_ends_at_once_when_it_is_to_stop(ray):
     cluster.leave()
 
 
-def test_what_a_signal_raises_comes_out_of_a_call_of_ray(ray):
+def test_signal_exception_passes_through_ray(ray):
     cluster = Cluster("auto")
 
     def interrupt() -> None:
@@ -312,7 +310,7 @@ def test_what_a_signal_raises_comes_out_of_a_call_of_ray(ray):
     cluster.leave()
 
 
-def test_handler_of_signals_stays_that_of_the_program(ray, monkeypatch):
+def test_ray_keeps_the_signal_handler(ray, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(
         ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -321,7 +319,7 @@ def test_handler_of_signals_stays_that_of_the_program(ray, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_an_engine_that_raises_ends_the_run_with_its_error(ray, caption):
+def test_error_of_an_actor_ends_the_run(ray, caption):
     def fail() -> None:
         raise NoUsableDevice("out of memory", hint="a smaller model")
 
@@ -341,5 +339,5 @@ def test_an_engine_that_raises_ends_the_run_with_its_error(ray, caption):
         (0.1, 0, {"GPU": 1}, 10),
     ],
 )
-def test_as_many_actors_fit_as_a_node_has_resources_for(gpus, cpus, node, count):
+def test_actors_fit_by_the_resources_of_nodes(gpus, cpus, node, count):
     assert Resources(gpus, cpus).fits(node) == count

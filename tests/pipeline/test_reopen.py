@@ -46,7 +46,7 @@ def recorded(request: RunRequest) -> RunRecord:
 
 
 @pytest.mark.parametrize(("command", "sources", "options"), RUNS)
-def test_request_is_made_again_from_its_record(command, sources, options, monkeypatch, tmp_path):
+def test_request_is_rebuilt_from_the_record(command, sources, options, monkeypatch, tmp_path):
     request = made(command, sources, options)
     record = recorded(request)
     for name in ("rows.csv", "lines.txt"):
@@ -59,7 +59,7 @@ def test_request_is_made_again_from_its_record(command, sources, options, monkey
     assert (reopened.sources, reopened.folder) == (request.sources, request.folder)
 
 
-def test_record_has_the_options_that_were_given():
+def test_record_has_the_given_options():
     assert recorded(made("ask", ["photos"], {"prompts_file": "lines.txt"})).input == {
         "command": "ask",
         "sources": ["photos"],

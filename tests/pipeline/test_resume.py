@@ -32,7 +32,7 @@ def ids(rows: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images, kind):
+def test_growing_limit_gives_the_rows_of_a_full_run(images, kind):
     output, options = KINDS[kind]
     for limit, rows in ((3, 3), (3, 3), (2, 3), (7, 7), (None, 16)):
         more = {} if limit is None else {"limit": limit}
@@ -42,7 +42,7 @@ def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_grown_run_computes_no_row_again(images, kind):
+def test_growing_limit_answers_no_row_twice(images, kind):
     output, options = KINDS[kind]
     (images / "computed").touch()
     for limit in (3, 8, 13):
@@ -53,7 +53,7 @@ def test_a_grown_run_computes_no_row_again(images, kind):
 
 @pytest.mark.parametrize("kind", ALONE)
 @pytest.mark.parametrize("step", [21, pytest.param(3, marks=pytest.mark.nightly)])
-def test_a_smaller_limit_loses_no_row_of_a_killed_run(images, kind, step):
+def test_smaller_limit_keeps_rows_of_a_killed_run(images, kind, step):
     output, options = KINDS[kind]
     for number in range(30, 100, step):
         shutil.rmtree(images / "run")
@@ -70,7 +70,7 @@ def test_a_smaller_limit_loses_no_row_of_a_killed_run(images, kind, step):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_new_images_follow_wherever_their_names_sort(images, kind):
+def test_new_images_follow_saved_ones(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -83,7 +83,7 @@ def test_new_images_follow_wherever_their_names_sort(images, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_removed_images_stay_and_are_told(images, kind):
+def test_rows_of_removed_images_are_kept_with_a_notice(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -95,7 +95,7 @@ def test_rows_of_removed_images_stay_and_are_told(images, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_removed_bad_image_no_longer_fails_the_run(images, kind):
+def test_removed_bad_image_no_longer_fails_the_run(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -108,7 +108,7 @@ def test_a_removed_bad_image_no_longer_fails_the_run(images, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_that_changed_is_refused_and_one_that_was_repaired_is_not(images, kind):
+def test_changed_image_exits_with_13_but_a_repaired_one_does_not(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -123,7 +123,7 @@ def test_an_image_that_changed_is_refused_and_one_that_was_repaired_is_not(image
 
 @pytest.mark.parametrize("kind", ALONE)
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
-def test_retries_killed_at_any_write_end_with_all_rows_answered(images, kind, step):
+def test_retry_survives_a_kill_at_any_write(images, kind, step):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     good = {row for row in rows_of(images / "run", output) if '"error": null' in row}
@@ -148,7 +148,7 @@ def test_retries_killed_at_any_write_end_with_all_rows_answered(images, kind, st
 
 @pytest.mark.parametrize("kind", ALONE)
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.nightly)])
-def test_overwriting_killed_at_any_write_never_mixes_rows(images, kind, step):
+def test_overwrite_survives_a_kill_at_any_write(images, kind, step):
     """Afterwards the output has rows of the old run or of the new, and the command ends it."""
     output, options = KINDS[kind]
     assert finish(images / "run", output, prompt=("old", "older", "oldest"), **options)[0] == 3
@@ -171,7 +171,7 @@ def test_overwriting_killed_at_any_write_never_mixes_rows(images, kind, step):
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
-def test_an_interrupted_overwrite_goes_on_without_the_option(images, kind):
+def test_interrupted_overwrite_resumes_without_the_option(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, prompt=("old",), **options)[0] == 3
     for number in range(30, 60, 10):  # the record is the new one
@@ -184,7 +184,7 @@ def test_an_interrupted_overwrite_goes_on_without_the_option(images, kind):
 
 
 @pytest.mark.parametrize("step", [321, pytest.param(97, marks=pytest.mark.slow)])
-def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images, step):
+def test_truncated_file_resumes_to_the_same_bytes(images, step):
     """A power loss may cut a file anywhere: whole rows stay, and the others are answered again."""
     folder = images / "run"
     finish(folder, "rows.jsonl")
@@ -196,7 +196,7 @@ def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images, step):
 
 
 @pytest.mark.parametrize("gap", [(3, 6, 10), (0, 1, 2), (5, 15, 16), (3, 4, 14)])
-def test_rows_that_engines_left_beyond_a_gap_come_after_it(images, gap):
+def test_open_rows_after_a_gap_are_kept(images, gap):
     """A killed command with engines leaves such rows, and one process may resume it."""
     saved, first, end = gap
     folder = images / "run"
@@ -223,7 +223,7 @@ def test_resuming_a_long_run_takes_less_than_its_start():
     assert 1.5 * resumed < begun
 
 
-def test_other_versions_are_told_once(images):
+def test_version_changes_are_reported_once(images):
     folder = images / "run"
     finish(folder, "rows.jsonl", limit=3)
     file = folder / "rows.jsonl.pgcli" / "run.json"

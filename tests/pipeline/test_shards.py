@@ -38,7 +38,7 @@ def lines_of_first_file(images: Path, **options: object) -> list[bytes]:
 
 @pytest.mark.parametrize("shard", [None, "0/2"])
 @pytest.mark.parametrize(("own", "others"), [(0, 3), (1, 4), (4, 1)])
-def test_rows_that_others_left_are_taken_up(images, state, shard, own, others):
+def test_open_rows_of_others_are_adopted(images, state, shard, own, others):
     """A whole run takes those of a shard, a shard those of a whole run: the longer file of two."""
     lines = lines_of_first_file(images)
     here, there = (state, state / SHARD) if shard is None else (state / SHARD, state)
@@ -56,7 +56,7 @@ def test_rows_that_others_left_are_taken_up(images, state, shard, own, others):
     assert rows == [row // 2 for row in range(ROWS)]
 
 
-def test_overwriting_removes_what_shards_left(images, state):
+def test_overwrite_removes_files_of_shards(images, state):
     (state / SHARD / "open").mkdir(parents=True)
     (state / SHARD / OPEN).write_bytes(b"".join(lines_of_first_file(images, prompt=("old", "b"))))
     assert finish(state.parent, "rows/", overwrite=True, **OPTIONS)[0] == 0
@@ -64,7 +64,7 @@ def test_overwriting_removes_what_shards_left(images, state):
     assert not [row for row in rows_of(state.parent, "rows/") if "old" in row]
 
 
-def test_shards_that_begin_at_one_moment_make_one_run(images):
+def test_simultaneous_shards_make_one_run(images):
     """Each writes a record: in a store without conditional puts the last one stays."""
     records = []
     for number in range(2):

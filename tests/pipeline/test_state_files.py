@@ -70,7 +70,7 @@ def state_files(folder: Path, output: str) -> list[str]:
     return [file.relative_to(state).as_posix() for file in state.rglob("*") if file.is_file()]
 
 
-def test_documentation_lists_the_names_that_this_program_removes():
+def test_documentation_lists_all_state_files():
     names = documented()
     for name in names:
         sample = name.replace("ROW", "0" * 12).replace("N", "3")
@@ -78,7 +78,7 @@ def test_documentation_lists_the_names_that_this_program_removes():
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kind):
+def test_complete_run_has_only_documented_files(images, kind):
     output, runs = RUNS[kind]
     folder = fresh(images, "complete")
     for options in runs:
@@ -90,7 +90,7 @@ def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kin
 
 
 @pytest.mark.slow
-def test_state_of_killed_runs_has_only_names_of_the_documentation(images):
+def test_killed_runs_have_only_documented_files(images):
     seen = set[str]()
     for output, runs in RUNS.values():
         for number in range(3, 1000, STEP):
@@ -104,7 +104,7 @@ def test_state_of_killed_runs_has_only_names_of_the_documentation(images):
     assert seen == {*documented()}
 
 
-def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
+def test_store_has_only_documented_files(tmp_path):
     make_images(tmp_path / "images", 4)
 
     def names(url: str) -> set[str]:
@@ -126,7 +126,7 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
         assert names(url) <= {*documented()} - local
 
 
-def test_errors_are_those_of_rows_and_not_of_kept_values():
+def test_errors_in_kept_values_do_not_count():
     schema, kept = RowSchema(keep=("note",)), {"note": {"error": "mine"}}
     rows = [json_line(replace(row, kept=kept), schema).encode() for row in (answer(), refused())]
     assert errors_in(rows) == {refused().error: 1}
@@ -138,7 +138,7 @@ LINES += [LINES[0][:-9] + b"\n", b"\0" * 9 + LINES[0], b'{"error":null}\n', LINE
 
 
 @given(numbers=st.lists(st.integers(0, 2 * len(LINES)), max_size=30), size=st.integers(2, 4000))
-def test_lines_that_are_read_at_once_are_those_that_are_read_one_by_one(numbers, size):
+def test_block_scan_equals_line_scan(numbers, size):
     data = b"".join(LINES[number if number < len(LINES) else 0] for number in numbers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "PROBE_EVERY", 3)

@@ -7,7 +7,7 @@ from pgcli.pipeline.request.make import make_request
 from tests.support.answers import answer, refused
 
 
-def test_summary_of_a_run_under_way_has_its_rate_and_no_exit_code(monkeypatch):
+def test_summary_during_a_run_has_a_rate_and_no_exit_code(monkeypatch):
     clock = iter([0.0, 3.0, *[5.0] * 9])  # the run begins, answering begins, eight rows are saved
     monkeypatch.setattr(run_progress, "perf_counter", lambda: next(clock))
     progress = RunProgress(make_request("caption", ["a.png"], {"output": "-"}), events.ignore)
@@ -36,7 +36,7 @@ def add(tally: Tally, *errors: str | None) -> None:
     tally.add(tally_of(*errors).counts, failed)
 
 
-def test_errors_in_a_row_are_counted_over_parts_that_have_nothing_else():
+def test_consecutive_errors_are_counted_across_messages():
     tally = tally_of(None, "truncated")
     add(tally, "not_found", "not_found")
     assert (tally.last_errors, tally.rows) == (3, 4)

@@ -40,7 +40,7 @@ def die_of(queue: WorkQueue, work: Work) -> list[range]:
     return queue.died("victim")
 
 
-def test_workers_get_rows_in_order_until_they_have_enough_not_begun():
+def test_workers_get_rows_in_order_up_to_the_lookahead():
     queue = queue_of(80)
     first, second = fed(queue, "a"), fed(queue, "b", 9)
     assert [work.rows for work in (*first, *second)] == [range(8), range(8, 16), range(16, 24)]
@@ -53,7 +53,7 @@ def test_workers_get_rows_in_order_until_they_have_enough_not_begun():
     assert not fed(queue, "a"), "what is not begun counts, though others are answered"
 
 
-def test_ranges_are_smaller_near_the_end_and_workers_get_their_share():
+def test_ranges_shrink_near_the_end():
     queue, sizes, rows = queue_of(200, workers=4, size=64), [], []
     while queue:
         for worker in "abcd":
@@ -68,7 +68,7 @@ def test_ranges_are_smaller_near_the_end_and_workers_get_their_share():
     assert sum(len(work.rows) for work in fed(last, "a", 64)) == 12, "the others get the rest"
 
 
-def test_fixed_ranges_follow_from_the_input():
+def test_fixed_ranges_depend_on_the_input_only():
     for workers in (1, 3):
         queue = WorkQueue([Work(range(10, 200))], workers=workers, size=64, is_fixed=True)
         ends = [work.rows.stop for number in range(4) for work in fed(queue, number, 64)]
@@ -92,7 +92,7 @@ def test_death_counts_for_begun_ranges_only():
     assert again == [Work(range(3, 8), deaths=1), Work(range(8, 16))]
 
 
-def test_worker_that_ends_leaves_its_rows_without_a_death():
+def test_ended_worker_returns_its_rows_without_a_death():
     queue = queue_of(8)
     (work,) = fed(queue, "a")
     queue.begun("a", work.rows)
@@ -119,7 +119,7 @@ def test_after_two_deaths_images_are_answered_one_by_one():
     assert not queue
 
 
-def test_image_that_ends_two_more_workers_is_lost():
+def test_image_that_kills_two_more_workers_is_lost():
     queue = queue_of(4, per_item=2)
     for _ in range(MAX_DEATHS):
         die_of(queue, Work(range(4)))
@@ -132,7 +132,7 @@ def test_image_that_ends_two_more_workers_is_lost():
     assert (bool(queue), queue.remaining) == (False, 0)
 
 
-def test_file_of_a_worker_is_given_whole_until_rows_of_it_are_sent():
+def test_file_work_is_not_split_before_its_rows_arrive():
     queue = WorkQueue([Work(range(100), is_part=True)], workers=8, size=8)
     (part,) = fed(queue, "a")
     assert (part.rows, part.is_part) == (range(100), True)
@@ -148,7 +148,7 @@ def test_file_of_a_worker_is_given_whole_until_rows_of_it_are_sent():
     assert not whole
 
 
-def test_messages_that_do_not_fit_are_noticed():
+def test_unexpected_messages_raise():
     queue = queue_of(16)
     fed(queue, "a", 16)
     for rows in (range(1, 2), range(9, 10), range(16, 17), range(9), range(0)):
@@ -167,7 +167,7 @@ ACTIONS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("feggkkkd")
 @given(
     actions=ACTIONS, total=st.integers(1, 40), per_item=st.integers(1, 3), size=st.integers(1, 9)
 )
-def test_each_row_is_answered_once_or_lost_whatever_workers_do(actions, total, per_item, size):
+def test_each_row_is_answered_once_or_lost(actions, total, per_item, size):
     queue = queue_of(total, workers=3, size=size, per_item=per_item)
     has: dict[str, list[tuple[Work, list[int]]]] = {worker: [] for worker in "abc"}
     begun: dict[str, int] = dict.fromkeys("abc", 0)

@@ -123,7 +123,7 @@ def number_of(message: Any) -> int | None:
     return message.rows.start if isinstance(message, RowsAnswered) else None
 
 
-def test_workers_are_fed_ahead_of_what_they_begin_and_told_the_end_once():
+def test_workers_are_fed_ahead_and_get_the_end_once():
     workers = FakeWorkers(100, count=2)
     seen: dict[str, list[Work | None]] = {}
 
@@ -156,7 +156,7 @@ def test_deaths_before_the_model_is_loaded_count_for_no_range():
 
 
 @pytest.mark.parametrize(("count", "deaths"), [(2, 9), (6, 13)])
-def test_engines_that_only_die_end_the_run(count, deaths):
+def test_run_ends_after_too_many_deaths(count, deaths):
     def fate(engine: FakeEngine, message: Any) -> None:
         raise EngineDied("it ended with exit code 7")
 
@@ -167,7 +167,7 @@ def test_engines_that_only_die_end_the_run(count, deaths):
 
 
 @pytest.mark.parametrize(("total", "lost"), [(8, [3]), (22, [3, 21])])
-def test_image_that_kills_is_lost_and_the_others_are_answered(total, lost):
+def test_killer_image_is_lost_and_others_are_answered(total, lost):
     """Engines that wait for the end of the hunt are told that nothing comes any more."""
 
     def fate(engine: FakeEngine, message: Any) -> None:
@@ -182,7 +182,7 @@ def test_image_that_kills_is_lost_and_the_others_are_answered(total, lost):
     assert [work.deaths for work in killers if 3 in work.rows] == [0, 1]
 
 
-def test_many_deaths_with_rows_between_them_are_not_in_a_row():
+def test_deaths_with_rows_between_them_are_not_consecutive():
     rows: set[int] = set()
 
     def fate(engine: FakeEngine, message: Any) -> None:
@@ -195,7 +195,7 @@ def test_many_deaths_with_rows_between_them_are_not_in_a_row():
     assert len(workers.engines) > 2 * MAX_DEATHS_IN_A_ROW
 
 
-def test_what_an_engine_raises_ends_the_run():
+def test_exception_of_an_engine_ends_the_run():
     def fate(engine: FakeEngine, message: Any) -> None:
         if number_of(message) == 5:
             raise ValueError("wrong model")
@@ -207,7 +207,7 @@ def test_what_an_engine_raises_ends_the_run():
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_rows_in_progress_are_kept_when_the_run_is_to_stop(dies):
+def test_stopping_run_keeps_rows_in_progress(dies):
     stop: list[int] = []
 
     def fate(engine: FakeEngine, message: Any) -> None:
@@ -327,14 +327,14 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
     assert (tally.rows, tally.errors.total()) == (15, 6)
 
 
-def test_a_stopping_run_does_not_wait_for_a_worker_that_loads_its_model():
+def test_stopping_run_does_not_wait_for_loading_workers():
     workers = FakeWorkers(100, should_stop=lambda: bool(workers.engines))
     workers.ready = lambda: iter(workers.engines[:1])
     assert outcome(workers) == ([0], [])
     assert [engine.is_stopped for engine in workers.engines] == [True, False]
 
 
-def test_messages_that_come_at_once_are_all_passed_on():
+def test_messages_read_together_are_all_processed():
     task_: Any = None
     progress: Any = SimpleNamespace(should_stop=bool)
     workers = engines.EngineProcesses(
