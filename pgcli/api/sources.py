@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from PIL import Image
 
-from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import ImageError, ImageLimits
 from pgcli.images.files import checked_bytes
@@ -20,6 +19,7 @@ from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import RowChecker, row_to_item
+from pgcli.pipeline.checks import question_options
 from pgcli.records import Item
 from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
@@ -41,15 +41,7 @@ def make_items(
     read. An iterator, such as a generator, has no length: its images are taken one by one as they
     are asked for, each path of it is an image file, and a missing one has a fault.
     """
-    options = ReadOptions(
-        prompt_column=question.text_column or ReadOptions.prompt_column,
-        fields=tasks.template_columns(question),
-        requires_prompts=question.templates is None,
-        refuses_prompts=question.refuses_prompts,
-        choices_column=question.choices_column,
-        refuses_regions=question.region is not None,
-        url_reader=reader,
-    )
+    options = replace(question_options(question, ReadOptions.prompt_column), url_reader=reader)
     if not is_single(source) and not hasattr(source, "__len__"):
         stream: Iterable[Any] = source  # type: ignore[assignment]
         return row_items(checked(map(as_row, stream), options), options), None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pgcli.inputs.stamps import Stamp
 from pgcli.output.lines import json_line, parse_row
@@ -189,7 +189,7 @@ class Answering:
         with in_order_of(ranges, deliver) as ordered:
             yield save_and_pass_on
 
-    def _workers(self, ranges: Sequence[range], state: Store) -> Workers[Any]:
+    def _workers(self, ranges: Sequence[range], state: Store) -> Workers:
         """The engines for ranges of rows of the input recorded in a state folder."""
         request, total = self.request, sum(map(len, ranges))
         if request.model.ray is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from pgcli.pipeline.request.shard import Shard, parse_shard
 from pgcli.pipeline.rows import RunRows
 from pgcli.pipeline.task import KNOWS, built_in_model, check_model
 from pgcli.stores.target import Target
-from pgcli.tasks import template_columns
+from pgcli.tasks import AnyQuestion, template_columns
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
@@ -56,19 +57,13 @@ def read_options(
     request: RunRequest, track: Callable[[int], object] | None = None, *, spool: bool = False
 ) -> ReadOptions:
     """The options for reading the sources; `track` gets the numbers of counted items."""
-    question, options = request.question, request.input
+    options = request.input
     more: dict[str, Any] = {} if track is None else {"track": track}
-    return ReadOptions(
+    return replace(
+        question_options(request.question, options.prompt_column),
         image_column=options.image_column,
         id_column=options.id_column,
-        prompt_column=question.text_column or options.prompt_column,
-        prompt_noun="prompt" if question.text_column is None else "text",
         keep=options.keep,
-        fields=template_columns(question),
-        requires_prompts=question.templates is None and not question.embeds_texts,
-        refuses_prompts=question.refuses_prompts,
-        refuses_regions=question.region is not None,
-        choices_column=question.choices_column,
         null_separated=options.null,
         names=options.names,
         allow_outside_root=options.allow_outside_root,
@@ -77,6 +72,19 @@ def read_options(
         folder="" if request.input_folder == current_folder() else request.input_folder,
         spool=spool,
         **more,
+    )
+
+
+def question_options(question: AnyQuestion, prompt_column: str) -> ReadOptions:
+    """The options for reading items that follow from a question about them."""
+    return ReadOptions(
+        prompt_column=question.text_column or prompt_column,
+        prompt_noun="prompt" if question.text_column is None else "text",
+        fields=template_columns(question),
+        requires_prompts=question.templates is None and not question.embeds_texts,
+        refuses_prompts=question.refuses_prompts,
+        refuses_regions=question.region is not None,
+        choices_column=question.choices_column,
     )
 
 

@@ -6,7 +6,7 @@ import select
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import sleep
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pgcli.device.cgroup import processors
 from pgcli.device.decoding import decoding_processes
@@ -33,10 +33,9 @@ from pgcli.printable import first_line
 
 if TYPE_CHECKING:
     from pgcli.pipeline.progress.run_progress import RunProgress
-    from pgcli.pipeline.workers.ray_engines import RayEngine
 
-#: An engine in another process.
-Engine = TypeVar("Engine", bound="EngineProcess | RayEngine")
+#: An engine in another process: an EngineProcess or a RayEngine, with the same methods.
+Engine: TypeAlias = Any
 
 POLL_SECONDS = 0.2
 #: A pause after all messages are read: waking up for each row would double this process's work.
@@ -52,7 +51,7 @@ class RowsLost:
     rows: range
 
 
-class Workers(Generic[Engine]):
+class Workers:
     """The workers of a run, which answer the rows of a queue."""
 
     hint = "fewer <--engines=> need less memory; <--engines 1> <--debug> shows more"
@@ -179,7 +178,7 @@ class Workers(Generic[Engine]):
         self._feed_all()
 
 
-class EngineProcesses(Workers[EngineProcess]):
+class EngineProcesses(Workers):
     """Engine processes on this machine, one in each slot."""
 
     def __init__(

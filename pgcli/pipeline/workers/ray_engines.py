@@ -211,7 +211,7 @@ class RayEngine:
         self._cluster.kill(self._actor)
 
 
-class RayEngines(Workers[RayEngine]):
+class RayEngines(Workers):
     """Actors of a cluster, as many as fit.
 
     Ray does not restart them. Twice as many as fit are requested, so that an autoscaling cluster
