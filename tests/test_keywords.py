@@ -129,7 +129,7 @@ def test_answers_can_be_left_early(photos):
 def test_command_line_spells_the_same_errors_as_options(photos, cli):
     Path("rows.jsonl").touch()
     lines = {
-        "caption photos --model demo -o rows/ --shard 0/2 --overwrite": "--overwrite does not go",
+        "caption photos --model demo -o rows/ --shard 0/2 --overwrite": "--overwrite does not work",
         "caption photos --model demo --shard 0/2 -o a.jsonl": "at its end: -o rows/",
         "caption photos --model demo --on-error stop -o b.jsonl": "--on-error record",
         "ask photos --model demo --prompt a --choice yes": "--choice yes --choice no",

@@ -1,4 +1,4 @@
-"""`pgcli.ray.Answers`: rows one to one, errors in rows, and nothing raised. Needs no Ray."""
+"""`pgcli.ray.Answers` returns one row per image, with errors in rows. Needs no Ray."""
 
 import base64
 from pathlib import Path

@@ -46,12 +46,10 @@ class Retry:
         self.missing = [number for number in self._numbers if number not in self._kept]
         covered = Coverage(Segment(number, 1) for number in self.missing)
         self.ranges = [range(*ends) for ends in covered.ranges]
-        kinds = [f"{count(len(errors), 'row')} with errors"] * bool(errors)
+        kinds = [count(len(errors), "failed row")] * bool(errors)
         kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
-        verb = "is" if len(self._numbers) == 1 else "are"
         self.notice = (
-            f"{' and '.join(kinds)} {verb} asked again; {output.state.name} is replaced once all "
-            "of them are answered"
+            f"retrying {' and '.join(kinds)}; {output.state.name} is replaced once all are answered"
         )
 
     def errors_before(self, saved: Counter[str]) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""status tells what is on disk, and what owners say of themselves: they run, ended or are gone."""
+"""`status` shows the rows on disk and the owners: running, ended, suspended or lost."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Options that do not apply: ignored in silence, with one line if they were typed, or refused."""
+"""Options that do not apply: ignored silently, ignored with one line, or an error."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -47,7 +47,7 @@ def request(command: str, typed: dict[str, Any], outside: dict[str, Any]) -> Run
     return make_request(command, ["photos"], values, typed=typed)
 
 
-#: A command, an option that does not apply to it, and what else is given.
+#: A command, an option that does not apply to it, and other options.
 WITHOUT_EFFECT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"rows_per_file": 3}, {"output": "rows.jsonl"}),
     ("caption", {"top_p": 0.5}, {}),
@@ -55,7 +55,7 @@ WITHOUT_EFFECT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("ask", {"temperature": 1}, {"choice": ["yes", "no"]}),
     ("ask", {"max_new_tokens": 3}, {"choice": ["yes", "no"]}),
 ]
-#: The same, where rows or files would not be what was asked for.
+#: The same, if rows or files would differ from the request.
 CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("embed", {"quantize": "int8"}, {}),
     ("classify", {"adapter": "me/lora"}, {}),
@@ -80,7 +80,7 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("score", {"sidecar": ".txt"}, {}),
     ("ask", {"sidecar": ".txt"}, {"prompt": ["what?", "where?"]}),
 ]
-#: The same, where the input is refused when it is read: photos have no columns.
+#: The same, if reading the input raises the error: photos have no columns.
 WITHOUT_COLUMNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"keep": ["a"]}, {}),
     ("caption", {"keep": ["source", "a"]}, {}),

@@ -1,4 +1,4 @@
-"""Images are those that were answered: of folders, and those that manifests and lines name."""
+"""Changed images are found on resume: in folders, and named by manifests and standard input."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def photos(workdir, pretended, monkeypatch) -> None:
 
 
 def save(name: str, width: int, colour: str = "red") -> None:
-    """A picture whose size in bytes follows from that in pixels, with a time of its own."""
+    """An image with its own modification time; its file size depends on its width."""
     Image.new("RGB", (width, 8), colour).save(name)
     touch(name)
 
@@ -105,7 +105,7 @@ def test_retry_changed_answers_rows_of_changed_images(run, output, limit):
     before = read(output)
     code, said = run("--retry-changed", *more, output=output)
     assert code == 0, said
-    assert "2 rows of changed images are asked again" in said
+    assert "retrying 2 rows of changed images;" in said
     assert [row["width"] for row in read(output)] == [30, 11, 12, 13, 14]
     assert read(output)[1] == before[1]
     for words in ([], ["--retry-changed"]):
@@ -123,7 +123,7 @@ def test_retry_changed_answers_all_prompts_of_an_image(cli, output):
     assert cli(*words)[0] == 13
     code, _, err = cli(*words, "--retry-changed")
     assert code == 0, err
-    assert "2 rows of changed images are asked again" in " ".join(err.split())
+    assert "retrying 2 rows of changed images;" in " ".join(err.split())
     assert [row["width"] for row in read(output)] == [10, 10, 30, 30, 12, 12, 13, 13, 14, 14]
     assert cli(*words)[0] == 0
 
@@ -148,14 +148,14 @@ def test_retry_counts_failed_and_changed_rows(run, output):
     assert run(output=output)[0] == 13
     assert run("--retry-errors", output=output)[0] == 13
     code, said = run("--retry-changed", output=output)
-    assert (code, "asked again" in said) == (3, True), said
+    assert (code, "retrying" in said) == (3, True), said
     rows = read(output)
     assert [row["width"] for row in rows] == [33, None, 12, None, 14]
     assert [row["error"] for row in rows] == [None, "missing", None, "missing", None]
     save(NAMES[0], 34)
     code, said = run("--retry-changed", "--retry-errors", output=output)
     assert code == 3, said
-    assert "2 rows with errors and 1 row of changed images are asked again" in said
+    assert "retrying 2 failed rows and 1 row of changed images;" in said
     assert [row["width"] for row in read(output)] == [34, 20, 12, None, 14]
     code, said = run(output=output)
     assert (code, "all 5 rows are saved, 1 of them failed" in said) == (3, True), said
@@ -210,13 +210,13 @@ def test_retry_with_prompts_that_name_columns(cli, monkeypatch, command):
     assert [row["index"] for row in read("rows.jsonl")] == [0, 0, 1, 2, 2]
     Path("kept.ppm").rename(NAMES[1])
     code, said = ask("--retry-errors")
-    assert (code, "1 row with errors is asked again" in said) == (0, True), said
+    assert (code, "retrying 1 failed row;" in said) == (0, True), said
     assert [row["width"] for row in read("rows.jsonl")] == [10, 10, 11, 12, 12]
     assert ask()[0] == 0
     save(NAMES[2], 50)
     assert ask()[0] == 13
     code, said = ask("--retry-changed")
-    assert (code, "several prompts that name columns" in said) == (2, True), said
+    assert (code, "several prompts name columns" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("table", ["m.parquet", "m.jsonl", "m.csv", "photos.tar", "photos.tar.gz"])

@@ -1,4 +1,4 @@
-"""Options read from text and from Python: the same values, the same refusals."""
+"""Options read from text and from Python have the same values and errors."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A system call of a run that fails costs no row: it ends with a remedy, and is resumed."""
+"""A failed system call loses no row: the run ends with a hint, and resumes."""
 
 import errno
 import os

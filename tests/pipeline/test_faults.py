@@ -1,4 +1,4 @@
-"""Faults of the program before the redesign, each of which has come back to nobody since."""
+"""Regression tests for faults of earlier versions."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A run is resumed in any folder, by any name of its sources, with the bytes of a run in one."""
+"""A run resumes in any folder, by any name of its sources, with the same bytes."""
 
 import io
 import json

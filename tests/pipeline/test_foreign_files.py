@@ -1,4 +1,4 @@
-"""Nothing that is not ours is deleted, written or read: links, FIFOs, folders and garbage."""
+"""Foreign files are not deleted, written or read: links, FIFOs, folders and garbage."""
 
 import json
 import os
@@ -225,7 +225,7 @@ def test_any_file_of_a_run_may_be_replaced(images, kind, action, step):
     """Complete or killed: exit code 13 or the right rows, and no victim is touched."""
     output, options = RUNS[kind]
     alone = {name: value for name, value in options.items() if name != "shard"}
-    folder = images / "run"  # a run goes on in its folder only
+    folder = images / "run"
     assert finish(folder, output, **options)[0] == 3
     rows = rows_of(folder, output)
     shutil.copytree(folder, images / "complete")
@@ -252,7 +252,7 @@ def test_any_file_of_a_run_may_be_replaced(images, kind, action, step):
             is_right = code == 0
         else:
             code, said = finish(folder, output, before=partial(signal.alarm, SECONDS), **options)
-            if code == 3:  # what is foreign in the state may stay there
+            if code == 3:  # foreign state files may remain
                 shutil.rmtree(folder / f"{output.rstrip('/')}.pgcli")
             is_right = code == 13 or (code == 3 and rows_of(folder, output) == rows)
             is_right |= code == 2 and name == Path(output)  # -o names a folder in place of a file

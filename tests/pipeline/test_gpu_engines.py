@@ -1,4 +1,4 @@
-"""Engines on two and on eight pretended GPUs: where each runs, in which dtype, and what fails."""
+"""Engines on two and eight pretended GPUs: their devices, dtypes and failures."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ class GpuEngine(pretend.Engine):
 
 
 class Machine:
-    """Runs of 1,000 rows on the pretended GPUs, with what the engines do wrong."""
+    """Runs of 1,000 rows on the pretended GPUs, with failing engines."""
 
     def __init__(self, folder: Any, monkeypatch: Any):
         self.folder, self.loaded, self.said = folder, list[GpuEngine](), list[str]()

@@ -1,4 +1,4 @@
-"""Rows come in any order, and are in an output in theirs; those that wait outlive a command."""
+"""Rows arrive in any order and are written in input order; waiting rows outlive a command."""
 
 import json
 import random
@@ -115,7 +115,7 @@ def test_overlapping_files_of_earlier_commands_are_delivered_once(tmp_path):
 
     order = InOrder(early, deliver, first=2, saved=saved)
     order.begin(early.segments())
-    assert order.delivered, "those whose rows are saved"
+    assert order.delivered, "the files of saved rows"
     for number in (12, 2, 19):
         order.save(number, line(number))
     assert delivered == [(n, n) for n in (*range(2, 11), 12, 13, 14, 19, 20, 21)]

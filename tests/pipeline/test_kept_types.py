@@ -1,4 +1,4 @@
-"""Kept columns of a folder have the types of its first file, so that readers read all of them."""
+"""Kept columns of a folder have the types of its first file, so that readers accept all files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A run that is killed before any of its writes is resumed to the rows of an undisturbed one."""
+"""A run that is killed before any of its writes resumes to the rows of an undisturbed one."""
 
 import random
 import signal
@@ -66,7 +66,7 @@ class Messages:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" in kind])
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
 def test_an_engine_killed_at_any_message_is_replaced(images, kind, step):
-    """The command goes on with another one, and no row is answered twice or lost."""
+    """The command starts another engine, and no row is answered twice or lost."""
     output, options = KINDS[kind]
     rows = whole(images, kind)
     for number in range(1, 1000, step):

@@ -1,4 +1,4 @@
-"""`--limit N`: the first N rows, prompts counted, of whatever kind of run."""
+"""`--limit N` answers the first N rows, counting prompts, in each kind of run."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""One command owns an output: on this machine by a lock, in a store by a lease that it renews."""
+"""One command owns an output: by a lock on this machine, by a renewed lease in a store."""
 
 import errno
 import fcntl
@@ -136,7 +136,7 @@ def wait_until(is_true: Callable[[], object], seconds: float = 20) -> None:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Where the commands run; what they say is in `said` beside it."""
+    """The folder in which the commands run; the file `said` beside it has their messages."""
     (tmp_path / "run").mkdir()
     return tmp_path / "run"
 
@@ -229,7 +229,7 @@ def test_an_owner_killed_at_any_write_is_replaced(folder, tmp_path, shard, resto
 
 
 def refused(state: str, code: int, *, shard: str, before: Callable[[], object]) -> int:
-    """Own the output, and leave it as a command that is refused after that."""
+    """Own the output, then end like a refused command."""
     store = open_folder(state, create=True)
     before()
     owner = Owner(store, "rows/", shard=shard)
@@ -309,7 +309,7 @@ def test_expired_lease_is_taken_without_waiting(remote):
 
 
 class Behind(WritableS3):
-    """S3 whose clock is a day behind."""
+    """S3 with a clock that is a day slow."""
 
     def put(self, key: str, data: bytes) -> int:
         status = super().put(key, data)
@@ -541,7 +541,7 @@ def test_owner_files_may_hold_anything(tmp_path, monkeypatch):
             assert isinstance(recorded.is_running, bool)
         follow(0.0, no_message)
         store.replace(OWNER, lease())
-        follow(60.0, partial(write_text, store, text))  # it is refused, or is the next owner
+        follow(60.0, partial(write_text, store, text))  # it fails, or is the next owner
     assert len(texts) > 300
 
 

@@ -1,4 +1,4 @@
-"""`--ray`: actors answer the rows, whatever order their calls have and whatever dies."""
+"""`--ray`: actors answer the rows, in any order of calls and after any death."""
 
 import signal
 import sys
@@ -85,7 +85,7 @@ def caption(cli) -> Callable[..., Any]:
 
 
 def check_rows(cli: Any, *options: str) -> None:
-    """The files of the cluster are those of a run alone, but for the id of the run."""
+    """The cluster writes the files of a local run, except for the id of the run."""
     cli("caption", "photos", "-o", "alone/", *OPTIONS, *options)
     assert pq.read_table("rows") == pq.read_table("alone")
     assert footers("rows") == footers("alone")

@@ -1,4 +1,4 @@
-"""The request of an earlier run is what it was, whatever became of the files that it named."""
+"""The request of an earlier run is rebuilt from its record, without the files that it named."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a second command makes of the output of a first: more rows, none twice, or a refusal."""
+"""A second command continues the output of the first: more rows, no row twice, or an error."""
 
 import json
 import re
@@ -117,7 +117,7 @@ def test_changed_image_exits_with_13_but_a_repaired_one_does_not(images, kind):
     Image.new("RGB", (30, 30)).save(images / "images/004.png")
     code, said = finish(images / "run", output, **options)
     assert code == 13
-    assert "004.png has changed" in said
+    assert "has changed: ../images/004.png" in said
     assert rows_of(images / "run", output) == before
 
 

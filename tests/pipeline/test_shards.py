@@ -1,4 +1,4 @@
-"""Shards make one run: rows that one left are taken up by others, and removed with the output."""
+"""Shards make one run: others adopt their open rows, and --overwrite removes them."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def images(tmp_path) -> Path:
 
 @pytest.fixture
 def state(images) -> Path:
-    """The state of a run whose rows are lost."""
+    """The state of a run without its rows."""
     folder = fresh(images, "run")
     assert finish(folder, "rows/", **OPTIONS)[0] == 0
     shutil.rmtree(folder / "rows")
@@ -39,7 +39,7 @@ def lines_of_first_file(images: Path, **options: object) -> list[bytes]:
 @pytest.mark.parametrize("shard", [None, "0/2"])
 @pytest.mark.parametrize(("own", "others"), [(0, 3), (1, 4), (4, 1)])
 def test_open_rows_of_others_are_adopted(images, state, shard, own, others):
-    """A whole run takes those of a shard, a shard those of a whole run: the longer file of two."""
+    """A run without shards adopts rows of shards, and the reverse; the longer file counts."""
     lines = lines_of_first_file(images)
     here, there = (state, state / SHARD) if shard is None else (state / SHARD, state)
     for folder, count in ((here, own), (there, others)):

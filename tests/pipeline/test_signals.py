@@ -1,4 +1,4 @@
-"""Signals end a run in order: rows in progress are saved, and a second signal ends it at once."""
+"""A signal ends a run after its rows in progress; a second signal ends it at once."""
 
 import os
 import signal

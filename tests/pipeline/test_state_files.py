@@ -1,4 +1,4 @@
-"""The state folder has the files that the documentation lists, and no others, whatever the run."""
+"""The state folder has only the documented files, in each kind of run."""
 
 import re
 import signal
@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 def documented() -> dict[str, re.Pattern[str]]:
-    """The names in the documentation, with what they stand for."""
+    """The documented names, each with its pattern."""
     text = (ROOT / "tests/repository/promises.md").read_text()
     section = text.partition("## The state folder\n")[2].partition("\n## ")[0]
     names = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
@@ -53,10 +53,7 @@ def documented() -> dict[str, re.Pattern[str]]:
 
 
 def names_of(files: Iterable[str]) -> set[str]:
-    """The names of the documentation that the files have, also those of shards.
-
-    A file that has none stays.
-    """
+    """The documented names of files, also of shards; an undocumented file keeps its own name."""
     known = documented()
     return {
         next((name for name, pattern in known.items() if pattern.fullmatch(file)), file)

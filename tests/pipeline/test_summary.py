@@ -1,4 +1,4 @@
-"""What a summary says of a run: while it goes on, and of rows that another process has counted."""
+"""The summary of a run in progress, and of rows that another process counted."""
 
 from pgcli.pipeline.progress import events, run_progress
 from pgcli.pipeline.progress.run_progress import RunProgress

@@ -1,4 +1,4 @@
-"""Each row of a queue is answered once, or lost with its image, whatever its workers do."""
+"""Each row of a queue is answered once or lost with its image."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -47,10 +47,10 @@ def test_workers_get_rows_in_order_up_to_the_lookahead():
     assert not fed(queue, "a")
     queue.begun("a", range(8))
     (third,) = fed(queue, "a")
-    assert third.rows == range(24, 32), "what is begun does not count, though it is not answered"
+    assert third.rows == range(24, 32), "begun rows do not count, even before they are answered"
     answer(queue, "a", range(8))
     assert queue.remaining == 72
-    assert not fed(queue, "a"), "what is not begun counts, though others are answered"
+    assert not fed(queue, "a"), "rows that are not begun count"
 
 
 def test_ranges_shrink_near_the_end():

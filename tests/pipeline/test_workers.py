@@ -43,7 +43,7 @@ Fate = Callable[["FakeEngine", Any], object]
 
 
 class FakeEngine:
-    """Answers what it is given, one message at a time."""
+    """Answers works, one message at a time."""
 
     def __init__(self, on_message: Fate):
         self.given: list[Work | None] = []
@@ -137,7 +137,7 @@ def test_workers_are_fed_ahead_and_get_the_end_once():
     assert workers.engines[0].given == [Work(range(8))], "no rows are in progress before it loads"
     rows = [number for message in messages if (number := number_of(message)) is not None]
     assert sorted(rows) == [*range(100)]
-    assert len(seen["first row"]) == 2, "the next range is there before a row is answered"
+    assert len(seen["first row"]) == 2, "the next range arrives before a row is answered"
     assert [engine.given[-1] for engine in workers.engines] == [None, None]
     assert not any(engine.is_stopped for engine in workers.engines)
 
