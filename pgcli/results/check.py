@@ -32,11 +32,10 @@ MAX_MISSING = 1000  # images that are counted one by one
 
 @dataclass
 class RowComparison:
-    """The number of compared rows, of failed ones among them, and the differences.
+    """The counts of compared rows and the differences between an output and its input.
 
-    While the run `is_running`, no row counts as missing. With `is_stdin`, the input was standard
-    input. `gone` rows belong to images that were removed from the input; `changed_table` names a
-    changed table of the input.
+    While a run `is_running`, missing rows are no difference. `gone` counts rows of images that were
+    removed from the input. `changed_table` describes the first changed table of the input.
     """
 
     is_running: bool = False
@@ -164,8 +163,7 @@ def compare_with_input(
     for position, row in rows:
         yield position, row
         match = skip_to(position, numbered, comparison)
-        if row is None:
-            comparison.add(f"row {position + 1:,} is truncated or damaged")
+        if not comparison.add_row(position, row) or row is None:
             continue
         if row.get("error") is not None:
             errors.append(position)
@@ -205,8 +203,7 @@ def compare_with_each_other(
     index, prompts = -1, set[str]()  # of the rows of this image
     for position, row in rows:
         yield position, row
-        if row is None:
-            comparison.add(f"row {position + 1:,} is truncated or damaged")
+        if not comparison.add_row(position, row) or row is None:
             continue
         number, prompt = row.get("index"), str(prompt_of(row))
         if not isinstance(number, int) or number < index:
@@ -216,7 +213,7 @@ def compare_with_each_other(
                 comparison.add(f"image {missing + 1:,} has no row", missing=True)
             index, prompts = number, set()
         if prompt in prompts:
-            comparison.add(f"row {position + 1:,} is repeated: {row.get('id')!r}")
+            comparison.add(f"row {position + 1:,} is a duplicate: {row.get('id')!r}")
         prompts.add(prompt)
     if comparison.rows < saved and not comparison.differences:
         comparison.add(
@@ -225,7 +222,7 @@ def compare_with_each_other(
 
 
 def compared_text(comparison: RowComparison) -> str:
-    """The values that were compared, as a list in a sentence."""
+    """The compared properties, for the end of a sentence."""
     if comparison.is_stdin:
         return "number and order of rows"
     return (
@@ -235,7 +232,7 @@ def compared_text(comparison: RowComparison) -> str:
 
 
 def not_compared(comparison: RowComparison) -> Iterator[str]:
-    """The values that were not compared, and why."""
+    """The properties that were not compared, with the reasons."""
     if comparison.is_stdin:
         yield "ids and names of images, because standard input is gone"
         return

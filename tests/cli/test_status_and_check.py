@@ -102,8 +102,8 @@ def piped(tmp_path) -> Path:
     ("tamper", "expected"),
     [
         (lambda rows: rows[:2] + rows[4:], "image 2 has no row"),
-        (lambda rows: rows[:3] + rows[4:], "the run saved 8 rows, and 7 are left"),
-        (lambda rows: rows[:3] + rows[2:], "row 4 is repeated"),
+        (lambda rows: rows[:3] + rows[4:], "the run saved 8 rows, and 7 remain"),
+        (lambda rows: rows[:3] + rows[2:], "row 4 is a duplicate"),
         (lambda rows: rows[2:4] + rows[:2] + rows[4:], "is out of order"),
         (lambda rows: rows[:-2], "the run saved 8 rows, and 6 remain"),
     ],
