@@ -7,29 +7,29 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_820,
-    "inputs": 4_605,
+    "pipeline": 7_865,
+    "inputs": 4_610,
     "stores": 2_325,
     "images": 2_340,
     "output": 1_145,
-    "results": 6_795,
-    "engine device": 3_535,
+    "results": 6_790,
+    "engine device": 3_530,
     "model": 4_275,
     "checkpoints": 3_835,
     "towers": 760,
-    "training": 5_280,
+    "training": 5_270,
     "evaluation": 2_690,
     "search": 595,
     "api runs.py ray.py __init__.py __main__.py": 1_275,
     "explain doctor info verify bench": 3_230,
-    "cli": 4_135,
+    "cli": 4_155,
     (
         "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_050,
-    "tests": 51_580,
+    ): 3_045,
+    "tests": 51_665,
 }
 
 
