@@ -39,7 +39,7 @@ from pgcli.wording import byte_count
 SECONDS = 25.0  # for all runs except warm-up; runs on a GPU may take longer
 ROUNDS = 5  # runs of each program, in turns
 MAX_IMAGES = 8192  # for a run of any duration
-#: Distinct images of a run. Further rows repeat them, so that photographs are decoded in seconds.
+#: Distinct images of a run; more rows repeat them, because decoding photographs is slow.
 MAX_DIFFERENT = 1024
 #: The least number of batches of a run on a GPU, and of runs of each program: a batch takes less
 #: than a second there, and the first and last batches of a run are slower than the others.

@@ -36,7 +36,7 @@ class BenchRun:
 
     `start_seconds` passed before the first image was decoded, while decoding processes started.
     `peak_bytes` is the peak GPU memory on top of the weights, None without a GPU; `kept_bytes` is
-    what the program's allocator had cached before.
+    the program's cached memory before the run.
     """
 
     seconds: float

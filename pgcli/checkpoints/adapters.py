@@ -291,7 +291,7 @@ def _full_weight_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
     if not saved:
         return _model_name(module, tensor, slices)
     name = PALIGEMMA.canonical(f"{module}.{parameter}")
-    if name in slices:  # else the parameter's name follows that of the adapter
+    if name in slices:  # else the adapter's name comes before the parameter's
         return name
     return _model_name(f"{module}.{parameter.partition('.')[2]}", tensor, slices)
 

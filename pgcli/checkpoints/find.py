@@ -85,7 +85,7 @@ def builtin_models() -> dict[str, Path]:
 
 
 def own_mask_decoder(folder: Path) -> Path | None:
-    """The file of the mask decoder that a model brings, as `demo` does; None if it has none."""
+    """The mask decoder in a model's folder, such as the one of `demo`; None without one."""
     file = folder / MASK_DECODER
     return file if file.is_file() else None
 

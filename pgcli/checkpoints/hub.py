@@ -35,7 +35,7 @@ from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.printable import first_line, printable
 from pgcli.wording import byte_count
 
-#: Variables that hold a token: the first that is set wins, also over that of `hf auth login`.
+#: Variables for a token: the first one set takes precedence, also over `hf auth login`.
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 LOGIN = "`hf auth login`"
 #: How long a cancelled download may take to remove its temporary files.
@@ -417,7 +417,7 @@ def _invalid_token() -> str:
     source = token_source()
     remedy = "`hf auth login --force` with a new one"
     if source in TOKEN_VARIABLES:
-        remedy = f"`unset {source}`, then {LOGIN} if that has none"
+        remedy = f"`unset {source}`, then {LOGIN}"
     return f"the token of {source} is not valid: {remedy}"
 
 

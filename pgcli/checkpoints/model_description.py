@@ -21,7 +21,7 @@ SUPPORTED = (
     "with a classification head"
 )
 NAFLEX = (
-    "it is SigLIP 2 of variable resolution (NaFlex), whose images keep their proportions in "
+    "it is SigLIP 2 of variable resolution (NaFlex), which keeps the proportions of images in "
     "sequences of patches of different lengths"
 )
 

@@ -157,7 +157,7 @@ def _open_at_tensor(tensor: TensorInfo) -> BufferedReader:
 
 
 def _fill(flat: Tensor, file: BufferedReader, tensor: TensorInfo) -> None:
-    """Read as many bytes as `flat` holds."""
+    """Fill `flat` from the file."""
     remaining = memoryview(flat.view(torch.uint8).numpy().data)
     try:
         while remaining:

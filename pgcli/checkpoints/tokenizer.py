@@ -92,8 +92,8 @@ def _translated(error: BaseException, message: str) -> BaseException:
 class TextTokenizer:
     """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`.
 
-    With `is_gemma` it is SigLIP 2's, which is Gemma's; else that of SigLIP 1. `adds_eos` says
-    whether the checkpoint's files end texts with `eos`, as the towers were trained on.
+    `is_gemma` marks SigLIP 2, which has Gemma's tokenizer. `adds_eos` says whether the checkpoint's
+    files end texts with `eos`, as in the training of the towers.
     """
 
     tokenizer: Tokenizer
@@ -119,8 +119,8 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
             if number is not None:
                 return int(number)
         raise InvalidCheckpoint(
-            f"the tokenizer of {folder} has no token {' or '.join(map(repr, names))}; it is not "
-            "that of SigLIP or CLIP"
+            f"the tokenizer of {folder} has no token {' or '.join(map(repr, names))}; it "
+            "belongs neither to SigLIP nor to CLIP"
         )
 
     size = tokenizer.get_vocab_size(with_added_tokens=True)

@@ -87,7 +87,7 @@ class WeightChanges(Protocol):
         """Change a weight, or the rows of a fused one, in place."""
 
 
-#: Does something to one of the model's `parts`, whose weights are loaded.
+#: Changes one of the model's `parts` after its weights are loaded.
 FinishPart = Callable[[PaliGemma, nn.Module], None]
 
 

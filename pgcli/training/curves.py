@@ -31,8 +31,8 @@ Points = Sequence[tuple[float, float]]
 class CurvesPanel:
     """A plot over the steps: faint and dark lines, and evaluations as dots.
 
-    `from_zero` starts the y axis at 0, so that small changes look small. Without it, the axis
-    starts there only if the values vary by half of the largest or more.
+    `from_zero` starts the y axis at 0, and small changes look small. Without it, the axis starts at
+    0 only if the lowest value is at most half of the highest.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """PaliGemma's outputs in both programs: one batch in pgcli, row by row in transformers.
 
-pgcli pads shorter prompts; transformers pads none.
+pgcli pads shorter prompts; transformers needs no padding.
 
 B rows · C channels · R resolution · P patches · T prompt tokens · L tokens of an answer · D width ·
 V vocabulary

@@ -106,7 +106,7 @@ def generate_greedily(
     logits_processor: Sequence[Any] = (),
     **settings: Any,
 ) -> tuple[Any, int]:
-    """Greedy generation; returns what transformers returns, and the number of slots before it.
+    """Generate greedily; return transformers' result, and the number of slots before the answer.
 
     Prompts are left-padded after the image's slots. `settings` are fields of GenerationConfig; the
     others are the model's own. Raises Difference if transformers rejects these.

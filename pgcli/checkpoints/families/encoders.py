@@ -1,4 +1,4 @@
-"""The configurations of SigLIP, CLIP and ViT: what their towers have in common."""
+"""The common part of the configurations of SigLIP, CLIP and ViT."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = (
     SizeKey("vocab_size", "vocab_size", 1 << 24),
     SizeKey("max_positions", "max_position_embeddings", 1 << 16),
 )
-#: The names of activations in configurations; the first of each is that which is written.
+#: The names of activations in configurations; pgcli writes the first name of each.
 ACTIVATIONS: MappingProxyType[str, Activation] = MappingProxyType(
     {
         "gelu": "gelu",

@@ -42,7 +42,7 @@ LARGE_BYTES = 10**9
 class AnswerPlan:
     """The plan of a run before the weights are loaded.
 
-    `inputs` has the rows that fit into the model; `faults` has the others.
+    `inputs` has the rows that fit into the model; `faults` has the reasons for the rest.
     """
 
     inputs: TaskInputs
@@ -93,9 +93,9 @@ class AnswerPlan:
 def fitting_rows(
     rows: TrainingRows, tokenizer: Tokenizer, config: PaliGemmaConfig, faults: dict[RowKey, str]
 ) -> tuple[TrainingRows, array[int]]:
-    """The rows whose prompt and answer fit into the model after the image, and their text lengths.
+    """The rows that fit into the model after the image, and the lengths of their texts.
 
-    `faults` gets the others: nothing is truncated. Raises NoInputError if no row fits.
+    Longer rows are not truncated; `faults` gets the reason. Raises NoInputError if no row fits.
     """
     room = config.decoder.max_positions - config.image_tokens
     kept: list[TrainingRow] = []
@@ -120,7 +120,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     plan = AnswerPlan.of(inputs)
     inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
     is_divided = inputs.shards > 1
-    dtype = torch.float32  # of trained weights; with LoRA, that of inference
+    dtype = torch.float32  # of trained weights; LoRA uses the dtype of inference
     if options.method == "lora":
         dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
     model = weights.load_paligemma(

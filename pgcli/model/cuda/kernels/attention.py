@@ -195,7 +195,7 @@ def _store(
     SPLITS: tl.constexpr,
     dtype: tl.constexpr,
 ):
-    """Store the outputs of a group of queries, or with several parts what `_merge` needs."""
+    """Store the outputs of a group of queries, or with several parts the input of `_merge`."""
     group, column = tl.arange(0, BLOCK_G), tl.arange(0, H)
     in_group = group < G
     at_out = (at + group)[:, None] * H + column[None, :]
