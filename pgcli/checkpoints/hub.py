@@ -417,7 +417,7 @@ def _invalid_token() -> str:
     source = token_source()
     remedy = "`hf auth login --force` with a new one"
     if source in TOKEN_VARIABLES:
-        remedy = f"`unset {source}`, then {LOGIN}"
+        remedy = f"`unset {source}` to use the token of {LOGIN}"
     return f"the token of {source} is not valid: {remedy}"
 
 
