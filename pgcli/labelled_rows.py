@@ -6,6 +6,7 @@ Training, the truth of `eval` and imports read the same columns, in the same ord
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -86,7 +87,7 @@ class ExampleColumns:
 
     def read(self, row: Mapping[str, Any], where: str) -> Example:
         """The example in a row. Raises UsageError that says `where` for an invalid box or mask."""
-        boxes = boxes_of(row, where)
+        boxes = boxes_of(row, where, self._named(LABEL, row.get(LABEL)))
         answers = self._answers
         if boxes is not None and row.get("boxes") is None and self.answer is None:
             answers = tuple(name for name in answers if name != LABEL)  # it is the label of the box
@@ -114,8 +115,10 @@ class ExampleColumns:
         )
 
     def _named(self, column: str, value: Any) -> Any:
-        """The value, or the name of the class that an integer stands for; None for no class."""
+        """The value with the names of classes for integers; None stands for no class."""
         names = self.class_names.get(column)
+        if isinstance(value, list):
+            return [self._named(column, entry) for entry in value]
         if names is None or isinstance(value, bool) or not isinstance(value, int):
             return value
         return names[value] if 0 <= value < len(names) else None
@@ -140,10 +143,13 @@ class ExampleReader:
         return cls(columns, manifest_ending(file.path) in (".csv", ".tsv"))
 
     def fields(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values of a row, None for blank cells: CSV has no other way to say nothing."""
-        if not self.has_blanks:
-            return row
-        return {name: value if str(value).strip() else None for name, value in row.items()}
+        """The values of a row: None for NaN, which pandas writes for nothing, and blank cells."""
+
+        def is_missing(value: Any) -> bool:
+            is_blank = self.has_blanks and not str(value).strip()
+            return is_blank or (isinstance(value, float) and math.isnan(value))
+
+        return {name: None if is_missing(value) else value for name, value in row.items()}
 
     def read(self, fields: Mapping[str, Any], where: str) -> Example:
         """The example in the values of a row. Raises UsageError that names `where`."""
@@ -186,12 +192,20 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, 
     """The names of classes by column, as the `datasets` library writes them into a schema."""
     with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        elements = {name: element_of(feature) for name, feature in features.items()}
         return {
             column: tuple(map(str, feature["names"]))
-            for column, feature in features.items()
+            for column, feature in elements.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     return {}
+
+
+def element_of(feature: Any) -> Any:
+    """The feature of the values in a list of the `datasets` library; any other unchanged."""
+    if isinstance(feature, dict):
+        return feature.get("feature", feature)
+    return feature[0] if isinstance(feature, list) and feature else feature
 
 
 def classes_of(file: InputFile) -> dict[str, tuple[str, ...]]:
@@ -220,19 +234,22 @@ def parsed(value: Any) -> Any:
 
 
 def read_answers(value: Any) -> tuple[str, ...]:
-    """The true answers: a text, a list of texts, or of objects with `answer`, as VQA has them."""
+    """The true answers: a text, or a list of texts, or of objects as VQA has them.
+
+    The answers in an object are its `answer`, or its `text` as in SQuAD.
+    """
     value = parsed(value)
     if isinstance(value, Mapping):
-        value = value.get("answer")
+        return read_answers(value.get("answer", value.get("text")))
     if isinstance(value, list | tuple):
         return tuple(text for answer in value for text in read_answers(answer))
     return () if value is None else (str(value),)
 
 
-def boxes_of(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
-    """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError.
+def boxes_of(row: Mapping[str, Any], where: str, label: Any) -> tuple[Box, ...] | None:
+    """The boxes of a row, in `boxes`, or in its own corners with the `label`; None without.
 
-    If all columns of corners are empty, the image has no boxes.
+    If all columns of corners are empty, the image has no boxes. Raises UsageError.
     """
     value = parsed(row.get("boxes"))
     if value is None or value == "":
@@ -241,7 +258,7 @@ def boxes_of(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
         if all(row[name] in (None, "") for name in CORNERS):
             return ()
         corners = {name: as_number(row[name]) for name in CORNERS}
-        value = [{"label": str(row.get(LABEL, "")), **corners}]
+        value = [{"label": "" if label is None else str(label), **corners}]
     try:
         return read_boxes(value)
     except ValueError as problem:

@@ -1,0 +1,72 @@
+"""Labelled rows are read in the shapes in which data sets have them."""
+
+import json
+from math import nan
+
+import pytest
+
+from pgcli.errors import UsageError
+from pgcli.labelled_rows import ExampleColumns, ExampleReader, class_names
+
+CORNERS = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
+CLASSES = ExampleColumns(class_names={"label": ("cat", "dog")})
+
+
+def read(row, columns=CLASSES, *, has_blanks=False):
+    reader = ExampleReader(columns, has_blanks)
+    return reader.read(reader.fields(row), "m, row 1")
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        ({"answers": ["a", None, "b"]}, ("a", "b")),
+        ({"answers": [{"answer": "a", "answer_id": 1}, {"answer": "b"}]}, ("a", "b")),
+        ({"answers": {"text": ["a", "b"], "answer_start": [0, 5]}}, ("a", "b")),
+        ({"answers": [{"text": "a"}, {"answer": ["b"]}]}, ("a", "b")),
+        ({"answers": [{"value": "a"}]}, ()),
+        ({"answers": '["a", "b"]'}, ("a", "b")),
+        ({"answer": "[unclear]"}, ("[unclear]",)),
+        ({"answer": nan, "label": "b"}, ("b",)),
+        ({"suffix": nan}, ()),
+        ({"label": 1}, ("dog",)),
+        ({"label": [1, 0]}, ("dog", "cat")),
+        ({"label": -1}, ()),
+    ],
+)
+def test_answers_of_every_shape_are_read(row, answers):
+    assert read(row).answers == answers
+
+
+@pytest.mark.parametrize(
+    ("row", "labels"),
+    [
+        ({"label": 1, **CORNERS}, ["dog"]),
+        ({"label": None, **CORNERS}, [""]),
+        (CORNERS, [""]),
+        ({"label": "x", **dict.fromkeys(CORNERS, nan)}, []),
+        ({"label": "x", **dict.fromkeys(CORNERS)}, []),
+    ],
+)
+def test_corners_of_a_row_are_a_box_with_its_label(row, labels):
+    assert [box.label for box in read(row).boxes] == labels
+
+
+def test_incomplete_corners_are_an_error():
+    with pytest.raises(UsageError, match=r"m, row 1: boxes\[0\]: ymin is not a number"):
+        read({"label": "x", **CORNERS, "ymin": nan})
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"_type": "ClassLabel", "names": ["cat"]},
+        {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["cat"]}},
+        [{"_type": "ClassLabel", "names": ["cat"]}],
+    ],
+    ids=["one", "Sequence", "list"],
+)
+def test_names_of_classes_are_read_also_in_lists(feature):
+    features = {"label": feature, "objects": [], "text": {"_type": "Value", "dtype": "string"}}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    assert class_names(metadata) == {"label": ("cat",)}
