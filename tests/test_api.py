@@ -296,10 +296,10 @@ class TestRowsAsDicts:
     def test_incomplete_rows_are_rejected(self, engine, folder):
         image = {"image": str(folder / "a.png")}
         for rows, prompt, message in [
-            ([{"picture": "a.png"}], "what?", "row 0: there is no 'image'"),
+            ([{"picture": "a.png"}], "what?", "row 0: the column 'image' is missing"),
             ([image, {"image": 7}], "what?", "int is not an image"),
-            ([image], "a {shape}?", "row 0: there is no 'shape'"),
-            ([image], None, "row 0: there is no 'prompt'"),
+            ([image], "a {shape}?", "row 0: the column 'shape' is missing"),
+            ([image], None, "row 0: the column 'prompt' is missing"),
             ([image | {"prompt": "p"}], "what?", "row 0: the row has a prompt"),
             (
                 [image | {"id": 1}, image | {"id": "1"}],

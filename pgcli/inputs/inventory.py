@@ -119,7 +119,7 @@ class Inventory(FileItems):
         """An item for each text; the text is the prompt, and the index is the id."""
         options = options or ReadOptions()
         if columns := (*options.keep, *options.fields):
-            message = f"a list of texts has no columns, so there is no {columns[0]!r}"
+            message = f"a list of texts has no column {columns[0]!r}"
             raise UsageError(message, hint="only manifests have columns")
         if options.names:
             raise UsageError(

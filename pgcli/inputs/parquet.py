@@ -78,7 +78,7 @@ class ParquetTable(Table):
         except (ProcessFailed, pa.ArrowException) as problem:
             raise self._unreadable() from problem
         if layout.ends and layout.ends[-1] > MAX_ROWS:
-            raise ManifestError(f"{self.name} says that it has {layout.ends[-1]:,} rows")
+            raise ManifestError(f"{self.name} states {layout.ends[-1]:,} rows")
         return layout
 
     def _unreadable(self) -> ManifestError:

@@ -146,7 +146,7 @@ class RowChecker:
             if column not in values:
                 names = [name for name in values if name != SOURCE]
                 raise ManifestError(
-                    f"{position}: there is no {column!r}",
+                    f"{position}: the column {column!r} is missing",
                     hint=f"the row has: {listed(names, MAX_LISTED_COLUMNS)}; a plain path has only "
                     "an image",
                 )

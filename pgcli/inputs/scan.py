@@ -114,9 +114,10 @@ class Scan:
 
     def no_input(self, *, has_only_tables: bool) -> NoInputError:
         """The error for sources without items."""
-        shown = ", ".join(display_name(source.name) for source in self._sources)
+        names = (NAME if source.name == "-" else source.name for source in self._sources)
+        shown = ", ".join(map(display_name, names))
         if self.has_excluded:
-            message = f"<--include=> and <--exclude=> leave no image of {shown}"
+            message = f"no image in {shown} matches <--include=> and <--exclude=>"
             return NoInputError(message, hint=PATTERNS_HINT)
         if has_only_tables and not self.skipped:
             message = f"{shown} {'has' if len(self._sources) == 1 else 'have'} no rows"
@@ -181,7 +182,7 @@ def check_columns(name: str, options: ReadOptions) -> None:
     columns = [column for column in named if column != SOURCE]
     columns += ["*"] if ALL in options.keep else []
     if columns:
-        message = f"{name} has no columns, so there is no {columns[0]!r}"
+        message = f"{name} has no column {columns[0]!r}"
         raise UsageError(message, hint="only manifests have columns")
     if options.requires_prompts:
         raise UsageError(

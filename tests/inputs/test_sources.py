@@ -513,7 +513,7 @@ class TestManifests:
     def test_too_many_parquet_rows_are_rejected(self, monkeypatch):
         name = parquet(image=["a.jpg"] * 4)
         monkeypatch.setattr("pgcli.inputs.parquet.MAX_ROWS", 3)
-        with pytest.raises(ManifestError, match="says that it has 4 rows"):
+        with pytest.raises(ManifestError, match="states 4 rows"):
             Inventory.scan([name])
 
     def test_repeated_column_name_is_rejected(self):

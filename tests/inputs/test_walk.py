@@ -105,7 +105,7 @@ def test_files_of_a_data_set_are_selected_as_a_whole():
     assert selected("train/1.*", exclude=("x",)) == ["y"]
     with pytest.raises(ManifestError, match="the id 'y' is given twice"):
         selected("y")
-    with pytest.raises(NoInputError, match="--include and --exclude leave no image of i"):
+    with pytest.raises(NoInputError, match="no image in i matches --include and --exclude"):
         selected(exclude=("*.parquet",))
 
 
