@@ -8,7 +8,7 @@ TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
     "pipeline": 7_865,
-    "inputs": 4_610,
+    "inputs": 4_605,
     "stores": 2_325,
     "images": 2_340,
     "output": 1_145,
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_045,
-    "tests": 51_665,
+    ): 3_060,
+    "tests": 51_735,
 }
 
 
