@@ -73,8 +73,7 @@ class FileNames:
         for number in count(self._next.get(wish, 1)):
             tail = f"-{number}" if number > 1 else ""
             name = "/".join([*folders, shortened(stem, str, room - len(tail)) + tail])
-            folded = unicodedata.normalize("NFC", name).casefold()
-            key = blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            key = name_key(name)
             endings = self._taken.get(key, ())
             # a name without an ending may get any ending, so its stem is taken completely
             if not endings or (ending and not {"", ending.casefold()} & {*endings}):
@@ -86,6 +85,12 @@ class FileNames:
 
     def _folder(self, name: str) -> str:
         return self._sanitize(name, True)
+
+
+def name_key(name: str) -> bytes:
+    """A digest that is equal for names that some file systems treat as equal."""
+    folded = unicodedata.normalize("NFC", name).casefold()
+    return blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def folder_name(name: str, endings: frozenset[str], *, is_folder: bool) -> str:

@@ -60,7 +60,7 @@ class MissingImages:
 
 @dataclass(frozen=True, slots=True)
 class ImageRef:
-    """The image of a row, and the output of the row, whose input has the image."""
+    """The image of a row, and the row's output."""
 
     output: Path
     index: int
@@ -94,13 +94,6 @@ def saved_record(output: Path) -> RunRecord | None:
 def is_in_container(image: str) -> bool:
     """Whether the path of a row's image leads into an archive or table."""
     return any(map(manifest_ending, image.split("/")))
-
-
-def container_path(path: str) -> str | None:
-    """The path of the archive or table that an image's path leads through or to."""
-    parts = path.split("/")
-    ends = (n for n, part in enumerate(parts, 1) if manifest_ending(part))
-    return next(("/".join(parts[:end]) for end in ends), None)
 
 
 class ImageLocator:
@@ -178,7 +171,9 @@ class ImageLocator:
         if self._input(image.output).is_recorded or url_scheme(image.image):
             return None
         for path in self._candidates(image):
-            container = container_path(path)
+            parts = path.split("/")
+            ends = (end for end, part in enumerate(parts, 1) if manifest_ending(part))
+            container = "/".join(parts[: next(ends, 0)])
             if container and os.path.isfile(container):  # noqa: PTH113 - long names are no error
                 return self._container(container).item(path, image.id)
         return None
@@ -287,7 +282,7 @@ class RunInput:
         return None if rows is None else SequentialItems(rows.inventory)
 
     def item(self, image: ImageRef) -> Item | None:
-        """The image as the run read it; None if the input does not have it any more."""
+        """The image as the run read it, or None if it is gone."""
         self._reason = None
         if self.problem:
             return None

@@ -51,7 +51,14 @@ class MergedRows:
             first: MergeRow | None = None
             for file_row in same:
                 first = first or file_row
-                check_same_image(first, file_row, self._outputs)
+                if first[2]["id"] != file_row[2]["id"]:
+                    names = [
+                        f"{row['id']!r} in {self._outputs[n]}" for _, n, row in (first, file_row)
+                    ]
+                    raise UsageError(
+                        f"image {first[0]:,} is {names[0]}, and {names[1]}",
+                        hint="merge results of one input; diff compares by id",
+                    )
                 merge_row(kept, file_row[2], stats)
             for row in kept.values():
                 stats.rows += 1
@@ -86,17 +93,6 @@ def ordered_rows(number: int, output: Path) -> Iterator[MergeRow]:
             )
         last = index
         yield index, number, row
-
-
-def check_same_image(first: MergeRow, second: MergeRow, outputs: Sequence[Path]) -> None:
-    """Raise UsageError if two rows with one index are about different images."""
-    (index, first_file, first_row), (_, second_file, second_row) = first, second
-    if first_row["id"] != second_row["id"]:
-        raise UsageError(
-            f"image {index:,} is {first_row['id']!r} in {outputs[first_file]}, and "
-            f"{second_row['id']!r} in {outputs[second_file]}",
-            hint="merge results of one input; diff compares by id",
-        )
 
 
 def is_same_answer(first: Row, second: Row) -> bool:

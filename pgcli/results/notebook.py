@@ -10,7 +10,7 @@ from html import escape
 from pgcli.images import ImageError, ImageLimits
 from pgcli.images.decode import load_thumbnail
 from pgcli.printable import printable
-from pgcli.records import Answer, Box
+from pgcli.records import Answer
 from pgcli.results.drawings.overlay import draw_overlay
 
 MAX_ROWS = 20
@@ -35,7 +35,10 @@ def table_row(answer: Answer, path: str) -> str:
         content = f"<b>{html_text(answer.error)}</b> {html_text(answer.error_message or '')}"
     else:
         content = html_text(answer.answer or "")
-    boxes = ", ".join(map(box_text, answer.boxes))
+    boxes = ", ".join(
+        box.label + ("" if box.confidence is None else f" {box.confidence:.2g}")
+        for box in answer.boxes
+    )
     parts = [
         f"<b>{html_text(answer.id)}</b>",
         f"<i>{html_text(answer.prompt)}</i>",
@@ -45,11 +48,6 @@ def table_row(answer: Answer, path: str) -> str:
     cell = "<br>".join(part for part in parts if part)
     style = "text-align:left;vertical-align:top"
     return f'<tr><td>{thumbnail(answer, path)}</td><td style="{style}">{cell}</td></tr>'
-
-
-def box_text(box: Box) -> str:
-    """A box's label, and its confidence if it is known."""
-    return box.label + ("" if box.confidence is None else f" {box.confidence:.2g}")
 
 
 def html_text(foreign: str) -> str:

@@ -19,6 +19,20 @@ _labels = partial(opt, panel="Boxes", own=True)
 _texts = partial(opt, panel="Text files", own=True)
 
 
+def format_option(group: str, panel: str) -> str:
+    """A required option that names a format in a group of the registry."""
+    name: str = opt(
+        ", ".join(registry.BUILT_IN[group]) + ".",
+        panel=panel,
+        own=True,
+        default=REQUIRED,
+        metavar="FORMAT",
+        choices=lambda: registry.names(group),
+        parse=partial(registry.parse_name, group),
+    )
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
     """The folder of the images."""
@@ -84,13 +98,7 @@ class GalleryOptions:
 class ExportOptions:
     """The format, the target and the rows of an export."""
 
-    to: str = _target(
-        ", ".join(registry.BUILT_IN["exports"]) + ".",
-        default=REQUIRED,
-        metavar="FORMAT",
-        choices=lambda: registry.names("exports"),
-        parse=partial(registry.parse_name, "exports"),
-    )
+    to: str = format_option("exports", "Where to")
     output: str | None = _target(
         "The file or folder to write; txt and caption default to the images' folders.",
         metavar="PATH",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
@@ -11,13 +10,13 @@ from pathlib import Path, PurePath, PurePosixPath
 from pgcli.foreign_text import decode_text
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
+from pgcli.results.file_names import LONGEST_NAME, name_key
 from pgcli.results.files_below import write_below
 from pgcli.results.row_hook import RowHook
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count, with_notes
 
-MAX_NAME_BYTES = 255  # of file systems
 MAX_BLANK_BYTES = 2**16
 HINT = "free disk space, or check the folder's permissions; the same command writes the rest"
 
@@ -42,7 +41,7 @@ class Sidecars(RowHook):
         self._ending, self._prepend, self._append = ending, prepend, append
         self._overwrite, self._is_only_output = overwrite, is_only_output
         self._token = str(os.getpid())
-        self._taken: set[int] = set()  # hashes take less memory than millions of names
+        self._taken: set[bytes] = set()  # takes less memory than millions of names
         self._claimed: dict[int, str | None] = {}
         self._renamed_example = ""
         #: Texts that are `written`, or exist and are `kept`; images that are `unnamed`, `renamed`
@@ -97,8 +96,8 @@ class Sidecars(RowHook):
         `a.png.txt`.
         """
         for name in (self.own_name(image), image + self._ending):
-            key = hash(unicodedata.normalize("NFC", name).casefold())
-            if key not in self._taken and len(os.fsencode(Path(name).name)) <= MAX_NAME_BYTES:
+            key = name_key(name)
+            if key not in self._taken and len(os.fsencode(Path(name).name)) <= LONGEST_NAME:
                 self._taken.add(key)
                 return name
         return None

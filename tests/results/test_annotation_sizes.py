@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("workdir")
 
 
 def late_exif(name: str) -> None:
-    """Move the orientation of a PNG behind its pixels, where the header does not have it."""
+    """Move the orientation of a PNG from its header to the end."""
     data = Path(name).read_bytes()
     start = data.index(b"eXIf") - 4
     chunk = data[start : start + int.from_bytes(data[start : start + 4], "big") + 12]

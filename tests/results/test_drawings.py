@@ -1,4 +1,4 @@
-"""--draw: the images that are drawn, their names, their formats, and folders that are refused."""
+"""--draw: drawn images, their names and formats, and invalid folders."""
 
 import io
 import os

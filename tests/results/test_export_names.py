@@ -30,7 +30,7 @@ def answered(folder: Path, ids: Sequence[str], **changes: Any) -> list[dict[str,
 
 
 def detected(folder: Path, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """The same rows with one box each, whose width is the index plus one."""
+    """The same rows with one box each; its width is the index plus one."""
     rows = answered(folder, ids, task="detect", boxes=(box("cat", 0.0, 0.0, 1.0, 1.0),))
     for index, one in enumerate(rows):
         one["boxes"][0]["xmax"] = index + 1.0

@@ -115,7 +115,7 @@ def test_ultralytics_reads_masks_and_boxes(ultralytics, cli, masks, tmp_path, ta
 def test_ultralytics_trains_on_an_export(ultralytics, cli, masks, tmp_path, task, monkeypatch):
     from ultralytics.utils.nms import TorchNMS
 
-    # torchvision does not load with every build of PyTorch; this replaces what is used of it
+    # torchvision does not load with every build of PyTorch; this replaces the functions in use
     vision = SimpleNamespace(ops=SimpleNamespace(nms=TorchNMS.nms), __spec__=None)
     monkeypatch.setitem(sys.modules, "torchvision", vision)
     exported(cli, masks, "yolo", tmp_path / "yolo")

@@ -1,4 +1,4 @@
-"""The hooks that options and question have, and what is refused before a run."""
+"""The hooks of a run's options, and errors before a run."""
 
 from dataclasses import dataclass
 

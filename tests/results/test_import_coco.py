@@ -1,4 +1,4 @@
-"""COCO: what is imported, exported and imported again is equal, and pycocotools reads it."""
+"""COCO: a second import of an export is equal to the first, and pycocotools reads the export."""
 
 import json
 from contextlib import redirect_stdout
@@ -22,7 +22,7 @@ CATEGORIES = [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}, {"id": 9, "nam
 
 
 def document(*annotations: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Four images, of which EXIF turns the third; the last has no annotations."""
+    """Four images; EXIF rotates the third, and the last has no annotations."""
     names = ("a.png", "b.png", "turned.png", "d.png")
     for name in names:
         photograph(name, 6 if name == "turned.png" else 1)
@@ -163,7 +163,7 @@ def test_images_of_lvis_are_asked_for_labels_they_were_searched_for(cli):
         image |= {"neg_category_ids": absent, "not_exhaustive_category_ids": partial}
     Path("given.json").write_text(json.dumps(given))
     code, _, err = cli("import given.json --from coco -o rows.jsonl")
-    assert (code, "1 box of labels whose objects are not all marked skipped" in err) == (0, True)
+    assert (code, "1 box of labels without marks on all objects skipped" in err) == (0, True)
     rows = [(row["id"], row["prompt"], len(row["boxes"])) for row in read_rows("rows.jsonl")]
     assert rows == [
         ("a.png", "detect cat ; unused", 1),

@@ -1,4 +1,4 @@
-"""YOLO's lines are read as Ultralytics reads them, and what has no certain meaning is refused."""
+"""YOLO's lines are read as Ultralytics reads them, and ambiguous lines are errors."""
 
 from pathlib import Path
 

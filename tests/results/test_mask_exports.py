@@ -1,4 +1,4 @@
-"""Tests `pgcli export`: masks read back from each format equal those of the rows."""
+"""Tests `pgcli export`: masks read back from each format equal the masks of the rows."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def grids(draw: st.DrawFn) -> numpy.ndarray:
 
 
 def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
-    """The pixels whose centres are inside a polygon, by the even-odd rule."""
+    """The pixels with centres inside a polygon, by the even-odd rule."""
     found = numpy.zeros((height, width), bool)
     x, y = points_n2.T
     next_x, next_y = numpy.roll(points_n2, -1, axis=0).T

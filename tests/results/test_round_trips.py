@@ -63,7 +63,9 @@ def test_texts_keep_their_prompt_and_their_id(cli, workdir, format):
     assert is_equal(cli, "first.jsonl", "second.jsonl")
     known = [(row["id"], row["prompt"], row["answer"]) for row in read_rows("second.jsonl")]
     expected = [(row["id"], row["prompt"], row["answer"]) for row in rows]
-    assert known == [row for row in expected if row[2] or format != "csv"]  # a blank cell is none
+    assert known == [
+        row for row in expected if row[2] or format != "csv"
+    ]  # a blank cell counts as missing
 
 
 @pytest.mark.parametrize("format", IN_TABLES)

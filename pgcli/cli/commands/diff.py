@@ -90,7 +90,7 @@ def compared_columns(row: Row | None) -> dict[str, Any] | None:
 
 
 def shown_answer(row: Row) -> str:
-    """The answer of a row, or what it has in place of one."""
+    """The answer of a row, or its scores or embedding."""
     from pgcli.rows import json_text
 
     answer = row.get("answer")

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli import registry
 from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import Screen
-from pgcli.declare import REQUIRED, opt, same
+from pgcli.declare import opt, same
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.pipeline.request.questions import DetectOptions
-from pgcli.results.options import ExportOptions, ImageOptions, LabelOptions, read_labels
+from pgcli.results.options import (
+    ExportOptions,
+    ImageOptions,
+    LabelOptions,
+    format_option,
+    read_labels,
+)
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
@@ -40,15 +45,7 @@ YOLO_HINT = (
 class ImportOptions(FileOptions):
     """The options of `import`."""
 
-    from_: str = opt(
-        ", ".join(registry.BUILT_IN["imports"]) + ".",
-        panel="Which images",
-        own=True,
-        default=REQUIRED,
-        metavar="FORMAT",
-        choices=lambda: registry.names("imports"),
-        parse=partial(registry.parse_name, "imports"),
-    )
+    from_: str = format_option("imports", "Which images")
     prompt: str | None = _rows(
         "Prompt of every row.",
         metavar="TEXT",
@@ -116,7 +113,7 @@ def check_import(options: ImportOptions) -> None:
 def read_on_screen(
     file: Path, format: str, settings: ImportSettings, screen: Screen
 ) -> Annotations:
-    """What the file says of its images. Raises UsageError."""
+    """The annotations in the file. Raises UsageError."""
     from pgcli.images.decode import silence_decoders
     from pgcli.results.imports import upright
 

@@ -8,8 +8,8 @@ from hashlib import blake2b
 Colour = tuple[int, int, int]
 
 #: Okabe and Ito's seven, Tol's indigo and wine, and a light green. Any two are distinguishable
-#: with normal, protan, deutan and tritan vision. Neighbours differ most, since a label whose colour
-#: is taken gets the next one.
+#: with normal, protan, deutan and tritan vision. Neighbours differ most, since a label gets the
+#: next colour if its own is taken.
 PALETTE: tuple[Colour, ...] = (
     (230, 159, 0),
     (0, 158, 115),

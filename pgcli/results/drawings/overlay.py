@@ -108,7 +108,7 @@ def _draw_labels(
     colours: LabelColours,
     style: DrawStyle,
 ) -> None:
-    """Write the labels, those of larger boxes first, as long as there is room for them."""
+    """Write the labels of larger boxes first, while there is room."""
     padding = max(1, style.font_size // 5)
     free = MAX_LABEL_SHARE * image.width * image.height
     labels: list[PixelFrame] = []

@@ -17,7 +17,7 @@ from pgcli.wording import MAX_NAMES
 
 @dataclass(frozen=True, slots=True)
 class ExportEntry:
-    """An image with its rows, all of which have answers.
+    """An image with its answered rows.
 
     `number` counts from 1. `image` is the image's name outside of the export; `name` is the unique
     relative path of its file in the export, and `stem` the path without a suffix. `path` is the
@@ -55,7 +55,7 @@ class ExportEntry:
 
 @dataclass
 class ExportCounts:
-    """What an export wrote and what it skipped.
+    """The counts of written and skipped images, boxes and texts.
 
     `boxes_without_mask` are rectangles among polygons. `missing` images are unreadable, `copied`
     ones could not be linked, the target tool cannot read `unsupported` ones, EXIF rotates `rotated`
@@ -85,7 +85,7 @@ class ExportCounts:
 
 @dataclass(frozen=True)
 class Export:
-    """The options and statistics of an export, and the counts of what it wrote.
+    """The options, statistics and counts of an export.
 
     `labels` maps every label to its number from 0.
     """
@@ -114,7 +114,7 @@ FORMAT_OPTIONS = frozenset("label label_file store_images image_prefix prepend a
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A format: its writer, and what it requires of the rows.
+    """A format: its writer and its requirements.
 
     `write` writes the file or fills the new folder; with `is_merged`, it adds texts to any folder.
     `needs_boxes` is true for formats of boxes only. An image may have at most one answer
@@ -145,6 +145,6 @@ class ExportFormat:
         return FORMAT_OPTIONS - self.options
 
     def applied(self, options: ExportOptions) -> ExportOptions:
-        """The options, with defaults for those that do not apply."""
+        """The options, with defaults in place of inapplicable ones."""
         defaults: dict[str, Any] = {field.name: field.default for field in fields(options)}
         return replace(options, **{name: defaults[name] for name in defaults.keys() & self.unused})

@@ -58,7 +58,7 @@ def metadata(entry: ExportEntry, export: Export) -> dict[str, Any]:
 def imagefolder_name(part: str, is_folder: bool) -> str:
     """The name with a `~` after every word that `datasets` would interpret.
 
-    It makes splits of folders and files whose names have such words, and drops their metadata.
+    It makes splits of folders and files with such names, and drops their metadata.
     """
     return SPECIAL.sub(r"\g<0>~", without_leading_dot(part, is_folder))
 

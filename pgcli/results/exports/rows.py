@@ -78,7 +78,11 @@ class SeveralFiles:
         self.outputs = outputs
         self._box_filter, self._exact = box_filter, exact
         self._counts: list[int | None] = [None] * len(outputs)
-        inputs = [input_of(output) for output in outputs]
+        records = map(saved_record, outputs)
+        inputs = [
+            record and (record.input.get("folder"), record.input.get("sources"))
+            for record in records
+        ]
         self._inputs = [inputs.index(run_input) for run_input in inputs]
 
     def __iter__(self) -> Iterator[FileRow]:
@@ -98,13 +102,6 @@ def image_order(file_row: FileRow) -> tuple[int, str, str, int]:
     """The key by which files are merged; rows of one file have ascending indices."""
     row = file_row.row
     return image_index(row), str(row["id"]), str(row["image"]), file_row.input
-
-
-def input_of(output: Path) -> tuple[object, object]:
-    """The working directory and the sources of the run that wrote the output, None if unknown."""
-    record = saved_record(output)
-    values = {} if record is None else record.input
-    return values.get("folder"), values.get("sources")
 
 
 TEXT_COLUMNS = ("id", "image", "task", "prompt")

@@ -219,7 +219,7 @@ def add_annotation(
     if not box.label:  # dense captions: other objects in the image are unknown
         truth.unread.add(None)
     elif exhaustive is not None and box.label not in exhaustive:
-        counts.skip("boxes of labels whose objects are not all marked", where)
+        counts.skip("boxes of labels without marks on all objects", where)
     elif annotation.get("iscrowd") not in NO_CROWD:
         truth.crowds.append(box)
     else:

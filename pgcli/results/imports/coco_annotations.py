@@ -76,7 +76,7 @@ def read_annotation(
         raise UnreadableError("annotations of categories that are not listed")
     name = "" if is_caption else labels[key or ""]
     if name is None:
-        raise UnreadableError("annotations of categories whose names no prompt can have")
+        raise UnreadableError("annotations of categories with names that no prompt can contain")
     mask, corners = None, None
     try:
         mask, corners = read_segmentation(annotation.get("segmentation"), where, size, counts)

@@ -23,7 +23,7 @@ CAPTION = "caption en"
 
 @dataclass(frozen=True)
 class TruthRows:
-    """The rows of annotations, as often as they are read.
+    """The rows of annotations, which can be read several times.
 
     If the file has boxes, each image has a row of boxes, which may be empty, with the prompt of the
     file or else a prompt with all labels, or with `each` a row per label. If all boxes of an image
@@ -50,7 +50,7 @@ class TruthRows:
                 continue
             if (image.id, image.prompt) in known:
                 raise UsageError(
-                    f"the image {image.id!r} is there twice", hint="remove one of the two"
+                    f"the image {image.id!r} occurs twice", hint="remove one of the two"
                 )
             known.add((image.id, image.prompt))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pgcli import registry
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
-from pgcli.records import Box, Fault, Item, Rle
+from pgcli.records import Fault, Item
 from pgcli.results.frames import (
     Drawing,
     Frame,
@@ -96,7 +96,10 @@ def in_upright(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts)
                 unread.add(box.label)
                 continue
             if header is not None and frame is Frame.STORED:
-                box, mask = upright_box(box, mask, header, counts, place)
+                if mask is not None and mask.size != header.stored_size[::-1]:
+                    counts.skip("masks of another size than their image", place)
+                    mask = None
+                box, mask = turned_box(box, header), mask and turned_mask(mask, header)
             if corners := inside(box.corners, (width, height), counts, place):
                 yield box.moved(corners), mask
             else:
@@ -119,16 +122,6 @@ def in_upright(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts)
         texts=tuple(filter(None, texts)),
         unread=frozenset(unread),
     )
-
-
-def upright_box(
-    box: Box, mask: Rle | None, header: ImageHeader, counts: ImportCounts, place: str
-) -> BoxWithMask:
-    """A box of the stored image, rotated upright, with its mask if it has the stored size."""
-    if mask is not None and mask.size != header.stored_size[::-1]:
-        counts.skip("masks of another size than their image", place)
-        mask = None
-    return turned_box(box, header), None if mask is None else turned_mask(mask, header)
 
 
 def fitted_text(entry: TrueText, header: ImageHeader | None, size: PixelSize) -> TrueText | None:
