@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_invalid_edits_are_refused_and_nothing_is_written(cli, fault):
+def test_invalid_edits_are_errors_and_nothing_is_written(cli, fault):
     given = rows()
     saved(Path("rows.jsonl"), given)
     write, message = WRONG[fault]
@@ -147,7 +147,7 @@ def test_invalid_edits_are_refused_and_nothing_is_written(cli, fault):
     assert not Path("new.jsonl").exists()
 
 
-def test_large_edits_and_texts_of_rows_with_boxes_are_refused(cli, monkeypatch):
+def test_large_edits_and_texts_for_rows_with_boxes_are_errors(cli, monkeypatch):
     given = rows()
     saved(Path("rows.jsonl"), given)
     write_edits(edit(given[3], answer="text"))

@@ -46,7 +46,7 @@ def test_texts_of_names_with_dots_stay_in_the_folder(cli, tmp_path):
     assert len(files(tmp_path)) == 4
 
 
-def test_files_that_are_not_images_get_no_text_and_no_link(cli, folder, tmp_path):
+def test_other_files_get_no_text_and_no_link(cli, folder, tmp_path):
     (folder / "secret").write_text("of the user's")
     (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # a name without an ending
     rows = [

@@ -123,16 +123,16 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
 
 
 @pytest.mark.parametrize(
-    "left_out",
+    "skipped",
     [{"bbox": [0, 0, 9, 9], "iscrowd": 1}, {"bbox": [70, 0, 5, 5]}],
     ids=["crowd", "box"],
 )
-def test_image_whose_boxes_were_all_left_out_has_no_row(cli, left_out):
+def test_image_with_skipped_boxes_only_has_no_row(cli, skipped):
     images = [IMAGE, IMAGE | {"id": 2, "file_name": "photos/b.jpg"} | {"width": 40, "height": 40}]
     images.append(IMAGE | {"id": 3, "file_name": "photos/sub/c.png", "width": 30, "height": 60})
     kept = {"image_id": 2, "bbox": [0, 0, 5, 5], "category_id": 2}
     categories = [{"id": 3, "name": "cat"}, {"id": 2, "name": "dog"}]
-    write(coco(left_out, kept, left_out | {"image_id": 2}, images=images, categories=categories))
+    write(coco(skipped, kept, skipped | {"image_id": 2}, images=images, categories=categories))
     code, err = imported(cli, "coco")
     assert code == 0
     assert "1 image without a row of boxes: no region was read as one" in err
@@ -151,7 +151,7 @@ def test_image_whose_boxes_were_all_left_out_has_no_row(cli, left_out):
     ]
 
 
-def test_polygon_has_the_pixels_whose_centres_it_contains():
+def test_polygon_has_the_pixels_with_centres_inside():
     rng = np.random.default_rng(1)
     for _ in range(20):
         polygon_n2 = rng.uniform(-5, 35, (int(rng.integers(3, 12)), 2))
@@ -181,7 +181,7 @@ def yolo() -> None:
 IMAGE = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
 
 
-def test_paths_that_lead_out_are_left_out(cli, tmp_path):
+def test_paths_outside_the_folder_are_skipped(cli, tmp_path):
     outside = tmp_path.parent / f"{tmp_path.name}-outside.png"
     Image.new("RGB", (64, 48)).save(outside)
     names = [
@@ -215,7 +215,7 @@ def test_paths_that_lead_out_are_left_out(cli, tmp_path):
     assert "root:" not in err
 
 
-def test_large_files_and_masks_of_too_many_points_are_refused(cli, monkeypatch):
+def test_large_files_and_masks_of_too_many_points_are_errors(cli, monkeypatch):
     write(coco())
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 10)
     code, err = imported(cli, "coco")

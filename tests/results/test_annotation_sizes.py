@@ -74,7 +74,7 @@ def test_sizes_are_numbers_in_texts_too_and_rounded(cli, side):
 
 
 @pytest.mark.parametrize("size", [(32.5, 24.5), ("32", "24")])
-def test_other_sizes_are_refused_however_they_are_written(cli, size):
+def test_other_sizes_are_errors_in_any_notation(cli, size):
     photograph("a.png", 6)
     document(("a.png", size))
     code, err = imported(cli)
@@ -186,7 +186,7 @@ def test_swapped_sides_are_told_from_stored_ones_by_the_boxes(cli):
     [((640, 480), (320, 240)), ((320, 241), (320, 240)), ((240, 320), (320, 240))],
     ids=["scaled", "off by one", "swapped without EXIF"],
 )
-def test_another_size_is_refused_by_name(cli, stated, image):
+def test_another_size_is_an_error_with_the_name(cli, stated, image):
     Image.new("RGB", image).save("a.png")
     sizes = f"a.png: {stated[0]} x {stated[1]} is stated, and the image has 320 x 240"
     document(("a.png", stated))

@@ -407,7 +407,7 @@ def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
         ("drawn", "drawn/sub", "is an input"),
     ],
 )
-def test_draw_folder_that_cannot_be_one_is_refused(tmp_path, folder, source, message):
+def test_invalid_draw_folder_is_an_error(tmp_path, folder, source, message):
     for made in ("images/sub", "drawn/sub"):
         (tmp_path / made).mkdir(parents=True)
     for made in ("file", "drawn/a.png"):
@@ -423,7 +423,7 @@ def test_draw_folder_that_cannot_be_one_is_refused(tmp_path, folder, source, mes
         ).check()
 
 
-def test_input_in_the_draw_folder_is_refused(tmp_path):
+def test_input_in_the_draw_folder_is_an_error(tmp_path):
     precious = tmp_path / "drawn" / "a.png"
     precious.parent.mkdir()
     precious.write_bytes(b"precious")

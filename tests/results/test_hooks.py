@@ -52,7 +52,7 @@ def test_kept_texts_are_skipped_where_they_are_the_only_output(tmp_path, options
 
 
 @pytest.mark.parametrize("ending", ["txt", ".png", ".JPG", ".jsonl", ".tar", "/x.txt", ".", ""])
-def test_sidecar_that_is_not_an_ending_of_texts_is_refused(ending):
+def test_invalid_sidecar_ending_is_an_error(ending):
     with pytest.raises(UsageError, match="is not an ending of text files"):
         check_hooks(Options(sidecar=ending))
     check_hooks(Options(sidecar=".caption"))

@@ -89,7 +89,7 @@ def test_import_of_an_export_of_an_import_is_equal(cli, name, options):
     assert sizes.get("turned.png", UPRIGHT) == UPRIGHT
 
 
-def test_supervision_opens_what_is_written(cli):
+def test_supervision_opens_the_export(cli):
     supervision = pytest.importorskip(
         "supervision", reason="hundreds of megabytes: .ci/release tools installs it"
     )
@@ -226,7 +226,7 @@ def test_byte_order_marks_stay_in_no_label_id_or_caption(cli):
     assert (first["prompt"], second["answer"]) == ("detect cat", "a cat")
 
 
-def test_names_are_those_of_a_run_without_a_dot_at_their_start(cli):
+def test_names_have_no_leading_dot_as_in_a_run(cli):
     given = document({"image_id": "a", "category_id": 3, "bbox": [1, 2, 3, 4]})
     given["images"][0]["file_name"] = "././a.png"
     Path("given.json").write_text(json.dumps(given))

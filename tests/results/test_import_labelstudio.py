@@ -151,7 +151,7 @@ NOT_READ = [
 
 
 @pytest.mark.parametrize(("kind", "value", "counted"), NOT_READ)
-def test_regions_that_are_not_read_are_counted_and_make_no_row(cli, kind, value, counted):
+def test_unread_regions_are_counted_and_make_no_row(cli, kind, value, counted):
     seen = region("rectanglelabels", rectangle(25, 25, 50, 25))
     rows, err = imported(cli, [region(kind, value)], [seen])
     assert [row["id"] for row in rows] == ["b.png"]
@@ -163,7 +163,7 @@ def test_regions_that_are_not_read_are_counted_and_make_no_row(cli, kind, value,
     assert "hint: docs/reference/formats.md says which regions and texts are read" in err
 
 
-def test_regions_of_rotated_images_are_left_out(cli):
+def test_regions_of_rotated_images_are_skipped(cli):
     value = region("rectanglelabels", rectangle(25, 25, 50, 25), image_rotation=360)
     assert len(imported(cli, [value])[0]) == 1
     _, err = imported(cli, [value | {"image_rotation": 90}], code=2)
@@ -224,7 +224,7 @@ def test_texts_of_regions_are_turned_with_a_stored_photograph(cli):
     assert "1 image annotated as stored" in err
 
 
-def test_a_task_that_states_several_sizes_is_refused(cli):
+def test_several_sizes_in_a_task_are_an_error(cli):
     other = {"original_width": 48, "original_height": 64}
     results = [
         region("rectanglelabels", rectangle(1, 1, 9, 9)),
@@ -234,7 +234,7 @@ def test_a_task_that_states_several_sizes_is_refused(cli):
     assert "task 1 states several sizes of its image: 64 x 48 and 48 x 64" in err
 
 
-def test_texts_of_regions_that_are_not_read_are_counted(cli):
+def test_texts_of_unread_regions_are_counted(cli):
     value = {"x": 1, "y": 1, "keypointlabels": ["cat"]}
     results = [
         region("keypointlabels", value, id="r"),
@@ -275,7 +275,7 @@ def test_scores_are_shares_or_percentages(cli, key, scores, expected):
         (["59"], "task 1, result 1: score is not a number"),
     ],
 )
-def test_scores_of_no_certain_scale_are_refused(cli, scores, message):
+def test_scores_of_an_ambiguous_scale_are_an_error(cli, scores, message):
     results = [
         region("rectanglelabels", rectangle(5 * number, 5, 10, 10), score=score)
         for number, score in enumerate(scores)

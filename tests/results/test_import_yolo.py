@@ -84,7 +84,7 @@ def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expect
         ("kpt_shape: 17\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of keypoints and"),
     ],
 )  # fmt: skip
-def test_lines_without_a_certain_meaning_are_refused(tmp_path, data, lines, message):
+def test_ambiguous_lines_are_errors(tmp_path, data, lines, message):
     with pytest.raises(UsageError) as problem:
         read(tmp_path, data, a=lines)
     assert message in str(problem.value)

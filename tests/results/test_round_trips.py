@@ -171,7 +171,7 @@ def test_a_table_may_have_several_rows_of_an_image(cli, workdir):
     assert rows == [(0, "one"), (0, "three"), (1, "two")]
 
 
-def test_two_images_of_one_id_are_refused(cli, workdir):
+def test_two_images_with_one_id_are_an_error(cli, workdir):
     make_images(Path("photos"))
     lines = ["id,image,prompt,answer", "1,photos/a.png,q,one", "1,photos/b.jpg,r,two"]
     Path("made.csv").write_text("\n".join(lines))
@@ -215,7 +215,7 @@ def test_absent_images_are_counted_once(cli, workdir, size):
     assert "first: photos/gone.png" in err or "first skipped image: photos/gone.png" in err
 
 
-def test_what_a_row_says_of_its_boxes_is_kept_and_the_rest_counted(cli, workdir):
+def test_boxes_of_a_row_are_kept_and_its_texts_counted(cli, workdir):
     make_images(Path("photos"))
     box = {"label": "cat", "xmin": 1, "ymin": 1, "xmax": 5, "ymax": 5}
     numbers: list[dict[str, float]] = [{"score": 0.3}, {"confidence": 0.4}, {}]

@@ -75,7 +75,7 @@ def test_blank_texts_are_filled(tmp_path, data, is_only_output):
 
 
 @pytest.mark.parametrize("data", [b"a", b"\xef\xbb\xbfa", b"\xff\xfea\0", b"\0", b" " * 2**17])
-def test_texts_that_are_not_blank_for_certain_are_kept(tmp_path, data):
+def test_texts_are_kept_unless_they_are_blank(tmp_path, data):
     (item,) = images(tmp_path, "a.png")
     (tmp_path / "a.txt").write_bytes(data)
     assert Sidecars(".txt", is_only_output=True).skips(item)
@@ -92,7 +92,7 @@ def test_text_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
     assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
 
 
-def test_images_that_are_not_files_have_none(tmp_path):
+def test_images_without_a_file_get_no_text(tmp_path):
     items = [
         Item(0, "0", "0", data=b"bytes"),
         Item(1, "x/a.png", "s3://x/a.png", path="s3://x/a.png"),
@@ -136,7 +136,7 @@ def test_name_that_is_not_utf8_has_a_text(tmp_path):
     assert (tmp_path / name.replace(".png", ".txt")).read_text() == "half \ufffd\n"
 
 
-def test_relative_image_has_its_text_in_the_current_folder(tmp_path, monkeypatch):
+def test_text_of_a_relative_image_is_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written([Item(0, "a.png", "a.png", path="a.png"), Item(1, "b.png", "b.png", path="./b.png")])
     assert texts(tmp_path).keys() == {"a.txt", "b.txt"}
