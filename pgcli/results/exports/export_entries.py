@@ -63,8 +63,9 @@ class ExportEntries:
         Raises UsageError for an image outside the folder that paths are relative to, and for a
         source of the run or an image in the target, which is replaced.
         """
-        for source in self._locator.source_paths(self._outputs):
-            self._refuse_inside(source)
+        if (target := self._target) is not None:
+            for source in self._locator.source_paths(self._outputs):
+                target.refuse_inside(source)
         silence_decoders()
         options = self._export.options
         folder = options.images if self._format.writes_paths else None
@@ -81,12 +82,9 @@ class ExportEntries:
             names = self._claim_name(number, group[0], image)
             address = ref.image if folder is None else self._relative_path(folder, ref)
             is_url = url_scheme(address) is not None
-            self._refuse_inside(image.path)
+            if target is not None and self._format.is_folder and image.path is not None:
+                target.refuse_inside(image.path)
             yield ExportEntry(number, address, group, *names, image.path, image.read, is_url)
-
-    def _refuse_inside(self, path: str | None) -> None:
-        if self._target is not None and path is not None:
-            self._target.refuse_inside(path)
 
     def _locate(self, number: int, rows: Sequence[Row], ref: ImageRef) -> RowImage:
         """The image with its bytes, or only its file if the format needs no more."""
