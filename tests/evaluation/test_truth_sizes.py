@@ -66,7 +66,7 @@ def test_truth_of_the_stored_size_is_turned(cli, orientation):
     photograph("a.png", orientation)
     answered(("a.png", TURNED[orientation], UPRIGHT))
     code, _, err = cli("eval", "rows.jsonl", "--truth", coco(("a.png", STORED)))
-    assert (code, "coco.json: 1 image annotated as stored: boxes are turned upright" in err) == (
+    assert (code, "coco.json: 1 image annotated as stored: boxes are rotated upright" in err) == (
         0,
         True,
     )

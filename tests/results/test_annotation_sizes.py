@@ -104,7 +104,7 @@ def test_boxes_of_the_stored_size_are_turned(cli, orientation, format_):
         late_exif("a.png")
     document(("a.png", STORED))
     code, err = imported(cli)
-    assert (code, "1 image annotated as stored: boxes are turned upright" in err) == (0, True), err
+    assert (code, "1 image annotated as stored: boxes are rotated upright" in err) == (0, True), err
     (made,) = read_rows("truth.jsonl")
     assert (made["width"], made["height"]) == UPRIGHT
     assert first_box() == TURNED[orientation]
