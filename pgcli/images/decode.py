@@ -112,19 +112,29 @@ def load_image(source: str | bytes | None, limits: ImageLimits) -> Image.Image:
 
 
 def load_thumbnail(
-    source: str | bytes | None, side: int, limits: ImageLimits, root: str | None = None
+    source: str | bytes | None,
+    side: int,
+    limits: ImageLimits,
+    *,
+    root: str | None = None,
+    slack: float = 1.0,
 ) -> tuple[Size, Image.Image]:
     """The upright size, and `load_image` scaled down to at most `side` pixels on either side.
 
-    JPEGs are decoded at a reduced size. The file must be in the `root`. Raises ImageError, and
+    Strips, which are four times as long as wide, may be four times as long, so that they remain
+    legible. JPEGs are decoded at a reduced size, which is kept if it is at most `slack` times as
+    large: scaling takes as long as decoding. The file must be in the `root`. Raises ImageError, and
     nothing else.
     """
     image, size, data = open_image(source, limits, root)
     with wrap_image_errors(size, data):
+        side *= 4 if max(size) > 4 * min(size) else 1
         if isinstance(image, JpegImageFile):
-            image.draft(None, (side, side))
+            scale = side / max(image.size)
+            image.draft(None, (int(image.width * scale), int(image.height * scale)))
         thumbnail = _upright_pixels(image)
-        thumbnail.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
+        if max(thumbnail.size) > side * slack:
+            thumbnail.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
         return size, to_rgb(thumbnail)
 
 

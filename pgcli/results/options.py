@@ -75,21 +75,18 @@ def read_labels(names: Sequence[str], file: str | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GalleryOptions:
-    """The targets and the size of a page; hints use `option`, which names the page."""
+    """Where a page goes, and the size of its images; hints use `option`, which names the page."""
 
     option: str = "-o"
     output: str | None = _target(
         "The page.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
-    )
-    assets: str | None = _target(
-        "Put the images in a folder next to the page, if there are many.", metavar="DIR"
     )
     overwrite: bool = _target("Replace a file that is not a page of pgcli.", default=False)
     size: int | None = _target(
         "Longest side of the images.",
         min=16,
         max=4096,
-        default_text="1024 to 320, by their number",
+        default_text="2048 to 320, by their number",
     )
     limit: int | None = same(InputOptions, "limit", own=True)
 

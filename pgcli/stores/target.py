@@ -18,7 +18,7 @@ from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
 from pgcli.stores.writing import fsync, make_folder, published, temporary_name, wrap_write_errors
 
-#: A file in every folder that an export wrote; other folders are never replaced.
+#: A file in every folder that an export or a page wrote; other folders are never replaced.
 MARK = ".pgcli-export"
 TargetKind = Literal["file", "folder", "whole folder"]
 SYNC_THREADS = 16  # file systems write the journal once for several concurrent syncs
@@ -161,7 +161,7 @@ class Target:
         try:
             if self.kind == "whole folder" and (path.is_symlink() or is_foreign_folder(path)):
                 raise OutputExists(
-                    f"{path} was not written by an export; pgcli does not replace it",
+                    f"{path} was not written by pgcli, which does not replace it",
                     hint=f"choose another {option}",
                 )
             folder = next(filter(os.path.lexists, path.parents), path)

@@ -1,10 +1,12 @@
-"""Fixtures of the tests of exports: a folder of images and result files about them."""
+"""Fixtures of the tests of exports and pages: images, result files, pages and a browser."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.support.browser import browser, open_page  # noqa: F401
 from tests.support.exporting import detected, make_images, saved, segmented
+from tests.support.galleries import drawn, gallery, sample_rows
 
 
 @pytest.fixture
@@ -20,3 +22,10 @@ def boxes(folder, tmp_path) -> Path:
 @pytest.fixture
 def masks(folder, tmp_path) -> Path:
     return saved(tmp_path / "masks.jsonl", segmented(folder))
+
+
+@pytest.fixture
+def page(tmp_path) -> Path:
+    """A page of four answers and two errors."""
+    drawn(tmp_path, 5)
+    return gallery(tmp_path, sample_rows())

@@ -31,7 +31,7 @@ def made(rows: list[dict[str, Any]], title: str = "rows", name: str = "rows.json
     cards = Cards()
     cards.add(ResultFile(name, [("sources", name)], note=name), rows)
     entries = [(0, None, None, "missing", title) for _ in cards.images]
-    return "".join(render_gallery(cards.data() | {"assets": None}, entries, title=title))
+    return "".join(render_gallery(cards.data(), entries, title=title))
 
 
 def viewed(*arguments: object) -> int:
@@ -219,19 +219,6 @@ def test_moved_images_are_found_in_the_given_folder_only(results, tmp_path):
     assert [entry[0] != 0 for entry in entries] == [True, True, False]
 
 
-def test_assets_are_written_next_to_the_page(results):
-    assert viewed(results, "-o", "g.html", "--assets", "with space") == 0
-    parsed = content(Path("g.html"))
-    assert parsed.named("data")["assets"] == "./with%20space/"
-    assert parsed.named("images-0")[1] == [1, 40, 30]
-    with Image.open("with space/000/000001.webp") as found:
-        assert found.size == (40, 30)
-    assert viewed(results, "-o", "h.html", "--assets", "with space") == 13
-    Path("h.html").write_text("of another program")
-    assert viewed(results, "-o", "h.html", "--assets", "with space", "--overwrite") == 0
-    assert content(Path("h.html")).named("images-0")[1] == [1, 40, 30]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -244,7 +231,6 @@ def test_assets_are_written_next_to_the_page(results):
         (["damaged.jsonl", "-o", "g.html"], 2),
         (["empty.jsonl", "-o", "g.html"], 4),
         (["rows.jsonl", "-o", "g.html", "--images", "nowhere"], 2),
-        (["rows.jsonl", "-o", "g.html", "--assets", "rows.jsonl"], 2),
         (["rows.jsonl", "-o", "g.html", "--size", "3"], 2),
         ([], 2),
     ],

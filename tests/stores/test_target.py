@@ -82,7 +82,7 @@ def test_only_folders_of_exports_are_replaced_whole(workdir):
     (workdir / "photos").mkdir()
     (workdir / "photos" / "a.png").touch()
     target = Target(name="photos", kind="whole folder", overwrite=True)
-    with pytest.raises(OutputExists, match="not written by an export"):
+    with pytest.raises(OutputExists, match="not written by pgcli"):
         target.check()
     (workdir / "photos" / MARK).touch()
     with target.publish() as part:

@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
+from pgcli.cli.main import main
+from pgcli.rle import encode_mask_parts
 from pgcli.rows import BOX_NUMBERS
 from tests.support import exporting
 
@@ -65,3 +68,28 @@ def drawn(folder: Path, count: int, size: tuple[int, int] = (40, 30)) -> None:
     for number in range(count):
         colour = (number * 37 % 256, number * 91 % 256, 160)
         Image.new("RGB", size, colour).save(folder / f"{number:05}.png")
+
+
+def gallery(folder: Path, rows: list[dict[str, Any]], *options: str) -> Path:
+    """The page of these rows, whose images are in the folder."""
+    file = exporting.saved(folder / "rows.jsonl", rows)
+    page = folder / "gallery.html"
+    arguments = ["view", str(file), "-o", str(page), "--images", str(folder), *options]
+    assert main([*arguments, "--quiet", "--overwrite"]) == 0
+    return page
+
+
+def sample_rows() -> list[dict[str, Any]]:
+    """Four answers, of which two have boxes and one a mask, and two errors."""
+    ring = np.hypot(*np.ogrid[-10:10, -10:10]) < 9
+    ring[:10, 10:] = False
+    mask = encode_mask_parts([(ring, 5, 5)], size=(30, 40))
+    masks = [{"codes": [0] * 16, "rle": {"size": [30, 40], "counts": mask.counts}}]
+    return [
+        row(0, answer="a red cat", logprob=-0.5, decode_ms=1.0),
+        row(1, answer="a blue dog", logprob=-0.1, decode_ms=9.0),
+        row(2, answer="<loc0001>", boxes=[box("cat"), box("dog")], prompt="detect", logprob=-0.9),
+        row(3, answer="", boxes=[box("cat", 5, 5, 25, 25)], masks=masks, logprob=-0.7),
+        failed(4),
+        failed(5, "missing", "There is no such file."),
+    ]

@@ -64,7 +64,7 @@ function drawHeat(weights) {
 }
 
 function drawShares(weights) {
-  const sum = (from, to) => weights.slice(from, to).reduce((all, one) => all + one, 0);
+  const sum = (from, to) => weights.slice(from, to).reduce((total, weight) => total + weight, 0);
   const end = patches + data.promptTokens.length;
   const parts = [["image", sum(0, patches), "the image"], ["prompt", sum(patches, end), "the prompt"], ["generated", sum(end), "earlier tokens"]];
   const stack = make("div", { class: "stack" }), keys = make("div", { class: "keys" });
@@ -78,7 +78,7 @@ function drawShares(weights) {
   const most = Math.max(...weights.slice(patches, end), 1e-9);
   [...at("prompt-tokens").children].forEach((chip, index) => {
     const share = weights[patches + index];
-    chip.style.setProperty("--share", (0.75 * share) / most);
+    chip.style.setProperty("--share", (0.45 * share) / most);
     chip.title = percent(share);
   });
 }
@@ -87,7 +87,7 @@ function drawShares(weights) {
 function drawUnderlines() {
   const shares = data.tokens.map((_, token) => {
     const weights = attention(token);
-    return state.patch === null ? weights.slice(0, patches).reduce((all, one) => all + one, 0) : weights[state.patch];
+    return state.patch === null ? weights.slice(0, patches).reduce((total, weight) => total + weight, 0) : weights[state.patch];
   });
   const most = state.patch === null ? 1 : Math.max(...shares, 1e-9);
   [...at("answer").children].forEach((chip, token) => chip.style.setProperty("--share", 0.06 + 0.94 * (shares[token] / most)));
@@ -119,11 +119,11 @@ function drawPatch() {
 // a location token is a fraction of a side, times 1023; in a group of four, the first and third are heights
 const locationOf = (token) => /^<loc(\d{4})>$/.exec(data.tokens[token].text);
 function drawLine() {
-  const line = at("line"), found = locationOf(state.token);
+  const line = at("line"), location = locationOf(state.token);
   let before = 0;
   while (state.token - before > 0 && locationOf(state.token - before - 1)) before += 1;
-  line.className = found ? (before % 2 ? "x" : "y") : "";
-  if (found) line.style.setProperty("--place", `${(100 * found[1]) / 1023}%`);
+  line.className = location ? (before % 2 ? "x" : "y") : "";
+  if (location) line.style.setProperty("--place", `${(100 * location[1]) / 1023}%`);
 }
 
 function draw() {
@@ -157,8 +157,8 @@ function play(on) {
 
 // the shape of the first tensor of a stage with this name
 function shape(stage, name) {
-  const found = data.stages.find((one) => one.name === stage)?.tensors.find((tensor) => tensor[0] === name);
-  return found[2];
+  const { tensors } = data.stages.find((part) => part.name === stage);
+  return tensors.find((tensor) => tensor[0] === name)[2];
 }
 function buildFlow() {
   const step = (text, label) => make("div", { class: "step" }, make("b", {}, text), make("span", {}, label));
@@ -252,4 +252,6 @@ document.addEventListener("keydown", (event) => {
 });
 window.addEventListener("resize", draw);
 build();
+window.addEventListener("beforeprint", draw);
+draw();
 at("image").decode().then(draw, draw);

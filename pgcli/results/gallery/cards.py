@@ -20,7 +20,7 @@ from pgcli.rows import answer_digest
 #: Columns that are text, whatever another program wrote into them.
 TEXTS = frozenset("id image task prompt answer finish model error error_message".split())
 #: What the page adds to the columns of a row, in place of kept columns of these names.
-FILE, IMAGE, DIGEST = "$file", "$image", "$digest"
+FILE, IMAGE, DIGEST, PART = "$file", "$image", "$digest", "$part"
 SEARCH = "search"  # the task of rows of a search
 #: The most rows of an image on a card: boxes are side by side, answers below one image.
 MAX_BOXES, MAX_ANSWERS = 6, 12
@@ -136,7 +136,7 @@ def page_row(row: Row) -> dict[str, Any]:
             columns["answer"] = f"embedding of {len(value):,} values"
         elif name == "masks":
             columns["masks"] = [mask_path(mask, row) for mask in as_list(value)]
-        elif value is not None and name not in (FILE, IMAGE, DIGEST):
+        elif value is not None and name not in (FILE, IMAGE, DIGEST, PART, "__proto__"):
             columns[clean_line(name)] = clean_text(value) if name in TEXTS else clean(value)
     columns["id"] = columns.get("id", "")
     index = row.get("index")

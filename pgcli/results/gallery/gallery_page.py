@@ -8,36 +8,45 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pgcli.box_filter import NO_FILTER, BoxFilter
-from pgcli.errors import NoInputError, OutputFailed, UsageError
+from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
 from pgcli.output.reader import Row, read_results
 from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
-from pgcli.results.files_below import write_below
 from pgcli.results.gallery.cards import Cards
+from pgcli.results.gallery.parts import (
+    IMAGES_PER_PART,
+    MAX_ROWS_IN_PAGE,
+    ROWS_PER_PART,
+    image_parts,
+    row_columns,
+    write_parts,
+)
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
     ThumbnailEntry,
     ThumbnailMaker,
     default_side,
     thumbnail_entry,
-    thumbnail_path,
 )
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.options import GalleryOptions
 from pgcli.results.pages.page import page_target, render_page
-from pgcli.stores.target import Target
+from pgcli.stores.target import MARK, Target
 from pgcli.wording import byte_count, count, listed
 
 #: The script's files, in the order in which they are concatenated.
-SCRIPTS = "data marks filters matrix review grid zoom drawing runs evaluation start".split()
-CHUNK_SIZE = 24  # images in one JSON element, so that a screen needs few of them
-LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
+SCRIPTS = (
+    *("parts", "data", "marks", "filters", "matrix", "review", "grid"),
+    *("view", "zoom", "drawing", "runs", "evaluation", "start"),
+)
 
 
 @dataclass(frozen=True)
@@ -88,58 +97,99 @@ def write_gallery(
     name = default_page(outputs[0]) if options.output is None else options.output
     target = page_target(name, options.option, inputs=outputs, overwrite=options.overwrite)
     target.check()
-    if options.assets is not None:
-        overwrite = options.overwrite
-        folder = Target(name=options.assets, kind="folder", option="--assets", overwrite=overwrite)
-        folder.check()
-        with folder.publish():
-            pass
+    folder = folder_target(target, options, outputs)
     cards = Cards()
     for group in tracked(groups, on_event, "reading rows"):
         info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
-    settings: dict[str, Any] = {"assets": relative_address(target.path, options.assets)}
-    settings |= {} if evaluation is None else {"evaluation": evaluation}
-    total = len(cards.images)
-    copied = small_copies(locator.items(cards.images), total, locator, size=options.size)
-    missing, tracking = MissingImages(), tracked(copied, on_event, "images", total, unit="images")
-    with (
-        closing(copied),
-        closing(tracking),
-        target.publish() as part,
-        part.open("w", encoding="utf-8") as file,
-    ):
-        entries = page_entries(tracking, options.assets, missing)
-        title = listed([group.name for group in groups])
-        file.writelines(render_gallery(cards.data() | settings, entries, title=title))
-    report_page(target.path, cards, missing, locator)
+    is_large = len(cards.rows) > MAX_ROWS_IN_PAGE
+    total, missing = len(cards.images), MissingImages()
+    maker = ThumbnailMaker(
+        options.size or default_side(total), ImageLimits(), "jpeg" if is_large else "webp"
+    )
+    copied = small_copies(locator.items(cards.images), total, locator, maker)
+    tracking = tracked(copied, on_event, "images", total, unit="images")
+    data = cards.data() | {"imageType": maker.encoding, "chunkSize": IMAGES_PER_PART}
+    data |= {} if evaluation is None else {"evaluation": evaluation}
+    title = listed([group.name for group in groups])
+    with closing(copied), closing(tracking):
+        entries = page_entries(tracking, missing)
+        if is_large:
+            folder.check()
+            key = token_hex(8)
+            with folder.publish() as part:
+                folder_size = write_parts(part, key, cards.rows, entries)
+            data |= large_page_data(cards, key, folder.path)
+            entries = iter(())
+        with target.publish() as part, part.open("w", encoding="utf-8") as file:
+            file.writelines(render_gallery(data, entries, title=title))
+    rows, images = count(len(cards.rows), "row"), count(total, "image")
+    size = byte_count(target.path.stat().st_size)
+    locator.say(f"{target.path}: {rows}, {images}, {size}")
+    if is_large:
+        locator.say(
+            f"the images and boxes are in {folder.path}, {byte_count(folder_size)}",
+            hint="keep the folder beside the page",
+        )
+    elif is_page_folder(folder.path):  # of an earlier page with this name
+        rmtree(folder.path)
+    report_missing(missing, locator)
     return Gallery(len(cards.rows), cards.distinct_labels)
 
 
+def folder_target(page: Target, options: GalleryOptions, inputs: Sequence[Path]) -> Target:
+    """The folder of the images and boxes of a large page, named after the page."""
+    return Target(
+        name=str(page.path.with_suffix(".files")),
+        kind="whole folder",
+        option=options.option,
+        overwrite=options.overwrite,
+        is_ours=is_page_folder,
+        inputs=[*map(str, inputs)],
+    )
+
+
+def is_page_folder(folder: Path) -> bool:
+    """Whether pgcli wrote the folder."""
+    return (folder / MARK).is_file() and not folder.is_symlink()
+
+
+def large_page_data(cards: Cards, key: str, folder: Path) -> dict[str, Any]:
+    """What the script of a large page reads in place of its rows."""
+    data = cards.data()
+    return {
+        "rows": None,
+        "columns": row_columns(cards.rows, [label for label, *_ in data["labels"]]),
+        "total": len(cards.rows),
+        "rowsPerPart": ROWS_PER_PART,
+        "folder": f"./{quote(os.fsencode(folder.name))}/",
+        "key": key,
+    }
+
+
 def render_gallery(
-    data: dict[str, Any], images: Iterable[ThumbnailEntry], *, title: str
+    data: Mapping[str, Any], images: Iterable[ThumbnailEntry], *, title: str
 ) -> Iterator[str]:
     """The page in pieces, the images last."""
-    remaining = iter(images)
     return render_page(
         "pgcli.results.gallery",
         SCRIPTS,
-        data | {"chunkSize": CHUNK_SIZE},
+        data,
         title=title,
-        has_assets=data.get("assets") is not None,
-        chunks=iter(lambda: list(islice(remaining, CHUNK_SIZE)), []),
+        loads_parts="folder" in data,
+        chunks=image_parts(images),
     )
 
 
 def small_copies(
-    items: Iterable[Item], total: int, locator: ImageLocator, *, size: int | None = None
+    items: Iterable[Item], total: int, locator: ImageLocator, maker: ThumbnailMaker
 ) -> Generator[DecodedImage]:
-    """A small copy of each image, by default in a size that follows from their number."""
+    """A small copy of each image, by processes on all cores."""
     copied: Any = decode_ahead(
         items,
-        ThumbnailMaker(size or default_side(total), ImageLimits()),
+        maker,
         workers=worker_count(total),
         # images at addresses may be anybody's and are always decoded in another process
         total=None if locator.url_reader else total,
@@ -150,33 +200,13 @@ def small_copies(
 
 
 def page_entries(
-    images: Iterator[DecodedImage], assets: str | None, missing: MissingImages
+    images: Iterator[DecodedImage], missing: MissingImages
 ) -> Iterator[ThumbnailEntry]:
-    """The page's entry of each image; with `assets`, its copy is written into that folder."""
-    for number, image in enumerate(images):
+    """The page's entry of each image."""
+    for image in images:
         if image.fault is not None:
             missing.add(image.item.image, image.fault)
-        elif assets is not None and image.pixels is not None:
-            try:
-                write_below(assets, thumbnail_path(number), image.pixels.tobytes(), token="view")
-            except OutputFailed as problem:
-                hint = "free some space or check the permissions"
-                raise OutputFailed(str(problem), hint=hint) from problem
-        yield thumbnail_entry(image, is_external=assets is not None)
-
-
-def report_page(target: Path, cards: Cards, missing: MissingImages, locator: ImageLocator) -> None:
-    """Report the page, the images that it lacks, and how to make a large page smaller."""
-    size = target.stat().st_size
-    rows, images = count(len(cards.rows), "row"), count(len(cards.images), "image")
-    locator.say(f"{target}: {rows}, {images}, {byte_count(size)}")
-    report_missing(missing, locator)
-    if size > LARGE_PAGE:
-        locator.say(
-            "browsers open such a large page slowly",
-            hint="--assets DIR puts the images in a folder, --size PX and --limit N make it "
-            "smaller",
-        )
+        yield thumbnail_entry(image)
 
 
 def report_missing(missing: MissingImages, locator: ImageLocator) -> None:
@@ -192,14 +222,6 @@ def report_missing(missing: MissingImages, locator: ImageLocator) -> None:
 def default_page(output: Path) -> Path:
     """The name of the result file with the ending .html."""
     return output.with_suffix(".html") if output.suffix else output.with_name(f"{output.name}.html")
-
-
-def relative_address(target: Path, assets: str | None) -> str | None:
-    """The folder of copies relative to the page, so that both can be moved together."""
-    if assets is None:
-        return None
-    relative = os.path.relpath(os.path.realpath(assets), os.path.realpath(target.parent))
-    return "./" + quote(os.fsencode(relative)) + "/"
 
 
 def worker_count(total: int) -> int | None:

@@ -26,25 +26,25 @@ def render_page(
     data: Mapping[str, Any],
     *,
     title: str,
-    has_assets: bool = False,
+    loads_parts: bool = False,
     chunks: Iterable[object] = (),
 ) -> Iterator[str]:
     """The page in pieces, from the body, style and `scripts` in the folder `page` of a package.
 
     Its chunks of images come last, so that a browser shows the page while it loads them. No foreign
     value is markup: all are JSON in which no tag can begin. The content security policy allows this
-    script alone, by its digest, and no requests; with `has_assets`, images may also be files of the
-    page's origin.
+    script alone, by its digest, and no requests; a page that `loads_parts` also allows the scripts
+    that this script adds.
     """
     style = asset("shell.css") + asset("page.css", package)
     parts = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
-    images = "data: 'self' file:" if has_assets else "data:"
+    allowed = f"{digest(script)} 'strict-dynamic'" if loads_parts else digest(script)
     policy = (
         "default-src 'none'",
-        f"img-src {images}",
+        "img-src data:",
         f"style-src {digest(style)}",
-        f"script-src {digest(script)}",
+        f"script-src {allowed}",
         "base-uri 'none'",
         "form-action 'none'",
     )

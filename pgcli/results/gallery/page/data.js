@@ -5,62 +5,62 @@ function draw(tag, attributes = {}, ...children) {
   return setUp(document.createElementNS(SVG, tag), attributes, children);
 }
 
-const chunks = new Map(); // of images, the most recently used
-const MAX_CHUNKS = 16;
-
-/** An image's entry: [thumbnail, width, height] or [0, null, null, code, message]; undefined until it is loaded. */
-function imageEntry(number) {
-  const index = Math.floor(number / data.chunkSize);
-  let chunk = chunks.get(index);
-  if (chunk === undefined) {
-    const element = at(`images-${index}`);
-    // while the page loads, an element exists before all of its text does
-    if (element === null || (document.readyState === "loading" && element.nextSibling === null)) return undefined;
-    chunk = JSON.parse(element.textContent);
-  }
-  chunks.delete(index);
-  chunks.set(index, chunk);
-  if (chunks.size > MAX_CHUNKS) chunks.delete(chunks.keys().next().value);
-  return chunk[number % data.chunkSize];
-}
-
-/** The URL of a thumbnail: in the page, or in the assets folder. */
-function thumbnailUrl(entry, number) {
-  if (entry[0] !== 1) return `data:image/webp;base64,${entry[0]}`;
-  const folder = String(Math.floor(number / 1000)).padStart(3, "0");
-  return `${data.assets}${folder}/${String(number).padStart(6, "0")}.webp`;
-}
-
 const TIMES = ["load_ms", "vision_ms", "prefill_ms", "decode_ms"];
 const NUMBERS = ["width", "height", "tokens", "logprob", "batch", ...TIMES];
 const LISTS = ["choices", "scores", "labels"]; // of objects
 /** The columns that are shown in a way of their own; all others are names and values. */
 const KNOWN = new Set([...NUMBERS, ...LISTS, "index", "id", "image", "task", "prompt", "answer", "boxes", "masks", "finish", "model", "error", "error_message", "embedding", "text",
-  "$file", "$image", "$digest", "$isWhole"]);
+  "$file", "$image", "$digest", "$isWhole", "$part"]);
 const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
+
+/** The rows of a large page from its columns: a list of values, or the one value that all rows have. */
+function rowsOf(columns) {
+  const rows = Array.from({ length: data.total }, () => ({}));
+  for (const [name, values] of Object.entries(columns)) {
+    if (Array.isArray(values)) values.forEach((value, number) => { if (value !== null) rows[number][name] = value; });
+    else for (const row of rows) row[name] = values.all;
+  }
+  rows.forEach((row, number) => {
+    row.image ??= row.id;
+    if (row.boxes === undefined) return;
+    row.boxes = row.boxes.map(([label, confidence, score]) => ({ label: data.labels[label]?.[0] ?? "", confidence, score }));
+    row.$part = Math.floor(number / data.rowsPerPart);
+  });
+  return rows;
+}
 
 /** Whether a value of a result file, which any program may have written, is a box. */
 const isBox = (box) => CORNERS.every((name) => Number.isFinite(box?.[name]));
 
-/** Leave out what is not of its column's type; `$isWhole` says whether all boxes are boxes. */
+/** Delete values of another type than their column's. */
 function normalize(row) {
+  normalizeColumns(row);
+  if (!isPartial(row)) normalizeBoxes(row);
+}
+
+function normalizeColumns(row) {
   for (const name of NUMBERS) if (!Number.isFinite(row[name])) delete row[name];
   if (!(row.width > 0 && row.height > 0)) delete row.width, delete row.height;
   for (const name of LISTS) {
     const entries = Array.isArray(row[name]) ? row[name].filter((entry) => entry && typeof entry === "object") : [];
     entries.length ? row[name] = entries : delete row[name];
   }
+}
+
+/** Keep the valid boxes of a row, with their masks; `$isWhole` says whether all are valid. */
+function normalizeBoxes(row) {
   const boxes = Array.isArray(row.boxes) ? row.boxes : [];
   const kept = boxes.flatMap((box, number) => (isBox(box) ? [number] : []));
   row.$isWhole = kept.length === boxes.length;
   row.masks = row.masks?.some(Boolean) ? kept.map((number) => row.masks[number]) : undefined; // paths
   row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
 }
+if (data.columns) data.rows = rowsOf(data.columns);
 data.rows.forEach(normalize);
 
-/** Whether the rows of a card are those of an image in one file, by their prompts. */
+/** Whether a card has the rows of one image in one file, by their prompts. */
 const isByImage = data.by === "image";
-/** Whether cards are below the query, or the group, that they are of. */
+/** Whether cards are below their query or group. */
 const isByQuery = data.by === "query";
 const hasSeveralFiles = data.files.length > 1;
 const promptText = (row) => row.prompt ?? "";
@@ -79,9 +79,9 @@ function coloursOf(label) {
   return labelColours.get(label);
 }
 
-/** What a row says of texts or labels: words, share, the number that is shown, and details. */
+/** The scores of texts or labels: words, share, the number shown, and details. */
 function shares(row) {
-  const isOnly = row.scores?.length === 1; // whose probability is 1
+  const isOnly = row.scores?.length === 1; // its probability is 1
   const scores = row.scores?.map(({ text, cosine, score, probability }) => {
     const share = isOnly ? score ?? cosine : probability;
     const details = [Number.isFinite(cosine) ? `cosine ${cosine.toFixed(3)}` : "", Number.isFinite(score) ? `score ${short(score)}` : ""];
@@ -109,13 +109,13 @@ function duration(milliseconds) {
   return `${short(seconds / 3600)} h`;
 }
 
-const count = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
+const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 /** The values with their counts, the most frequent first. */
 function countValues(values) {
   const counts = new Map();
   for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts].sort((one, other) => other[1] - one[1] || (one[0] > other[0] ? 1 : -1));
+  return [...counts].sort(([a, first], [b, second]) => second - first || (a > b ? 1 : -1));
 }
 
 /** A dot in a label's colour. */

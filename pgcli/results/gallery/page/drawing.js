@@ -10,21 +10,21 @@ const isDrawable = (row) => isCorrectable(row) && Boolean(row.width) && (row.box
 /** Select a box; it is shown with handles. */
 function selectBox(row, number) {
   Object.assign(selection, { row, number, isDrawing: false });
-  drawStage();
+  drawPanes();
 }
 
 /** Leave the selected box, and stop drawing; whether there was anything to leave. */
 function clearBox() {
   const was = selection.row !== null;
   Object.assign(selection, { row: null, number: null, isDrawing: false });
-  if (was) drawStage();
+  if (was) drawPanes();
   return was;
 }
 
 /** Draw the next box with the mouse, or with Enter in the middle of the image. */
 function startDrawing(row) {
   Object.assign(selection, { row, number: null, isDrawing: true });
-  drawStage();
+  drawPanes();
 }
 
 function drawButton(row) {
@@ -46,9 +46,9 @@ function addBox(row, corners) {
 
 /** Corners in order and within the image, at least SMALLEST wide and high. */
 function whole(row, [left, top, right, bottom]) {
-  const side = (one, other, size) => {
-    const low = Math.max(0, Math.min(one, other, size - SMALLEST));
-    return [low, Math.min(size, Math.max(one, other, low + SMALLEST))];
+  const side = (a, b, size) => {
+    const low = Math.max(0, Math.min(a, b, size - SMALLEST));
+    return [low, Math.min(size, Math.max(a, b, low + SMALLEST))];
   };
   const [[x, right_], [y, bottom_]] = [side(left, right, row.width), side(top, bottom, row.height)];
   return [x, y, right_, bottom_];
@@ -72,7 +72,7 @@ function makeEditable(row, drawing) {
     if (!event.buttons) drawing.style.cursor = cursor(hit(row, pointIn(drawing, event), unit));
   });
   drawing.addEventListener("pointerdown", (event) => {
-    if (event.button === 0) take(event, row, drawing, unit);
+    if (event.button === 0 && pointers.size === 0) take(event, row, drawing, unit);
   });
 }
 
@@ -97,11 +97,11 @@ function hit(row, [x, y], unit) {
   const reach = REACH * unit;
   const numbers = [...(row.boxes ?? []).keys()].filter((number) => isConfident(row.boxes[number]));
   const isSelected = (number) => selection.row === row && selection.number === number;
-  numbers.sort((one, other) => isSelected(other) - isSelected(one) || area(row.boxes[one]) - area(row.boxes[other]));
+  numbers.sort((a, b) => isSelected(b) - isSelected(a) || area(row.boxes[a]) - area(row.boxes[b]));
   for (const number of numbers) {
     const [left, top, right, bottom] = cornersOf(row.boxes[number]);
     if (x < left - reach || x > right + reach || y < top - reach || y > bottom + reach) continue;
-    const near = [[x, left], [y, top], [x, right], [y, bottom]].map(([one, other]) => Math.abs(one - other) <= reach);
+    const near = [[x, left], [y, top], [x, right], [y, bottom]].map(([point, edge]) => Math.abs(point - edge) <= reach);
     if (near[0] && near[2]) near[x < (left + right) / 2 ? 2 : 0] = false; // of a narrow box the nearer side
     if (near[1] && near[3]) near[y < (top + bottom) / 2 ? 3 : 1] = false;
     return { number, sides: near };
@@ -109,9 +109,10 @@ function hit(row, [x, y], unit) {
   return null;
 }
 
-function cursor(found) {
-  if (found === null) return "";
-  const [left, top, right, bottom] = found.sides;
+/** The cursor over a grip: the box at the pointer and the sides that move. */
+function cursor(grip) {
+  if (grip === null) return "";
+  const [left, top, right, bottom] = grip.sides;
   if ((left && top) || (right && bottom)) return "nwse-resize";
   if ((right && top) || (left && bottom)) return "nesw-resize";
   return left || right ? "ew-resize" : top || bottom ? "ns-resize" : "move";
@@ -119,23 +120,24 @@ function cursor(found) {
 
 /** Follow the pointer from where it is pressed to where it is released. */
 function take(event, row, drawing, unit) {
-  event.preventDefault();
   const isDrawing = selection.isDrawing && selection.row === row;
   const start = pointIn(drawing, event);
-  const found = hit(row, start, unit);
-  if (!isDrawing && found === null) {
-    clearBox();
+  const grip = hit(row, start, unit);
+  if (!isDrawing && grip === null) {
+    clearBox(); // the stage pans
     return;
   }
-  const own = found === null ? null : cornersOf(row.boxes[found.number]);
+  event.preventDefault();
+  event.stopPropagation();
+  const own = grip === null ? null : cornersOf(row.boxes[grip.number]);
   const preview = draw("rect", { class: "preview", "stroke-width": 2 * unit, "stroke-dasharray": `${5 * unit} ${4 * unit}` });
   let corners = own;
   const follow = (pointer) => {
     const [x, y] = pointIn(drawing, pointer);
     const [dx, dy] = [x - start[0], y - start[1]];
     if (isDrawing) corners = whole(row, [...start, x, y]);
-    else if (!found.sides.some(Boolean)) corners = moved(row, own, dx, dy);
-    else corners = whole(row, own.map((value, side) => value + (found.sides[side] ? [dx, dy, dx, dy][side] : 0)));
+    else if (!grip.sides.some(Boolean)) corners = moved(row, own, dx, dy);
+    else corners = whole(row, own.map((value, side) => value + (grip.sides[side] ? [dx, dy, dx, dy][side] : 0)));
     const [left, top, right, bottom] = corners;
     for (const [name, value] of Object.entries({ x: left, y: top, width: right - left, height: bottom - top })) preview.setAttribute(name, value);
     if (!preview.isConnected) drawing.append(preview);
@@ -148,13 +150,13 @@ function take(event, row, drawing, unit) {
       if (isMoved) addBox(row, corners);
       return;
     }
-    if (isMoved) correctBox(row, found.number, { corners });
-    selectBox(row, found.number);
+    if (isMoved) correctBox(row, grip.number, { corners });
+    selectBox(row, grip.number);
   };
   drawing.setPointerCapture(event.pointerId);
   drawing.addEventListener("pointermove", follow);
   drawing.addEventListener("pointerup", release, { once: true });
-  drawing.addEventListener("pointercancel", () => drawStage(), { once: true });
+  drawing.addEventListener("pointercancel", drawPanes, { once: true });
 }
 
 /** What keys do with boxes while an image is open. */

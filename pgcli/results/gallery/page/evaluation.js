@@ -7,7 +7,7 @@ function metricTable(title, metrics, { signed = false } = {}) {
   const rows = Object.entries(metrics).map(([name, { value, low, high, rows: total }]) => make("tr", {},
     make("th", { scope: "row" }, name), make("td", { class: "figure-value" }, number(value)),
     make("td", {}, low === null ? "" : `${number(low)} to ${number(high)}`), make("td", {}, total.toLocaleString("en"))));
-  const head = make("tr", {}, ...["", "value", "95 % interval", "rows"].map((name) => make("th", { scope: "col" }, name)));
+  const head = make("tr", {}, ...["metric", "value", "95 % interval", "rows"].map((name) => make("th", { scope: "col" }, name)));
   return make("div", { class: "metrics" }, make("h2", {}, title), make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 

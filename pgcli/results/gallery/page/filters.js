@@ -40,15 +40,15 @@ const texts = new Map();
 
 /** The searchable text of a row, in lower case. */
 function text(row) {
-  let found = texts.get(row);
-  if (found === undefined) {
-    const words = [row.id, row.image, row.prompt, row.answer, row.error, row.error_message, row.text];
-    for (const box of row.boxes ?? []) words.push(box.label);
-    for (const [, value] of otherColumns(row)) words.push(asText(value));
-    found = words.filter(Boolean).join("\n").toLowerCase();
-    texts.set(row, found);
+  let words = texts.get(row);
+  if (words === undefined) {
+    const values = [row.id, row.image, row.prompt, row.answer, row.error, row.error_message, row.text];
+    for (const box of row.boxes ?? []) values.push(box.label);
+    for (const [, value] of otherColumns(row)) values.push(asText(value));
+    words = values.filter(Boolean).join("\n").toLowerCase();
+    texts.set(row, words);
   }
-  return found;
+  return words;
 }
 
 /** The words of a search, and its phrases in quotes. */
@@ -83,20 +83,20 @@ function differs(rows) {
 /** Apply the filters and show the first cards. */
 function refilter() {
   const sort = SORTS[state.sort];
-  const found = cards.filter((card) => {
+  const matching = cards.filter((card) => {
     const rows = cells(card);
     return rows.some(matches) && (!state.differ || differs(card.map((index) => data.rows[index])));
   });
   if (sort.of && !sort.isGiven) {
-    const value = new Map(found.map((card) => [card, sort.of(cells(card)[0])]));
+    const value = new Map(matching.map((card) => [card, sort.of(cells(card)[0])]));
     const sign = state.descending ? -1 : 1;
-    found.sort((one, other) => {
-      const [a, b] = [value.get(one), value.get(other)];
+    matching.sort((first, second) => {
+      const [a, b] = [value.get(first), value.get(second)];
       if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
       return sign * (a - b);
     });
-  } else if (state.descending) found.reverse();
-  state.shown = found;
+  } else if (state.descending) matching.reverse();
+  state.shown = matching;
   state.selected = 0;
   state.page = 0;
   showStatus();
@@ -112,6 +112,8 @@ function showStatus() {
   at("status").textContent = [
     isAll ? count(state.shown.length, noun) : `${count(state.shown.length, noun)} of ${total.toLocaleString("en")}`,
     ...(edits.size ? [`${edits.size.toLocaleString("en")} of ${reviewable.toLocaleString("en")} reviewed`] : []),
+    ...(isPrinting && state.shown.length > MAX_PRINTED ? [`the first ${MAX_PRINTED.toLocaleString("en")} are printed`] : []),
+    ...(isFolderMissing ? [`${decodeURIComponent(data.folder)} is missing or belongs to another page: keep the two together`] : []),
     ...(state.isKept ? [] : ["this browser does not keep the edits: save them"]),
     ...new Set(notes),
   ].join(" \u00b7 ");
@@ -153,9 +155,10 @@ function setUpFilters() {
   if (errors && errors === data.rows.length) state.errors = true;
 }
 
+/** The filter of a label, with the number of its rows. */
 function chip(label, number) {
   const made = make("button", { type: "button", class: "chip", "aria-pressed": "false" },
-    dot(label), make("b", {}, label || "(no label)"), make("small", {}, number.toLocaleString("en")));
+    dot(label), make("b", {}, label || "(no label)"), number === undefined ? null : make("small", {}, number.toLocaleString("en")));
   made.addEventListener("click", () => {
     state.labels.has(label) ? state.labels.delete(label) : state.labels.add(label);
     made.setAttribute("aria-pressed", String(state.labels.has(label)));

@@ -5,6 +5,7 @@ const MARGIN = 2; // rows of cards above and below the screen
 const MAX_SHARES = 4; // texts or labels on a card
 const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
 const HEADING = 42; // the height of a query above its cards
+const IS_SMALL = window.matchMedia("(max-width: 720px)"); // buttons are larger there
 const layout = { columns: 1, width: 0, image: [0, 0], height: 0, gap: GAP, lines: [], lineOf: [] };
 const rendered = new Map(); // cards in the document by index
 const headings = new Map(); // queries in the document, by the index of their first card
@@ -23,19 +24,36 @@ const hasOneImage = (rows) => rows.every((row) => row.$image === rows[0].$image 
 const canShare = Boolean(data.cards) && data.cards.every((card) => hasOneImage(card.map((index) => data.rows[index])));
 const isShared = () => canShare && cards !== singles;
 
-const currentPage = () => state.shown.slice(state.page * CARDS_PER_PAGE, (state.page + 1) * CARDS_PER_PAGE);
+const PAPER_WIDTH = 700; // between the margins of A4 and Letter, in pixels
+const MAX_PRINTED = 3000; // cards, some 150 sheets
+let isPrinting = false;
+
+/** The cards of this page; on paper, all that match. */
+const currentPage = () => (isPrinting ? state.shown.slice(0, MAX_PRINTED)
+  : state.shown.slice(state.page * CARDS_PER_PAGE, (state.page + 1) * CARDS_PER_PAGE));
 let current = [];
+
+/** Put every card into the document before printing, and only those near the screen after it. */
+function print(isBegun) {
+  const { scrollY } = window;
+  isPrinting = isBegun;
+  layOut();
+  showStatus();
+  if (!isBegun) window.scrollTo(0, scrollY);
+}
 
 /** Compute the layout and draw all cards. */
 function layOut({ top = false } = {}) {
   current = currentPage();
-  const width = at("cards").clientWidth;
+  const width = isPrinting ? PAPER_WIDTH : at("cards").clientWidth;
   const usesMatrix = isMatrix(width);
   showTexts(usesMatrix);
   usesMatrix ? layOutLines(width) : layOutCards(width);
   layOutRows();
   const last = layout.lines.at(-1);
   at("cards").style.height = `${last ? last.top + layout.height : 0}px`;
+  at("cards").style.setProperty("--columns", layout.columns);
+  at("cards").setAttribute("role", hasSections() ? "group" : "list"); // a list has no headings
   at("empty").hidden = current.length > 0;
   const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
   at("pages").hidden = pages < 2;
@@ -79,7 +97,7 @@ function layOutCards(width) {
   Object.assign(layout, { gap: GAP, isMatrix: false });
   const rowsPerCard = isGroupedByImage() ? Math.max(1, ...current.map((shown) => cells(shown).length)) : state.file === ALL ? data.files.length : 1;
   const cellsPerCard = isShared() ? 1 : rowsPerCard;
-  const minWidth = (width < 560 ? 150 : 225) * Math.min(cellsPerCard, 4);
+  const minWidth = (width < 560 || isPrinting ? 150 : 225) * Math.min(cellsPerCard, 4);
   layout.columns = Math.max(1, Math.floor((width + GAP) / (minWidth + GAP)));
   layout.width = Math.floor((width - GAP * (layout.columns - 1)) / layout.columns);
   const cellWidth = layout.width / cellsPerCard;
@@ -90,7 +108,7 @@ function layOutCards(width) {
     return isShared() ? names.reduce((sum, height) => sum + height + answerHeight + ANSWER_GAP, 0) : Math.max(0, ...names) + answerHeight;
   };
   const textHeight = Math.max(answerHeight, ...current.map(heights));
-  layout.height = layout.image[1] + 50 + textHeight;
+  layout.height = layout.image[1] + (reviewable ? (IS_SMALL.matches ? 76 : 64) : 50) + textHeight;
 }
 
 /** What names a row on its card: its prompt, or its file if several are side by side. */
@@ -119,7 +137,7 @@ function refresh() {
   const above = window.scrollY - at("cards").offsetTop;
   const from = (Math.floor(above / step) - MARGIN) * step;
   const to = (Math.ceil((above + window.innerHeight) / step) + MARGIN) * step;
-  const near = layout.lines.filter(({ top }) => top >= from && top < to);
+  const near = isPrinting ? layout.lines : layout.lines.filter(({ top }) => top >= from && top < to);
   const [first, last] = near.length ? [near[0].first, near.at(-1).stop] : [0, 0];
   for (const shown of [rendered, headings]) {
     for (const [index, element] of shown) {
@@ -154,11 +172,12 @@ function heading({ top, section }) {
 function card(index) {
   const rows = cells(current[index]);
   const made = make("div", {
-    class: "card", role: "listitem", "data-index": index, "aria-posinset": index + 1, "aria-setsize": current.length,
+    class: "card", "data-index": index, ...(hasSections() ? {} : { role: "listitem", "aria-posinset": index + 1, "aria-setsize": current.length }),
   }, ...(isShared() ? [cell(rows, index)] : rows.map((row) => cell([row], index))));
   const { top, first } = layout.lines[layout.lineOf[index]];
   made.style.width = `${layout.width}px`;
   made.style.height = `${layout.height}px`;
+  made.style.setProperty("--image", `${layout.image[1]}px`);
   made.style.transform = `translate(${(index - first) * (layout.width + layout.gap)}px, ${top}px)`;
   made.classList.toggle("selected", index === state.selected && state.moved);
   return made;
@@ -167,31 +186,32 @@ function card(index) {
 /** An image with the answers of the rows. */
 function cell(rows, index) {
   const [row] = rows;
+  rows.forEach(completeRow);
   const image = make("button", {
-    type: "button", class: "frame", tabindex: index === state.selected ? 0 : -1, "aria-label": `Open ${row.id}`,
-  }, ...imageElements(row, layout.image));
+    type: "button", class: "frame", tabindex: index === state.selected ? 0 : -1,
+  }, picture(row), marks(row, layout.image));
   image.style.height = `${layout.image[1]}px`;
   image.addEventListener("click", () => open(index));
   if (layout.isMatrix) return matrixLine(row, image);
-  const value = (one) => {
-    const number = SORTS[state.sort].of?.(one);
+  const value = (answered) => {
+    const number = SORTS[state.sort].of?.(answered);
     return number === undefined ? null : make("span", { class: "value" }, SORTS[state.sort].format(number));
   };
-  const isOne = rows.length === 1;
+  const isSingle = rows.length === 1;
   const ids = new Set(rows.map(({ id }) => id));
   const name = isByImage && ids.size > 1 ? row.image || row.id : row.id;
-  const isFailed = rows.every((one) => one.error !== undefined);
-  const word = isOne ? reviewWord(row) : "";
+  const isFailed = rows.every(({ error }) => error !== undefined);
+  const word = isSingle ? reviewWord(row) : "";
   return make("div", { class: `${isFailed ? "cell failed" : "cell"} ${word}` }, image,
     make("div", { class: "text" },
-      ...rows.map((one) => make("div", { class: "row-answer" },
-        isOne ? rowName(one) : make("div", { class: "row-head" }, rowName(one), value(one)),
-        shortAnswer(one),
-        sizeText(one) ? make("div", { class: "row-prompt" }, sizeText(one)) : null,
-        isPromptShown() ? make("div", { class: "row-prompt", title: promptText(one) }, promptText(one) || "(no prompt)") : null)),
+      ...rows.map((answered) => make("div", { class: "row-answer" },
+        isSingle ? rowName(answered) : make("div", { class: "row-head" }, rowName(answered), value(answered)),
+        shortAnswer(answered),
+        sizeText(answered) ? make("div", { class: "row-prompt" }, sizeText(answered)) : null,
+        isPromptShown() ? make("div", { class: "row-prompt", title: promptText(answered) }, promptText(answered) || "(no prompt)") : null)),
       make("div", { class: "foot" },
         make("span", { class: "id", title: name }, name),
-        isOne ? value(row) : null,
+        isSingle ? value(row) : null,
         verdictButtons(rows))));
 }
 
@@ -201,24 +221,23 @@ function rowName(row) {
   return name ? make("div", { class: isGroupedByImage() ? "file prompt" : "file", title: name }, name) : null;
 }
 
-/** The image and its boxes, or a placeholder. */
-function imageElements(row, size, { scores = false } = {}) {
+/** The image, or a placeholder. */
+function picture(row) {
   const entry = imageEntry(row.$image);
-  if (entry === undefined) return [make("span", { class: "blank loading", "data-image": row.$image }, "\u2026")];
+  if (entry === undefined) return make("span", { class: "blank loading", "data-image": row.$image }, "\u2026");
   if (entry[0] === 0) {
-    return [make("span", { class: "blank" }, row.error === undefined ? entry[4] : make("code", {}, row.error))];
+    return make("span", { class: "blank" }, row.error === undefined ? entry[4] : make("code", {}, row.error));
   }
-  const image = make("img", { alt: altText(row), decoding: "async", draggable: "false", class: "loading" });
+  const image = make("img", { alt: altText(row), decoding: isPrinting ? "sync" : "async", draggable: "false", class: "loading" });
   image.addEventListener("load", () => image.classList.remove("loading"));
-  image.src = thumbnailUrl(entry, row.$image);
-  const overlay = marks(row, size, { scores });
-  return overlay ? [image, overlay] : [image];
+  image.src = `data:image/${data.imageType};base64,${entry[0]}`;
+  return image;
 }
 
-/** The alternative text of an image. */
+/** The alternative text of an image: its caption, or the labels in it. */
 function altText(row) {
-  const found = row.boxes ? `${labels(row).map(([label, number]) => `${number} ${label}`).join(", ")}` : row.answer;
-  return found ? `${row.id}: ${found}` : row.id;
+  const caption = row.boxes ? labels(row).map(([label, number]) => `${number} ${label}`).join(", ") : row.answer;
+  return caption?.trim() || row.id;
 }
 
 const labels = (row) => countValues(row.boxes.filter(isConfident).map((box) => box.label));
@@ -239,8 +258,8 @@ function shortAnswer(row) {
     return make("div", { class: "shares" }, ...listed.slice(0, MAX_SHARES).map(([words, share, value, detail]) =>
       make("div", { title: detail ? `${words}: ${detail}` : words }, make("b", {}, words), meter(share), make("span", {}, value))));
   }
-  if (row.answer) return make("div", { class: "answer" }, row.answer);
-  return make("div", { class: "answer none" }, isBoxTask(row) ? "nothing found" : "empty answer");
+  if (row.answer?.trim()) return make("div", { class: "answer" }, row.answer);
+  return make("div", { class: "answer none" }, isBoxTask(row) ? "nothing found" : "(empty)");
 }
 
 /** Whether a row's answer is boxes. */
@@ -250,8 +269,8 @@ const isBoxTask = (row) => ["detect", "segment"].includes(row.task);
 function showLoaded() {
   for (const blank of document.querySelectorAll(".blank.loading")) {
     if (imageEntry(Number(blank.dataset.image)) === undefined) continue;
-    const index = Number(blank.closest("[data-index]")?.dataset.index);
-    if (rendered.has(index)) redrawCard(index);
+    const card = blank.closest("[data-index]");
+    card ? redrawCard(Number(card.dataset.index)) : drawStage();
   }
 }
 

@@ -1,27 +1,29 @@
 // Boxes and masks drawn over an image, in its pixels.
-const textMeter = document.createElement("canvas").getContext("2d");
 const FONT_SIZE = 11.5; // pixels of the screen, as LINE_WIDTH
+const textMeter = document.createElement("canvas").getContext("2d");
+textMeter.font = `600 ${FONT_SIZE}px system-ui, sans-serif`;
 const LINE_WIDTH = 2;
 
-/** The drawing over a row's image in a frame of `size` (width, height); null without boxes. */
+/** The drawing over a row's image in a frame of `size` (width, height); null without boxes or image. */
 function marks(row, size, { scores = false } = {}) {
   const entry = imageEntry(row.$image);
   const width = row.width ?? entry?.[1];
   const height = row.height ?? entry?.[2];
-  if (!(row.boxes || isDrawable(row)) || !width || !height || hasChanged(row, entry)) return null;
+  if (!entry?.[0] || isPartial(row) || !(row.boxes || isDrawable(row)) || !width || !height || hasChanged(row, entry)) return null;
   const unit = 1 / Math.min(size[0] / width, size[1] / height);
   const drawing = draw("svg", { class: "marks", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   const boxes = (row.boxes ?? []).map((box, number) => ({ box, number, mask: row.masks?.[number] })).filter(({ box }) => isConfident(box));
-  boxes.sort((one, other) => area(other.box) - area(one.box)); // small ones on top
-  for (const one of boxes) {
-    one.group = draw("g", { "data-box": one.number });
-    if (one.mask) one.group.append(maskPath(one.mask, one.box, unit));
-    one.group.append(...boxRects(one.box, unit));
-    drawing.append(one.group);
+  boxes.sort((a, b) => area(b.box) - area(a.box)); // small ones on top
+  for (const drawn of boxes) {
+    drawn.group = draw("g", { "data-box": drawn.number });
+    if (drawn.mask) drawn.group.append(maskPath(drawn.mask, drawn.box, unit));
+    drawn.group.append(...boxRects(drawn.box, unit));
+    drawing.append(drawn.group);
   }
   const taken = [];
+  const spare = [(size[0] * unit - width) / 2, (size[1] * unit - height) / 2]; // of the frame beside the image
   for (const { box, group } of boxes) {
-    const tag = labelTag(box, { unit, width, height, taken, scores });
+    const tag = labelTag(box, { unit, width, height, spare, taken, scores });
     if (tag) group.append(...tag);
   }
   return drawing;
@@ -43,19 +45,20 @@ function boxRects({ label, xmin, ymin, xmax, ymax }, unit) {
   ];
 }
 
-/** The label at its box, without overlap; null if every position is taken. */
-function labelTag(box, { unit, width, height, taken, scores }) {
-  const { label, xmin: left, ymin: top, ymax: bottom } = box;
-  const [colour, contrast] = coloursOf(label);
+/** The label at its box, without overlap; null if every position is taken. It may leave a narrow image, not the frame. */
+function labelTag(box, { unit, width, height, spare, taken, scores }) {
+  const { xmin: left, ymin: top, ymax: bottom } = box;
+  const label = shortened(box.label, (width + 2 * spare[0]) / unit - (scores ? 50 : 9));
+  const [colour, contrast] = coloursOf(box.label);
   const number = box.confidence ?? box.score;
   const words = scores && number ? `${label} ${short(number, 2)}` : label;
   if (!words) return null;
-  textMeter.font = `600 ${FONT_SIZE}px system-ui, sans-serif`;
-  const w = Math.min((textMeter.measureText(words).width + 9) * unit, width);
+  const w = (textMeter.measureText(words).width + 9) * unit;
   const h = 17 * unit;
-  const x = Math.max(0, Math.min(left - unit, width - w));
-  const rows = [top - h, top, bottom, bottom - h].filter((y) => y >= 0 && y + h <= height);
-  const y = rows.find((one) => taken.every((tag) => apart(tag, [x, one, w, h])));
+  const [beside, above] = [w > width ? spare[0] : 0, h > height ? spare[1] : 0];
+  const x = Math.max(-beside, Math.min(left - unit, width + beside - w));
+  const rows = [top - h, top, bottom, bottom - h].filter((edge) => edge >= -above && edge + h <= height + above);
+  const y = rows.find((edge) => taken.every((tag) => apart(tag, [x, edge, w, h])));
   if (y === undefined) return null;
   taken.push([x, y, w, h]);
   const text = draw("text", {
@@ -63,6 +66,15 @@ function labelTag(box, { unit, width, height, taken, scores }) {
     "dominant-baseline": "central", "font-family": "system-ui, sans-serif",
   }, words);
   return [draw("rect", { x, y, width: w, height: h, rx: 3 * unit, fill: colour }), text];
+}
+
+/** The text, shortened to a width in pixels of the screen. */
+function shortened(text, width) {
+  const isWide = (words) => textMeter.measureText(words).width > width;
+  if (!isWide(text)) return text;
+  const letters = [...text].slice(0, 200);
+  while (letters.length && isWide(`${letters.join("")}\u2026`)) letters.pop();
+  return letters.length ? `${letters.join("")}\u2026` : "";
 }
 
 const apart = ([x, y, w, h], [a, b, c, d]) => x + w <= a || a + c <= x || y + h <= b || b + d <= y;

@@ -3,7 +3,8 @@ const FORMAT = { format: "pgcli edits", version: 1 };
 const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
 const MAX_UNDO = 1000;
 const edits = new Map(); // by row: { state, answer, boxes }; corrections are accepted
-const originals = new Map(); // answer, boxes and masks of corrected rows, as the model gave them
+const originals = new Map(); // the model's answer, boxes and masks of corrected rows
+const unrestored = new Map(); // corrections that the browser kept, by rows whose boxes are not read yet
 const history = []; // for undo: rows with the edits that they had
 
 /** Whether a row has an answer to review. */
@@ -65,11 +66,13 @@ function setEdit(row, edit) {
 /** Corners by their names. */
 const named = (corners) => Object.fromEntries(CORNERS.map((name, side) => [name, corners[side]]));
 
-/** Offer a label that is new. */
+/** Offer a new label, and a filter of it. */
 function addLabel(label) {
   if (labelColours.has(label)) return;
   coloursOf(label);
   at("label-names").append(make("option", { value: label }));
+  at("labels").append(chip(label));
+  for (const id of ["labels", "boxes", "zoom-boxes"]) at(id).hidden = false;
 }
 
 /** Accept or reject rows; the same again takes it back, but not from a corrected row. */
@@ -78,11 +81,11 @@ function judge(rows, verdict) {
   review(rows, (edit) => (done && !isCorrected(edit) ? undefined : { ...edit, state: verdict }));
 }
 
-/** Accept or reject the selected card by its key, and go on to the next. */
+/** Accept or reject the selected card by its key, and select the next. */
 function judgeSelected(verdict) {
   const rows = current.length ? cells(current[state.selected]).filter(isReviewable) : [];
   if (!rows.length) return;
-  if (rows.every((row) => edits.get(row)?.state === verdict)) judge(rows, verdict);
+  if (rows.every((row) => edits.get(row)?.state === verdict && !isCorrected(edits.get(row)))) judge(rows, verdict);
   else {
     review(rows, (edit) => ({ ...edit, state: verdict }));
     at("zoom").open ? step(1) : select(state.selected + 1);
@@ -97,15 +100,15 @@ function correctAnswer(row, words) {
   review([row], (edit) => ({ ...edit, state: "accepted", answer: answer === own ? undefined : answer }));
 }
 
-/** Whether a box is where the model's is. */
+/** Whether a box has the corners of the model's box. */
 const hasCorners = ({ corners }, own) => own !== undefined && CORNERS.every((name, side) => Math.abs(corners[side] - own[name]) < 0.06);
 
-/** The boxes of a row as an edit has them: with the number of the model's box that each was. */
+/** The boxes of a row as an edit: each with the number of the model's box that it was. */
 function editedBoxes(row) {
   return edits.get(row)?.boxes ?? (row.boxes ?? []).map((box, source) => ({ label: box.label, corners: cornersOf(box), source }));
 }
 
-/** Correct the boxes of a row; those of the model are no correction. */
+/** Correct the boxes of a row; the model's own boxes are no correction. */
 function correctBoxes(row, boxes) {
   const own = originals.has(row) ? originals.get(row).boxes : row.boxes;
   const isOwn = boxes.length === (own?.length ?? 0) && boxes.every((box, number) =>
@@ -113,7 +116,7 @@ function correctBoxes(row, boxes) {
   review([row], (edit) => ({ ...edit, state: "accepted", boxes: isOwn ? undefined : boxes }));
 }
 
-/** Change one box; an empty label leaves it as it is. */
+/** Change one box; an empty label keeps the old one. */
 function correctBox(row, number, { label, corners }) {
   const boxes = [...editedBoxes(row)];
   boxes[number] = { ...boxes[number], label: cleanLabel(label ?? "") || boxes[number].label, corners: corners ?? boxes[number].corners };
@@ -122,7 +125,7 @@ function correctBox(row, number, { label, corners }) {
 
 const removeBox = (row, number) => correctBoxes(row, editedBoxes(row).toSpliced(number, 1));
 
-/** A label as an answer can hold it: on one line, without separators and tokens of boxes. */
+/** A label that an answer can hold: on one line, without separators and tokens of boxes. */
 const cleanLabel = (words) => words.replace(/<(loc|seg)\d+>/g, " ").replaceAll(";", ",").replace(/\s+/g, " ").trim();
 
 /** Update everything that shows the state of these rows, and keep the edits. */
@@ -146,16 +149,16 @@ function updateReview() {
   at("undo").disabled = !history.length;
 }
 
-/** The edits as the file has them. */
+/** The edits in the format of the file. */
 function editsDocument() {
-  const rows = data.rows.filter((row) => edits.has(row));
-  return { ...FORMAT, edits: rows.map((row) => ({
+  const rows = data.rows.filter((row) => edits.has(row) || unrestored.has(row));
+  return { ...FORMAT, edits: rows.map((row) => unrestored.get(row) ?? {
     file: hasSeveralFiles ? data.files[row.$file].name : undefined,
     index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, ...edits.get(row), boxes: savedBoxes(edits.get(row).boxes),
-  })) };
+  }) };
 }
 
-/** Boxes as the file has them, in tenths of a pixel. */
+/** Boxes in the format of the file, in tenths of a pixel. */
 const savedBoxes = (boxes) => boxes?.map(({ label, corners, source }) => {
   return { label, ...named(corners.map((value) => Math.round(value * 10) / 10)), source };
 });
@@ -191,7 +194,7 @@ function keepNow() {
   clearTimeout(keeping);
   keeping = undefined;
   try {
-    edits.size ? localStorage.setItem(STORE, JSON.stringify(editsDocument())) : localStorage.removeItem(STORE);
+    edits.size || unrestored.size ? localStorage.setItem(STORE, JSON.stringify(editsDocument())) : localStorage.removeItem(STORE);
     state.isKept = true;
   } catch {
     state.isKept = false;
@@ -214,9 +217,25 @@ function restoreEdits() {
   for (const edit of kept.edits) {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
-    setEdit(row, {
-      state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined, boxes: restoredBoxes(edit.boxes, row),
-    });
+    if (isPartial(row) && (edit.answer !== undefined || edit.boxes)) {
+      unrestored.set(row, edit);
+      completeRow(row);
+    } else restoreEdit(row, edit);
+  }
+}
+
+function restoreEdit(row, { state: verdict, answer, boxes }) {
+  setEdit(row, { state: verdict, answer: typeof answer === "string" ? answer : undefined, boxes: restoredBoxes(boxes, row) });
+}
+
+/** Restore the corrections of rows whose boxes were read since. */
+function restoreCorrections(rows) {
+  for (const row of rows) {
+    const edit = unrestored.get(row);
+    if (edit === undefined) continue;
+    unrestored.delete(row);
+    restoreEdit(row, edit);
+    updateReview();
   }
 }
 
@@ -238,7 +257,7 @@ function verdictButtons(rows, { words = false } = {}) {
 
 /** An answer with a button that opens its editor, which saves when it is left or with Enter. */
 function answerEditor(row) {
-  const text = make("p", { class: "full-answer" }, row.answer || shortAnswer(row).textContent);
+  const text = fullAnswer(row);
   const area = make("textarea", { class: "edit-answer", rows: 3, "aria-label": "The answer", spellcheck: "true" });
   const button = make("button", { type: "button", class: "quiet correct", title: "Correct the answer (c)" }, "Correct");
   const show = (isOpen) => {
@@ -262,7 +281,7 @@ function answerEditor(row) {
     show(false);
     correctAnswer(row, area.value);
   });
-  return make("div", {}, text, area, button);
+  return make("div", {}, text, area, button, copyButton(row.answer));
 }
 
 /** An entry of the list of boxes: its label, which can be changed, and a button that removes it. */

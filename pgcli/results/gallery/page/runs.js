@@ -52,8 +52,8 @@ function stages(rows) {
 
 const KEYS = [
   ["\u2190 \u2192  or  k j", "previous and next"], ["\u2191 \u2193", "a row up or down"], ["Enter  or  z", "open the image"],
-  ["Escape", "close it"], ["/", "search"], ["b", "show or hide boxes"],
-  ["a", "accept, and go on"], ["r", "reject, and go on"], ["c", "correct the answer or a label"], ["d", "draw a box; Enter puts it in the middle"], ["n", "the next box; Escape leaves it"],
+  ["Escape", "close it"], ["+ \u2212 0", "enlarge the open image, reduce it, fit it; arrow keys move it"], ["/", "search"], ["b", "show or hide boxes"],
+  ["a", "accept, and select the next"], ["r", "reject, and select the next"], ["c", "correct the answer or a label"], ["d", "draw a box; Enter puts it in the middle"], ["n", "the next box; Escape leaves it"],
   ["\u2190 \u2191 \u2192 \u2193", "move the box; with Shift its size"], ["x", "remove the box"], ["u", "undo"], ["s", "save the edits"], ["e", "answers or errors"], ["?", "this list"],
 ];
 

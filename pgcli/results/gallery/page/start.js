@@ -8,7 +8,7 @@ async function copyText(text) {
   } catch {
     const area = make("textarea", { class: "skip", "aria-hidden": "true" });
     area.value = text;
-    document.body.append(area);
+    (at("zoom").open ? at("zoom") : document.body).append(area); // a dialog has the focus to itself
     area.select();
     document.execCommand("copy");
     area.remove();
@@ -62,7 +62,7 @@ function listen() {
     "tab-answers": () => showErrors(false),
     "tab-errors": () => showErrors(true),
     boxes: toggleBoxes, "zoom-boxes": toggleBoxes, reset, about: showRuns, help: showKeys,
-    before: () => step(-1), after: () => step(1), close: () => at("zoom").close(),
+    before: () => step(-1), after: () => step(1), larger: () => enlarge(2), smaller: () => enlarge(0.5), close: () => at("zoom").close(),
     "panel-close": () => at("panel").close(), undo, save: saveEdits,
     "page-before": () => turnPage(-1), "page-after": () => turnPage(1),
     more: () => at("more").setAttribute("aria-expanded", String(at("top").classList.toggle("open"))),
@@ -76,6 +76,7 @@ function listen() {
   at("zoom").addEventListener("close", () => select(state.selected));
   at("zoom").addEventListener("cancel", (event) => { if (clearBox()) event.preventDefault(); });
   document.addEventListener("keydown", pressed);
+  watchStage(at("stage"));
 }
 
 /** Show another page of results. */
@@ -107,7 +108,7 @@ function pressed(event) {
     b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: correctSelected,
     a: () => judgeSelected("accepted"), r: () => judgeSelected("rejected"),
   };
-  if (isZoomed) Object.assign(keys, boxKeys(event));
+  if (isZoomed) Object.assign(keys, viewKeys(), boxKeys(event));
   if (!isZoomed) {
     keys["/"] = () => { at("search").focus(); at("search").select(); };
     keys.e = () => showErrors(!state.errors);
@@ -136,12 +137,14 @@ function start() {
   }, { passive: true });
   let width = 0;
   new ResizeObserver(() => {
-    if (at("cards").clientWidth !== width) {
+    if (!isPrinting && at("cards").clientWidth !== width) {
       width = at("cards").clientWidth;
       layOut();
     }
   }).observe(at("cards"));
   window.addEventListener("resize", () => { refresh(); drawStage(); });
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
   const polling = setInterval(showLoaded, 150); // images are loaded after the script
   document.addEventListener("DOMContentLoaded", () => { clearInterval(polling); showLoaded(); drawStage(); });
 }

@@ -22,6 +22,7 @@ function fill() {
   at("after").disabled = state.selected === current.length - 1;
   at("zoom").setAttribute("aria-label", `Image ${rows[0].id}`);
   clearBox();
+  Object.assign(view, { scale: 1, x: 0, y: 0 });
   showDetails();
   at("details").scrollTop = 0;
   drawStage();
@@ -34,20 +35,35 @@ function showDetails() {
   if (focused) [...at("details").querySelectorAll("[aria-label]")].find((each) => each.getAttribute("aria-label") === focused)?.focus();
 }
 
-/** Draw the images in the size of the dialog. */
+/** Show the images of the open card. */
 function drawStage() {
   if (!at("zoom").open) return;
   const all = cells(current[state.selected]);
   const rows = hasOneImage(all) ? all.slice(0, 1) : all;
   const stage = at("stage");
   stage.classList.toggle("stacked", isTaller(stage.clientWidth, stage.clientHeight, rows));
-  const figures = rows.map((row) => make("div", { class: row.error === undefined ? "figure" : "figure failed" }));
-  stage.replaceChildren(...figures);
-  rows.forEach((row, column) => {
-    const size = [figures[column].clientWidth, figures[column].clientHeight];
-    figures[column].append(...imageElements(row, size, { scores: true }));
-    makeEditable(row, figures[column].querySelector(".marks"));
-  });
+  stage.replaceChildren(...rows.map((row) => {
+    const figure = make("div", { class: row.error === undefined ? "figure" : "figure failed" }, make("div", { class: "pane" }, picture(row)));
+    figure.row = row;
+    return figure;
+  }));
+  drawPanes();
+}
+
+/** Place the images, enlarged and panned, and draw their boxes. */
+function drawPanes() {
+  at("stage").classList.toggle("enlarged", view.scale > 1);
+  at("smaller").disabled = view.scale === 1;
+  for (const figure of at("stage").children) {
+    const size = [figure.clientWidth * view.scale, figure.clientHeight * view.scale];
+    const pane = figure.firstChild;
+    Object.assign(pane.style, { width: `${size[0]}px`, height: `${size[1]}px`, left: `${view.x * figure.clientWidth}px`, top: `${view.y * figure.clientHeight}px` });
+    pane.querySelector(".marks")?.remove();
+    const drawing = marks(figure.row, size, { scores: true });
+    if (drawing === null) continue;
+    pane.append(drawing);
+    makeEditable(figure.row, drawing);
+  }
 }
 
 /** Whether images are larger when stacked than side by side. */
@@ -58,6 +74,7 @@ function isTaller(width, height, rows) {
 }
 
 function details(row, column) {
+  completeRow(row);
   const entry = imageEntry(row.$image);
   return make("section", {},
     make("h2", {}, row.id),
@@ -76,16 +93,33 @@ function details(row, column) {
 }
 
 function answer(row) {
-  if (row.boxes && /<loc\d{4}>/.test(row.answer ?? "")) return null; // the boxes are listed, the text is under "raw answer"
+  if (row.boxes && (!row.answer?.trim() || /<loc\d{4}>/.test(row.answer))) return null; // the boxes are listed, the text is under "raw answer"
   if (shares(row) && !row.answer) return null; // they are listed
-  if (!isCorrectable(row) || row.boxes || isBoxTask(row)) return make("p", { class: "full-answer" }, row.answer || shortAnswer(row).textContent);
-  return answerEditor(row);
+  if (isCorrectable(row) && !row.boxes && !isBoxTask(row)) return answerEditor(row);
+  return make("div", {}, fullAnswer(row), row.answer ? copyButton(row.answer) : null);
+}
+
+/** The whole answer; an empty one is named so. */
+function fullAnswer(row) {
+  return row.answer?.trim() ? make("p", { class: "full-answer" }, row.answer)
+    : make("p", { class: "full-answer none" }, shortAnswer(row).textContent);
+}
+
+/** A button that copies a text. */
+function copyButton(text) {
+  const button = make("button", { type: "button", class: "quiet copy" }, "Copy");
+  button.addEventListener("click", async () => {
+    await copyText(text);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  return button;
 }
 
 function boxes(row, column) {
-  const list = make("ul", { class: "found" });
+  const list = make("ul", { class: "entries" });
   (row.boxes ?? []).forEach((box, number) => {
-    if (!isConfident(box)) return;
+    if (!isConfident(box) || isPartial(row)) return;
     const { label, score, confidence } = box;
     const corners = cornersOf(box).map((value) => Math.round(value)).join(", ");
     const name = isCorrectable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, label || "(no label)")];
@@ -106,7 +140,7 @@ function highlight(column, number) {
 }
 
 function choices(row) {
-  const list = make("ul", { class: "found" });
+  const list = make("ul", { class: "entries" });
   for (const { text, probability } of row.choices) {
     list.append(make("li", {}, make("b", {}, String(text ?? "")), meter(probability), make("span", {}, Number.isFinite(probability) ? short(probability) : "")));
   }
@@ -114,7 +148,7 @@ function choices(row) {
 }
 
 function shareList(row) {
-  const list = make("ul", { class: "found" });
+  const list = make("ul", { class: "entries" });
   for (const [words, share, value, detail] of shares(row)) {
     list.append(make("li", { title: detail }, make("b", {}, words), meter(share), make("span", {}, value)));
   }

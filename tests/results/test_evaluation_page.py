@@ -1,0 +1,85 @@
+"""Tests the page of `pgcli eval --view` in a browser."""
+
+import pytest
+
+from pgcli.cli.main import main
+from tests.support.exporting import saved
+from tests.support.galleries import box, drawn, failed, row
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+
+
+@pytest.mark.slow
+def test_page_of_an_evaluation_has_metrics_and_calibration(open_page, tmp_path):
+    drawn(tmp_path, 2)
+    true = [row(0, prompt="detect", boxes=[box("cat")]), row(1, prompt="detect", boxes=[])]
+    sure = {**box("cat"), "confidence": 0.97}
+    found = [
+        {**true[0], "boxes": [sure, {**box("cat", 20, 20, 29, 29), "confidence": 0.42}]},
+        {**true[1], "boxes": [sure]},
+    ]
+    truth, rows = saved(tmp_path / "truth.jsonl", true), saved(tmp_path / "rows.jsonl", found)
+    words = ("--metric", "ap", "--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    assert main(["eval", str(rows), str(truth), "--truth", str(truth), *words, "-q"]) == 0
+    tall = {"width": 1280, "height": 2400}  # cards are below the tables and the plots
+    shown = open_page(tmp_path / "worst.html", viewport=tall)
+    tables = shown.all(".metrics")
+    assert tables.locator("h2").all_text_contents() == [str(rows), str(truth), "Second minus first"]
+    values = tables.nth(0).locator("tr", has=shown.page.get_by_text("f1@0.5", exact=True))
+    assert values.locator("td").first.text_content() == "0.5000"
+    nothing = tables.nth(0).locator("tr", has=shown.page.get_by_text("ap_large", exact=True))
+    assert nothing.locator("td").all_text_contents()[:2] == ["\u2013", ""]  # without an interval
+    assert shown.all(".calibration").count() == 2
+    plot = shown.all(".calibration svg").first
+    assert plot.locator("text.count").all_text_contents() == ["1", "2"]
+    heights = plot.locator("circle").evaluate_all("all => all.map(c => +c.getAttribute('cy'))")
+    ticks = plot.locator("line.grid").evaluate_all("all => all.map(c => +c.getAttribute('y1'))")
+    assert heights == [max(ticks), (max(ticks) + min(ticks)) / 2]  # none right, and half of them
+
+
+def test_each_answer_of_the_worst_rows_has_its_own_score(open_page, tmp_path):
+    """The rows are in the order of the second file's scores."""
+    drawn(tmp_path, 2)
+    names = ("one.jsonl", "two.jsonl", "truth.jsonl")
+    words = (("red", "red"), ("red", "blue"), ("red", "red"))
+    files = [
+        saved(
+            tmp_path / name, [row(n, task="ask", prompt="?", answer=a) for n, a in enumerate(own)]
+        )
+        for name, own in zip(names, words, strict=True)
+    ]
+    one, two, truth = map(str, files)
+    view = ("--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    assert main(["eval", one, two, "--truth", truth, *view, "-q"]) == 0
+    shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
+    assert shown.all("#sort option").first.inner_text() == f"Score of {two}"
+    cards = shown.all(".card")
+    assert cards.locator(".id").all_text_contents() == ["00001.png", "00000.png"]
+    heads = [one.all_text_contents() for one in [card.locator(".row-head") for card in cards.all()]]
+    assert heads == [["one.jsonl1", "two.jsonl0", "truth"], ["one.jsonl1", "two.jsonl1", "truth"]]
+
+
+def test_page_of_labels_has_a_confusion_matrix(open_page, tmp_path):
+    drawn(tmp_path, 5)
+    answers = ("cat", "dog", "dog", "cow", None)
+    rows = [row(n, task="ask", prompt="?", answer=text) for n, text in enumerate(answers[:4])]
+    rows.append(failed(4) | {"task": "ask", "prompt": "?"})
+    true = [row(n, prompt="?", answer=t) for n, t in enumerate(("cat", "cat", "dog", "dog", "dog"))]
+    words = ("--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    files = saved(tmp_path / "rows.jsonl", rows), saved(tmp_path / "truth.jsonl", true)
+    assert main(["eval", str(files[0]), "--truth", str(files[1]), *words, "-q"]) == 0
+    shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
+    matrix = shown.all(".confusion")
+    assert matrix.locator("thead th").all_text_contents()[1:] == [
+        "dog",
+        "cat",
+        "cow",
+        "(no answer)",
+    ]
+    assert [
+        line.locator("th, td").all_text_contents() for line in matrix.locator("tbody tr").all()
+    ] == [
+        ["dog", "1", "", "1", "1"],
+        ["cat", "1", "1", "", ""],
+    ]
+    assert matrix.locator("td.right").all_text_contents() == ["1", "1"]
