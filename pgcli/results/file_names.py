@@ -56,8 +56,11 @@ class FileNames:
         self._taken: dict[bytes, tuple[str, ...]] = {}  # the endings of each stem, by its digest
         self._next: dict[tuple[str, str], int] = {}  # number of a taken name
 
-    def claim(self, id_: str, index: int) -> FileName:
-        """The file name of the row with this id, or index if the id contains no name."""
+    def claim(self, id_: str, index: int, suffix: str = "") -> FileName:
+        """The file name of the row with this id, or index if the id contains no name.
+
+        A suffix, as the object that a row is about, is added to the stem.
+        """
         text = _CONTROL.sub("_", _NOT_BYTES.sub("\ufffd", parse_path(id_)))
         names = [name for name in _SLASHES.split(text) if name not in ("", ".", "..")]
         *folders, last = names = names or [str(index)]
@@ -68,7 +71,9 @@ class FileNames:
         last = self._sanitize(last, False)
         ending = PurePosixPath(last).suffix
         ending = ending if ending.lower() in self._endings else ""
-        stem, room = last.removesuffix(ending), LONGEST_NAME - (len(ending) or LONGEST_ENDING)
+        tail = _SLASHES.sub("_", _CONTROL.sub("_", suffix))
+        stem = last.removesuffix(ending) + (f"-{tail}" if tail else "")
+        room = LONGEST_NAME - (len(ending) or LONGEST_ENDING)
         wish = "/".join([*folders, shortened(stem, str, room)]), ending.casefold()
         for number in count(self._next.get(wish, 1)):
             tail = f"-{number}" if number > 1 else ""

@@ -58,6 +58,12 @@ def make_hooks(
             )
         )
     if options.draw is not None:
-        drawings = Drawings(options.draw, labels=question.objects, limits=limits, reader=reader)
+        drawings = Drawings(
+            options.draw,
+            labels=question.objects,
+            each=question.each,
+            limits=limits,
+            reader=reader,
+        )
         hooks.append(drawings)
     return hooks

@@ -34,6 +34,7 @@ class Absent:
     choices_column: str | None = None
     region: Region | None = None
     objects: tuple[str, ...] = ()
+    each: bool = False
     text_column: str | None = None
     float16: bool = False
 

@@ -359,6 +359,16 @@ def test_each_answer_with_boxes_is_drawn(tmp_path):
     assert below(tmp_path / "drawn") == ["a-3.png", "a.png"]
 
 
+def test_drawings_of_each_object_are_named_after_it(tmp_path):
+    hook = Drawings(str(tmp_path / "drawn"), each=True)
+    item = item_of(0, "sub/a.png", file_of())
+    for label in ("cat", "red/blue car"):
+        answer = answer_to(item, (60, 45), STAR, task="detect", prompt=f"detect {label}")
+        hook.on_row(answer, item, is_saved=False)
+    hook.finish(complete=True)
+    assert below(tmp_path / "drawn") == ["sub/a-cat.png", "sub/a-red_blue car.png"]
+
+
 def test_error_row_keeps_its_name(tmp_path):
     items = [item_of(n, name, file_of()) for n, name in enumerate(("a.png", "A.png"))]
     for is_saved in (False, True):  # the same names once the row is retried

@@ -24,7 +24,11 @@ def test_page_of_an_evaluation_has_metrics_and_calibration(open_page, tmp_path):
     tall = {"width": 1280, "height": 2400}  # cards are below the tables and the plots
     shown = open_page(tmp_path / "worst.html", viewport=tall)
     tables = shown.all(".metrics")
-    assert tables.locator("h2").all_text_contents() == [str(rows), str(truth), "Second minus first"]
+    assert tables.locator("h2").all_text_contents() == [
+        "rows.jsonl",
+        "truth.jsonl",
+        "Second minus first",
+    ]
     values = tables.nth(0).locator("tr", has=shown.page.get_by_text("f1@0.5", exact=True))
     assert values.locator("td").first.text_content() == "0.5000"
     nothing = tables.nth(0).locator("tr", has=shown.page.get_by_text("ap_large", exact=True))
@@ -52,7 +56,7 @@ def test_each_answer_of_the_worst_rows_has_its_own_score(open_page, tmp_path):
     view = ("--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
     assert main(["eval", one, two, "--truth", truth, *view, "-q"]) == 0
     shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
-    assert shown.all("#sort option").first.inner_text() == f"Score of {two}"
+    assert shown.all("#sort option").first.inner_text() == "Score of two.jsonl"
     cards = shown.all(".card")
     assert cards.locator(".id").all_text_contents() == ["00001.png", "00000.png"]
     heads = [one.all_text_contents() for one in [card.locator(".row-head") for card in cards.all()]]
@@ -83,3 +87,21 @@ def test_page_of_labels_has_a_confusion_matrix(open_page, tmp_path):
         ["cat", "1", "1", "", ""],
     ]
     assert matrix.locator("td.right").all_text_contents() == ["1", "1"]
+
+
+def test_right_and_wrong_rows_differ_in_shape_and_colour(open_page, tmp_path):
+    drawn(tmp_path, 2)
+    rows = [row(n, task="detect", prompt="?", boxes=[box("cat")]) for n in range(2)]
+    rows[1]["boxes"] = [box("cat", 20, 15, 39, 29)]
+    true = [row(n, prompt="?", boxes=[box("cat")]) for n in range(2)]
+    files = saved(tmp_path / "rows.jsonl", rows), saved(tmp_path / "truth.jsonl", true)
+    words = ("--metric", "ap", "--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    assert main(["eval", str(files[0]), "--truth", str(files[1]), *words, "-q"]) == 0
+    shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
+    look = """e => [e.textContent, getComputedStyle(e, "::before").content[1],
+        getComputedStyle(e).color]"""
+    (wrong, cross, red), (right, tick, green) = shown.all(".card .value").evaluate_all(
+        f"all => all.map({look})"
+    )
+    assert (wrong, cross, right, tick) == ("0", "\u2715", "1", "\u2713")
+    assert red != green

@@ -296,6 +296,21 @@ def test_page_shows_settings_and_times_of_the_run(tmp_path):
         assert "folder" not in known
 
 
+def test_run_details_have_no_absolute_paths(tmp_path, monkeypatch):
+    """Sources are named as they lie beside the page, which may be sent to others."""
+    for name in ("runs", "pages"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "runs")
+    Path("photos").symlink_to(EXAMPLES)
+    finished("caption", "photos", "-o", "rows.jsonl")
+    assert viewed(tmp_path / "runs" / "rows.jsonl", "-o", tmp_path / "pages" / "g.html") == 0
+    text = (tmp_path / "pages" / "g.html").read_text()
+    file = content(tmp_path / "pages" / "g.html").named("data")["files"][0]
+    assert dict(file["settings"])["sources"] == "../runs/photos"
+    assert str(tmp_path) not in text
+    assert not [value for _, value in file["settings"] if value.startswith("/")]
+
+
 def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path):
     output, page = tmp_path / "rows.jsonl", tmp_path / "g.html"
     run = started("caption", *MANY, "-o", output, seconds=0.05)

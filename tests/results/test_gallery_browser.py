@@ -378,7 +378,7 @@ def test_hits_are_below_their_query_and_a_switch_joins_them(open_page, tmp_path)
     ]
     shown = open_page(gallery(tmp_path, rows))
     shown.says("5 answers")
-    assert shown.all("h2.section").all_text_contents() == ["a red star2", "a cat3"]
+    assert shown.all("h2.section").all_text_contents() == ["a red star2 images", "a cat3 images"]
     (first, second), lines = tops(shown, "h2.section"), tops(shown, ".card")
     assert first < lines[0] < second < lines[1]
     assert len(lines) == 2
@@ -388,7 +388,7 @@ def test_hits_are_below_their_query_and_a_switch_joins_them(open_page, tmp_path)
     shown.press("j", "ArrowUp")
     assert shown.all(".card.selected .id").inner_text() == "00001.png"
     shown.all("#search").fill("00003")
-    playwright.expect(shown.all("h2.section")).to_have_text(["a cat1"])
+    playwright.expect(shown.all("h2.section")).to_have_text(["a cat1 image"])
     shown.all("#search").fill("")
     playwright.expect(shown.all("h2.section")).to_have_count(2)
     shown.all("#group").click()
@@ -408,7 +408,7 @@ def test_near_duplicates_are_in_groups_with_the_largest_first(open_page, tmp_pat
         for n in range(4)
     ]  # fmt: skip
     shown = open_page(gallery(tmp_path, rows))
-    assert shown.all("h2.section").all_text_contents() == ["group 12", "group 22"]
+    assert shown.all("h2.section").all_text_contents() == ["group 12 images", "group 22 images"]
     assert shown.all(".card .row-prompt").all_text_contents() == [
         "largest, 40 \u00d7 30", "40 \u00d7 30"] * 2  # fmt: skip
 

@@ -24,7 +24,7 @@ from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.files_below import draw_error, write_below
 from pgcli.results.frames import read_original
-from pgcli.results.images import ImageLocator
+from pgcli.results.images import ImageLocator, saved_record
 from pgcli.results.row_hook import RowHook
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path, resolves_inside
@@ -49,12 +49,13 @@ class Drawings(RowHook):
         folder: str,
         *,
         labels: Iterable[str] = (),
+        each: bool = False,
         limits: ImageLimits | None = None,
         reader: Reader | None = None,
     ):
         self._folder, self._target = folder, draw_target(folder)
         self._limits, self._reader = limits or ImageLimits(), reader
-        self._colours = LabelColours(labels)
+        self._colours, self._each = LabelColours(labels), each
         self._names = FileNames(frozenset(DRAWN))
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="draw")
         self._pending: deque[tuple[str, Future[bool]]] = deque()
@@ -69,7 +70,9 @@ class Drawings(RowHook):
     def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:
         """Draw the row's image in a thread. Raises UsageError for an image in the folder."""
         self._check_outside(item)
-        name = self._names.claim(item.id, item.index)  # also for a failed row, which may be retried
+        label = answer.prompt.removeprefix(f"{answer.task} ") if self._each else ""
+        # also for a failed row, which may be retried
+        name = self._names.claim(item.id, item.index, label)
         # an image in which detect or segment found nothing is copied without boxes
         if answer.error is not None or not (answer.boxes or answer.task in BOX_TASKS):
             return
@@ -182,7 +185,9 @@ def draw_rows(
 
     Raises UsageError for an invalid row, and OutputFailed.
     """
-    drawings = Drawings(folder, labels=labels, reader=locator.url_reader)
+    record = saved_record(output)
+    each = record is not None and bool(record.settings.get("each"))
+    drawings = Drawings(folder, labels=labels, each=each, reader=locator.url_reader)
     complete = False
     try:
         for row, item in locator.with_items(rows, output):

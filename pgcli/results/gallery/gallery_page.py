@@ -29,7 +29,7 @@ from pgcli.results.gallery.parts import (
     row_columns,
     write_parts,
 )
-from pgcli.results.gallery.run_info import read_run_info
+from pgcli.results.gallery.run_info import path_on_page, read_run_info
 from pgcli.results.gallery.thumbnails import (
     ThumbnailEntry,
     ThumbnailMaker,
@@ -100,7 +100,9 @@ def write_gallery(
     folder = folder_target(target, options, outputs)
     cards = Cards()
     for group in tracked(groups, on_event, "reading rows"):
-        info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
+        name = path_on_page(group.name, target.path.parent)
+        info = read_run_info(group.output, name, target.path.parent)
+        info = replace(info, output_of=group.output_of)
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
@@ -112,8 +114,13 @@ def write_gallery(
     copied = small_copies(locator.items(cards.images), total, locator, maker)
     tracking = tracked(copied, on_event, "images", total, unit="images")
     data = cards.data() | {"imageType": maker.encoding, "chunkSize": IMAGES_PER_PART}
-    data |= {} if evaluation is None else {"evaluation": evaluation}
-    title = listed([group.name for group in groups])
+    if evaluation is not None:
+        files = [
+            file | {"name": path_on_page(file["name"], target.path.parent)}
+            for file in evaluation["files"]
+        ]
+        data |= {"evaluation": {**evaluation, "files": files}}
+    title = listed([path_on_page(group.name, target.path.parent) for group in groups])
     with closing(copied), closing(tracking):
         entries = page_entries(tracking, missing)
         if is_large:

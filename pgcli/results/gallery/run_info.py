@@ -23,8 +23,11 @@ from pgcli.stores.urls import url_scheme
 PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files"})
 
 
-def read_run_info(output: Path, name: str) -> ResultFile:
-    """The result file under this name, with what is known of its run."""
+def read_run_info(output: Path, name: str, page_folder: Path) -> ResultFile:
+    """The result file under this name, with the settings of its run.
+
+    Paths are relative to the folder of the page, which readers get without the writer's folders.
+    """
     record = saved_record(output)
     if record is None:
         settings, folder = read_settings(output), None
@@ -33,6 +36,13 @@ def read_run_info(output: Path, name: str) -> ResultFile:
         settings, folder = record.settings, record.input.get("folder")
         facts = [*flatten({**settings, **record.model, "versions": record.versions})]
         facts += [("begun", record.begun)] if record.begun else []
+    start = folder if isinstance(folder, str) else ""
+    facts = [
+        (fact, ", ".join(paths_on_page(settings["sources"], page_folder, start)))
+        if fact == "sources" and isinstance(settings.get("sources"), list)
+        else (fact, path_on_page(value, page_folder))
+        for fact, value in facts
+    ]
     objects = settings.get("objects")
     labels = tuple(map(str, objects)) if isinstance(objects, list) else ()
     names = ("sources", "image_column", "id_column")
@@ -46,6 +56,20 @@ def read_run_info(output: Path, name: str) -> ResultFile:
         partial(absolute_image, folder),
         output,
     )
+
+
+def paths_on_page(sources: Sequence[object], page_folder: Path, start: str) -> Iterator[str]:
+    """The sources, relative to the page where they are paths, which begin at the folder `start`."""
+    for source in map(str, sources):
+        is_path = source != "-" and not url_scheme(source)
+        yield path_on_page(os.path.join(start, source), page_folder) if is_path else source  # noqa: PTH118
+
+
+def path_on_page(value: str, page_folder: Path) -> str:
+    """The value; an absolute path is relative to the folder of the page."""
+    if not os.path.isabs(value):  # noqa: PTH117
+        return value
+    return os.path.relpath(value, os.path.realpath(page_folder))
 
 
 def absolute_image(folder: object, image: str) -> str | None:

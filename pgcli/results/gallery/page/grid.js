@@ -4,7 +4,7 @@ const ANSWER_GAP = 6; // between answers of one cell
 const MARGIN = 2; // rows of cards above and below the screen
 const MAX_SHARES = 4; // texts or labels on a card
 const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
-const HEADING = 42; // the height of a query above its cards
+const HEADING = 56; // the height of a query above its cards
 const IS_SMALL = window.matchMedia("(max-width: 720px)"); // buttons are larger there
 const layout = { columns: 1, width: 0, image: [0, 0], height: 0, gap: GAP, lines: [], lineOf: [] };
 const rendered = new Map(); // cards in the document by index
@@ -163,7 +163,7 @@ function add(shown, index, element) {
 /** The query above its cards, with their number. */
 function heading({ top, section }) {
   const number = current.filter((shown) => promptText(cells(shown)[0]) === section).length;
-  const made = make("h2", { class: "section" }, section || "(no query)", make("small", {}, number.toLocaleString("en")));
+  const made = make("h2", { class: "section" }, section || "(no query)", make("small", {}, count(number, "image")));
   made.style.transform = `translate(0, ${top - HEADING}px)`;
   return made;
 }
@@ -195,14 +195,14 @@ function cell(rows, index) {
   if (layout.isMatrix) return matrixLine(row, image);
   const value = (answered) => {
     const number = SORTS[state.sort].of?.(answered);
-    return number === undefined ? null : make("span", { class: "value" }, SORTS[state.sort].format(number));
+    return number === undefined ? null : make("span", { class: `value ${outcome(answered)}` }, SORTS[state.sort].format(number));
   };
   const isSingle = rows.length === 1;
   const ids = new Set(rows.map(({ id }) => id));
   const name = isByImage && ids.size > 1 ? row.image || row.id : row.id;
   const isFailed = rows.every(({ error }) => error !== undefined);
   const word = isSingle ? reviewWord(row) : "";
-  return make("div", { class: `${isFailed ? "cell failed" : "cell"} ${word}` }, image,
+  return make("div", { class: `${isFailed ? "cell failed" : "cell"} ${word} ${isSingle ? outcome(row) : ""}` }, image,
     make("div", { class: "text" },
       ...rows.map((answered) => make("div", { class: "row-answer" },
         isSingle ? rowName(answered) : make("div", { class: "row-head" }, rowName(answered), value(answered)),
@@ -213,6 +213,12 @@ function cell(rows, index) {
         make("span", { class: "id", title: name }, name),
         isSingle ? value(row) : null,
         verdictButtons(rows))));
+}
+
+/** Whether an evaluation counts a row as right or wrong; empty for a part of it, and without a score. */
+function outcome(row) {
+  const score = data.evaluation && rowScore(row);
+  return score >= 1 ? "right" : score <= 0 ? "wrong" : "";
 }
 
 /** The name of a row on its card, if it has one there. */
