@@ -203,8 +203,9 @@ class _Pool:
                 while future is not None and not should_stop():
                     try:
                         image = future.result(timeout=POLL_SECONDS)
-                    except TimeoutError:
-                        if future.done():
+                    except TimeoutError as problem:
+                        # one of the image's own, not of this wait, after which it may be done
+                        if future.done() and future.exception() is problem:
                             raise
                         if pauses:
                             yield None

@@ -69,7 +69,7 @@ def test_foreign_folder_is_not_replaced(tmp_path):
 
 
 def test_search_filters_and_sorting_cover_all_rows(open_page, large_page):
-    shown = open_page(large_page, viewport={"width": 700, "height": 500})
+    shown = open_page(large_page, viewport={"width": 800, "height": 500})
     shown.says("60 answers")
     shown.expect(shown.all(".card img:not(.loading)").first).to_be_visible()
     shown.expect(shown.all(".card svg.marks").first).to_be_visible()

@@ -51,9 +51,9 @@ def test_image_is_enlarged_by_keys_wheel_and_double_click(open_page, tmp_path):
     shown.page.wait_for_timeout(100)
     assert scale(shown) == pytest.approx(np.e, rel=0.01)
     assert screen_point(shown, 150, 75) == pytest.approx(point, abs=1)  # it stays at the pointer
-    shown.page.mouse.dblclick(*screen_point(shown, 300, 20))
+    shown.page.mouse.dblclick(*screen_point(shown, 230, 75))
     assert scale(shown) == 1
-    shown.page.mouse.dblclick(*screen_point(shown, 300, 20))
+    shown.page.mouse.dblclick(*screen_point(shown, 230, 75))
     assert scale(shown) == 3
     assert shown.all("#smaller").is_enabled()
     shown.press("j", "Escape", "z")

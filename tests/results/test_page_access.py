@@ -50,10 +50,10 @@ def test_blank_answers_are_named_and_answers_are_copied(open_page, tmp_path):
     shown = open_page(gallery(tmp_path, rows))
     assert shown.all(".card .answer").all_text_contents() == ["one", "(empty)", "(empty)"]
     shown.press("j", "z")
-    shown.page.evaluate(
-        "document.execCommand = () => { window.copied = document.activeElement.value }"
-    )
-    shown.page.evaluate("navigator.clipboard.writeText = async () => { throw new Error() }")
+    shown.page.evaluate("""() => {
+        navigator.clipboard.writeText = async () => { throw new Error() };
+        document.execCommand = () => { window.copied = document.activeElement.value };
+    }""")
     shown.all("#details .copy").click()
     shown.expect(shown.all("#details .copy")).to_have_text("Copied")
     assert shown.page.evaluate("window.copied") == "one"
@@ -65,7 +65,7 @@ def test_new_labels_become_filters(open_page, page):
     shown = open_page(page)
     shown.press("j", "j", "j", "c")
     shown.page.keyboard.type("owl")
-    shown.press("Enter", "Escape")
+    shown.press("Enter", "Escape", "Escape")
     shown.all(".chip").filter(has_text="owl").click()
     assert shown.ids() == ["00002.png"]
 
