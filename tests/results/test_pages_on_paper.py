@@ -20,7 +20,7 @@ def test_every_row_and_its_image_are_printed(open_page, tmp_path, number):
     long = " ".join(f"word{n}" for n in range(80))
     rows = [row(n, answer=long, boxes=[box("cat")] if n % 2 else None) for n in range(number)]
     shown = open_page(gallery(tmp_path, rows))
-    shown.page.evaluate(f"window.printed = ({PRINTED})()")
+    shown.page.evaluate(f"() => {{ window.printed = ({PRINTED})(); }}")  # not awaited
     pdf = shown.page.pdf(prefer_css_page_size=True)
     printed = shown.page.evaluate("window.printed")
     assert printed["ids"] == [f"{n:05}.png" for n in range(number)]
