@@ -15,7 +15,7 @@ PRINTED = """() => new Promise((resolve) => window.addEventListener("beforeprint
 
 @pytest.mark.parametrize("number", [1, 42, pytest.param(644, marks=pytest.mark.slow)])
 def test_every_row_and_its_image_are_printed(open_page, tmp_path, number):
-    """Each image has pixels of its own, so that the PDF has it once for each row."""
+    """The images have 256 colours; the PDF has equal images once."""
     drawn(tmp_path, number)
     long = " ".join(f"word{n}" for n in range(80))
     rows = [row(n, answer=long, boxes=[box("cat")] if n % 2 else None) for n in range(number)]
@@ -24,8 +24,8 @@ def test_every_row_and_its_image_are_printed(open_page, tmp_path, number):
     pdf = shown.page.pdf(prefer_css_page_size=True)
     printed = shown.page.evaluate("window.printed")
     assert printed["ids"] == [f"{n:05}.png" for n in range(number)]
-    assert len(re.findall(rb"/Subtype /Image", pdf)) == number
-    assert len(re.findall(rb"/Type /Page\\b", pdf)) <= number / 6 + 1
+    assert len(re.findall(rb"/Subtype /Image", pdf)) == min(number, 256)
+    assert len(re.findall(rb"/Type /Page\b", pdf)) <= number / 6 + 1
     shown.says(f"{number} answer{'s' * (number > 1)}")
     assert shown.all(".card").count() < 70  # those near the screen, as before
 
