@@ -17,7 +17,7 @@ PRINTED = """() => new Promise((resolve) => window.addEventListener("beforeprint
 def test_every_row_and_its_image_are_printed(open_page, tmp_path, number):
     """The images have 256 colours; the PDF has equal images once."""
     drawn(tmp_path, number)
-    long = " ".join(f"word{n}" for n in range(80))
+    long = " ".join(f"word{n}" for n in range(20))
     rows = [row(n, answer=long, boxes=[box("cat")] if n % 2 else None) for n in range(number)]
     shown = open_page(gallery(tmp_path, rows))
     shown.page.evaluate(f"() => {{ window.printed = ({PRINTED})(); }}")  # not awaited
