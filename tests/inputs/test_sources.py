@@ -742,5 +742,5 @@ def test_texts_are_items():
     found = list(reloaded(inventory, [], ReadOptions()))
     assert [(item.id, item.prompts) for item in found] == [("0", ("a cat",)), ("1", ("é",))]
     assert (inventory.total, inventory.has_prompts, inventory.has_columns) == (2, True, False)
-    with pytest.raises(UsageError, match="a list of texts has no columns"):
+    with pytest.raises(UsageError, match="a list of texts has no column 'x'"):
         Inventory.of_texts(["a"], ReadOptions(keep=("x",)))
