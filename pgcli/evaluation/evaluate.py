@@ -32,7 +32,7 @@ class MetricRows:
 class Evaluation:
     """The estimate of each measure of a file, the numbers of missing and surplus rows, and groups.
 
-    `measured` are the measures of the file's rows; a group is of some of these rows.
+    `measured` are the measures of the file's rows; a group has some of these rows.
     """
 
     joined: JoinedFile
@@ -115,7 +115,7 @@ def evaluate(
 def estimate_rows(
     images: Sequence[str], measured: Sequence[MetricRows], numbers: Sequence[int] | None = None
 ) -> dict[str, Estimate]:
-    """The estimates of the rows with these numbers, or of all; `images` are those of all rows."""
+    """The estimates of the rows with these numbers, or of all; `images` has one per row."""
     metrics: dict[str, Estimate] = {}
     for chosen in measured:
         is_wanted = np.ones(len(chosen.numbers), bool)

@@ -21,7 +21,7 @@ class Measure(Protocol):
     """A number about rows, between 0 and 1 if `is_biased`.
 
     At most `max_resamples` resamples are computed, as some take long. The values over resamples of
-    a measure that `is_biased` are shifted so that their mean is that of all rows.
+    a measure that `is_biased` are shifted to the mean of all rows.
     """
 
     @property

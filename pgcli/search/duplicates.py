@@ -1,8 +1,10 @@
 """Groups of near-duplicates: rows connected by pairs at or above a similarity.
 
-All pairs are compared block by block, without a matrix of all similarities.
+All pairs are compared block by block, first by an upper bound of their similarity that takes a
+sixth of the arithmetic: the product of their parts in the HEAD directions with the most of the
+vectors' length, plus the product of the lengths of the rest (Cauchy-Schwarz).
 
-E  size of a vector · N  vectors · P  pairs
+E  size of a vector · H  HEAD + 1 · N  vectors · P  pairs
 """
 
 from __future__ import annotations
@@ -17,6 +19,11 @@ from pgcli.search.nearest import RowNumbers, Vectors, normalised
 #: Near-duplicates of photographs begin at about this similarity.
 THRESHOLD = 0.94
 BLOCK_ROWS = 2048
+HEAD = 128
+SAMPLE_ROWS = 8192  # that choose the directions
+ERROR = 1e-5  # of a bound in float32
+#: The share of pairs at which comparing whole blocks is faster than comparing pair by pair.
+MAX_NEAR = 1 / 64
 
 
 def duplicates(vectors: ArrayLike, min_similarity: float = THRESHOLD) -> list[RowNumbers]:
@@ -37,14 +44,43 @@ def duplicate_groups(
     `on_rows` is called with how many rows were compared since it was last called.
     """
     parents = np.arange(len(vectors))
+    bound_NH = bounding_vectors(vectors)
+    buffer = np.empty((BLOCK_ROWS, BLOCK_ROWS), np.float32)
     for first in range(0, len(vectors), BLOCK_ROWS):
-        rows = vectors[first : first + BLOCK_ROWS]
+        rows, bounds = (of[first : first + BLOCK_ROWS] for of in (vectors, bound_NH))
         for second in range(first, len(vectors), BLOCK_ROWS):
-            similar = rows @ vectors[second : second + BLOCK_ROWS].T >= min_similarity
-            pairs_2P = np.stack(np.nonzero(similar)) + np.array([[first], [second]])
-            unite(parents, pairs_2P[:, pairs_2P[0] < pairs_2P[1]])
+            others, other_bounds = (of[second : second + BLOCK_ROWS] for of in (vectors, bound_NH))
+            block = buffer[: len(rows), : len(others)]
+            np.matmul(bounds, other_bounds.T, out=block)
+            if block.max() >= min_similarity - ERROR:
+                pairs_2P = similar_pairs(rows, others, block, min_similarity)
+                pairs_2P += np.array([[first], [second]])
+                unite(parents, pairs_2P[:, pairs_2P[0] < pairs_2P[1]])
         on_rows(len(rows))
     return groups(parents)
+
+
+def similar_pairs(
+    rows: Vectors, others: Vectors, bounds: Vectors, min_similarity: float
+) -> NDArray[np.int64]:
+    """The pairs (2, P) of a row and another one that are similar, by bounds of all pairs."""
+    is_near = bounds >= min_similarity - ERROR
+    if np.count_nonzero(is_near) > is_near.size * MAX_NEAR:
+        return np.stack(np.nonzero(rows @ others.T >= min_similarity))
+    row_P, other_P = np.nonzero(is_near)
+    similarity_P = np.einsum("pe,pe->p", rows[row_P], others[other_P])
+    return np.stack([row_P, other_P])[:, similarity_P >= min_similarity]
+
+
+def bounding_vectors(vectors: Vectors) -> Vectors:
+    """Vectors (N, H) whose products are at least the similarities of `vectors` (N, E)."""
+    if vectors.shape[1] <= HEAD:
+        return vectors
+    sample = vectors[:: -(-len(vectors) // SAMPLE_ROWS)]
+    _, directions_EE = np.linalg.eigh(sample.T @ sample)  # by ascending length
+    head_NH = vectors @ directions_EE[:, -HEAD:]
+    rest_N = np.sqrt(np.maximum(0, 1 - np.einsum("nh,nh->n", head_NH, head_NH)))
+    return np.hstack([head_NH, rest_N[:, None]])
 
 
 def unite(parents: RowNumbers, pairs_2P: NDArray[np.int64]) -> None:

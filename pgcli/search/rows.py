@@ -99,7 +99,7 @@ class SearchRows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a file of the rows, in order; `text` where a row is of a text."""
+        """The columns of a file of the rows, in order; `text` if a row has one."""
         first = ("query", "rank") if self.queries else ("group",)
         text = ("text",) if any(row["text"] is not None for row in self.rows) else ()
         size = () if self.queries else SIZE

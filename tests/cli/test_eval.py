@@ -152,7 +152,7 @@ def test_page_has_answers_and_differences_of_two_files(cli, tmp_path):
     assert data["evaluation"]["differences"]["exact"]["value"] == pytest.approx(-1 / 3)
 
 
-def test_detected_masks_without_pixels_are_refused(cli, tmp_path):
+def test_masks_without_pixels_fail(cli, tmp_path):
     rows = detected(make_images(tmp_path))
     write("truth.jsonl", rows)
     codes = [

@@ -88,7 +88,7 @@ def test_ap_equals_pycocotools(seed, crowds):
     assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 
 
-def test_weights_count_images_as_often_as_they_are_there():
+def test_weights_repeat_images():
     rows = sample(3, 8, crowds=True)
     weights = np.array([[2, 0, 1, 1, 3, 0, 1, 0]])
     repeated = [row for row, times in zip(rows, weights[0], strict=True) for _ in range(times)]

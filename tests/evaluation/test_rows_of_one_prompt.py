@@ -117,7 +117,7 @@ def test_pixels_of_a_row_and_tokens_of_another_are_boxes_together():
     assert corners == pytest.approx(SECOND, abs=0.04)
 
 
-def test_labels_of_rows_are_those_of_their_boxes(cli):
+def test_labels_come_from_the_boxes_of_rows(cli):
     rows = [{"suffix": tokens(FIRST, "a")}, {"suffix": tokens(SECOND, "b")}]
     known = {"id": "a.png", "prefix": "detect a ; b"}
     truth = write("truth.jsonl", [known | one for one in rows])
@@ -251,7 +251,7 @@ def test_columns_that_are_read_before_others_are_reported(cli):
     assert (code, "1.0000" in out, "is read" in err) == (0, True, False)
 
 
-def test_masks_that_are_not_one_for_each_box_are_refused(cli):
+def test_each_box_needs_a_mask_or_null(cli):
     runs = encode_mask(numpy.ones((HEIGHT, WIDTH), bool))
     mask = {"size": [HEIGHT, WIDTH], "counts": runs.counts}
     boxes = [pixels(FIRST), pixels(SECOND)]

@@ -1,8 +1,7 @@
 """Measures of texts have the values of their official implementations.
 
-The figures of VQA are those of `vqaEval.py`, tokens those of CoreNLP 3.4.1, and the scores of CIDEr
-those of pycocoevalcap 1.2 with these tokens. ANLS and the answers of POPE are compared with what
-the evaluator of DocVQA and the script of POPE do.
+VQA is compared with `vqaEval.py`, tokens with CoreNLP 3.4.1, CIDEr with pycocoevalcap 1.2 on these
+tokens, ANLS with the evaluator of DocVQA, and yes and no with the script of POPE.
 """
 
 from pathlib import Path
@@ -45,7 +44,7 @@ def test_vqa_accuracy_is_the_official_one(answer, truths, score):
     assert vqa_accuracy(answer, every) == pytest.approx(score)
 
 
-def test_tokens_are_those_of_the_java_tokenizer():
+def test_tokens_equal_the_java_tokenizer():
     """`ptb_captions.tsv` has captions and what CoreNLP 3.4.1 with coco-caption makes of them."""
     lines = Path(__file__).with_name("ptb_captions.tsv").read_text(encoding="utf-8").splitlines()
     pairs = dict(line.split("\t") for line in lines)
@@ -101,7 +100,7 @@ image_captions = st.tuples(sentences, sentences, st.lists(sentences, min_size=1,
 
 @settings(max_examples=30)
 @given(st.lists(image_captions, min_size=2, max_size=6))
-def test_cider_of_two_prompts_is_that_of_each_prompt_by_image(samples):
+def test_two_prompts_have_the_cider_of_each_prompt(samples):
     """Rows of two prompts on the same images have the scores of two official evaluations."""
     first, second, references = (list(column) for column in zip(*samples, strict=True))
     images = [*range(len(samples))]
@@ -126,7 +125,7 @@ letters = st.text("aAbß ", max_size=6)
 
 @settings(max_examples=300)
 @given(letters, st.lists(letters, min_size=1, max_size=3))
-def test_anls_is_that_of_the_official_evaluator(answer, truths):
+def test_anls_equals_the_official_evaluator(answer, truths):
     row = JoinedRow("", "", {"answer": answer}, RowTruth(tuple(truths)))
     assert row.best(anls) == official_anls(answer, truths)
 
@@ -202,7 +201,7 @@ def test_answers_are_mapped_as_by_the_script_of_pope(answer):
     assert accuracy.yes_or_no(answer) == official_pope(answer)
 
 
-def test_intervals_are_those_of_the_binomial_distribution_and_repeatable():
+def test_intervals_are_binomial_and_repeatable():
     rows = rows_of(*(("a", "a" if n % 5 else "b") for n in range(1000)))
     (one,) = estimates(measure_exact(rows), range(1000))
     assert one.value == 0.8

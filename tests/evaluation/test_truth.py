@@ -173,7 +173,7 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli, tmp_path):
     assert found["ap"]["value"] == pytest.approx(1.0)
     assert found["f1@0.5"]["value"] == 1.0
     assert found["ap_large"]["value"] is None
-    # the size is that of the annotation, which says that a mask has more pixels than its box
+    # the annotation states the size: a mask may have more pixels than its box
     assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
 
 
@@ -208,7 +208,7 @@ def test_questions_of_an_image_are_resampled_together(cli):
 
 
 def test_documents_of_vqa_are_truths_by_question(cli):
-    """The files of VQA and OK-VQA have `annotations`, those of TextVQA and DocVQA `data`."""
+    """Files of VQA and OK-VQA have `annotations`, files of TextVQA and DocVQA have `data`."""
     rows = write("rows.jsonl", answers(("262148000", "down"), ("262148001", "two")))
     ten = [{"answer": "down", "answer_confidence": "yes", "answer_id": n} for n in range(1, 11)]
     annotations = [
@@ -342,7 +342,7 @@ def test_folder_of_folders_is_a_truth_of_labels(cli):
 
 
 def test_labels_that_rows_were_not_classified_by_are_said(cli):
-    """As those of the parts of a data set, the folders that have the folders of labels."""
+    """Folders of a data set's splits, each with a folder per label."""
     listed = [{"label": name, "probability": 0.5} for name in ("cat", "dog")]
     known = row(0) | {"task": "classify", "labels": listed, "truncated": False}
     names = {"test/cat/0.png": "cat", "test/dog/1.png": "dog"}

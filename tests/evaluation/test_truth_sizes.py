@@ -1,4 +1,4 @@
-"""The size that a truth states is compared with that of the row; boxes of stored pixels turn."""
+"""Sizes in the truth are compared with the rows; boxes of stored pixels are turned."""
 
 import json
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_truth_of_the_stored_size_is_turned(cli, orientation):
     assert ap(cli, "truth.csv") == pytest.approx(1.0)
 
 
-def test_truth_of_the_upright_size_is_as_it_is(cli):
+def test_truth_of_the_upright_size_is_not_turned(cli):
     photograph("a.png", 6)
     answered(("a.png", [8, 4, 28, 14], UPRIGHT))
     assert ap(cli, coco(("a.png", UPRIGHT))) == pytest.approx(1.0)
@@ -114,7 +114,7 @@ def test_images_without_a_size_follow_the_others_of_the_truth(cli):
     assert ap(cli, write("truth.jsonl", [lines[0] | sizes, lines[1]])) == pytest.approx(1.0)
 
 
-def test_boxes_outside_of_their_image_are_said_where_no_size_is_stated(cli):
+def test_boxes_outside_of_an_image_without_a_stated_size_are_reported(cli):
     answered(("a.png", TURNED[6], UPRIGHT), ("b.png", TURNED[6], UPRIGHT))
     boxes = [plain([50, 4, 62, 14]), plain([8, 4, 28, 14])]
     write("truth.jsonl", [{"id": f"{n}.png", "boxes": [box]} for n, box in zip("ab", boxes)])  # noqa: B905
@@ -123,7 +123,7 @@ def test_boxes_outside_of_their_image_are_said_where_no_size_is_stated(cli):
     assert "1 image with true boxes outside of it (first: a.png): the truth states no size" in err
 
 
-def test_truth_of_another_size_is_refused_by_name(cli):
+def test_truth_of_another_size_fails_with_its_name(cli):
     Image.new("RGB", (320, 240)).save("a.png")
     answered(("a.png", [8, 4, 28, 14], (320, 240)))
     for stated in ((640, 480), (320, 241), (240, 320)):
@@ -159,7 +159,7 @@ def test_sizes_of_texts_are_not_compared(cli):
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_sides_that_label_studio_swaps_leave_boxes_as_they_are(cli):
+def test_boxes_with_sides_swapped_by_label_studio_are_not_turned(cli):
     photograph("a.png", 6)
     answered(("a.png", TURNED[6], UPRIGHT))
     upright = [34, 8, 10, 20]
@@ -169,7 +169,7 @@ def test_sides_that_label_studio_swaps_leave_boxes_as_they_are(cli):
     assert ap(cli, coco(("a.png", STORED), sides=[5, 50, 10, 12])) == pytest.approx(1.0)
 
 
-def test_what_is_left_out_of_a_truth_is_said(cli):
+def test_skipped_entries_of_a_truth_are_reported(cli):
     answered(("a.png", [8, 4, 28, 14], STORED), ("b.png", [8, 4, 28, 14], STORED))
     document = json.loads(Path(coco(("a.png", STORED), ("b.png", STORED))).read_text())
     document["annotations"][1]["bbox"] = []

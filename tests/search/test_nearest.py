@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.search import duplicates, nearest
-from pgcli.search.duplicates import duplicate_groups, groups, unite
+from pgcli.search.duplicates import HEAD, bounding_vectors, duplicate_groups, groups, unite
 from pgcli.search.nearest import nearest_in_blocks, normalised
 
 duplicates_module = sys.modules[duplicates.__module__]
@@ -27,7 +27,7 @@ def reference(queries, vectors, k):
     return rows, np.take_along_axis(scores, rows, axis=1)
 
 
-def test_hits_are_those_of_a_full_comparison():
+def test_hits_equal_a_full_comparison():
     queries, vectors = random_vectors(7, 32, 1), random_vectors(3000, 32)
     hits = nearest(queries, vectors, 5)
     rows, scores = reference(queries, vectors, 5)
@@ -81,7 +81,7 @@ def test_vectors_of_other_types_and_lengths_are_normalised(dtype):
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 0, 1e300, 1e-300])
-def test_a_vector_without_a_direction_is_refused(wrong):
+def test_zero_and_infinite_vectors_raise_errors(wrong):
     vectors = np.ones((5, 3))
     vectors[3] = wrong
     with pytest.raises(UsageError, match="vector 3 "):
@@ -91,7 +91,7 @@ def test_a_vector_without_a_direction_is_refused(wrong):
 @pytest.mark.parametrize(
     "vectors", [np.ones(3), np.ones((2, 2, 2)), np.ones((2, 0)), np.ones((2, 4)), [["a", "b"]]]
 )
-def test_arrays_that_are_not_vectors_are_refused(vectors):
+def test_arrays_of_other_shapes_and_types_raise_errors(vectors):
     with pytest.raises(UsageError):
         nearest([[1.0, 0, 0]], vectors)
 
@@ -122,8 +122,13 @@ def test_a_long_chain_is_one_component():
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 2**32 - 1), st.integers(3, 48), st.sampled_from([0.5, 0.8, 0.94]))
-def test_groups_do_not_depend_on_blocks(seed, width, least):
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(3, 48),
+    st.sampled_from([0.5, 0.8, 0.94]),
+    st.sampled_from([0, 1]),
+)
+def test_groups_do_not_depend_on_blocks_and_bounds(seed, width, least, max_near):
     random = np.random.default_rng(seed)
     centres = random_vectors(20, width, seed)[random.integers(0, 20, 90)]
     noise = random.choice([0, 0.1, 0.4], (90, 1)) / np.sqrt(width)
@@ -132,10 +137,21 @@ def test_groups_do_not_depend_on_blocks(seed, width, least):
     similar = scores >= least
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duplicates_module, "BLOCK_ROWS", 16)
+        patch.setattr(duplicates_module, "HEAD", 2)
+        patch.setattr(duplicates_module, "MAX_NEAR", max_near)  # whole blocks, or pair by pair
         small = duplicate_groups(vectors, least)
     assert [group.tolist() for group in small] == connected_by_hand(similar)
     whole = duplicate_groups(vectors, least)
     assert [group.tolist() for group in small] == [group.tolist() for group in whole]
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32 - 1))
+def test_products_of_bounding_vectors_are_at_least_the_similarities(seed):
+    vectors = random_vectors(200, 300, seed)
+    bounds = bounding_vectors(vectors)
+    assert bounds.shape == (200, HEAD + 1)
+    assert (bounds @ bounds.T >= vectors @ vectors.T - 1e-6).all()
 
 
 def test_many_equal_vectors_are_one_group():

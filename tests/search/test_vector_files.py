@@ -1,4 +1,4 @@
-"""Files of vectors: Parquet, folders of it and JSON lines, and what is refused."""
+"""Files of vectors: Parquet, folders of it and JSON lines, and errors."""
 
 import numpy as np
 import pyarrow
@@ -133,7 +133,7 @@ def test_a_wrong_vector_is_named(tmp_path, value, message):
         read_all(VectorFiles([file]))
 
 
-def test_files_of_two_sizes_or_models_are_refused(tmp_path):
+def test_files_of_two_sizes_or_models_raise_errors(tmp_path):
     one = write_jsonl(tmp_path / "one.jsonl", rows_of(unit(3)))
     small = write_jsonl(tmp_path / "small.jsonl", rows_of(unit(3, 4)))
     other = write_jsonl(tmp_path / "other.jsonl", rows_of(unit(3), model="towers@2"))
@@ -146,21 +146,21 @@ def test_files_of_two_sizes_or_models_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"[1]\n", b"\xff\n", b"{\n{}\n", b'{"embedding":' + b"[" * 9_000_000 + b"\n", b"\n"]
 )
-def test_lines_that_are_not_vectors_are_refused(tmp_path, content):
+def test_lines_without_vectors_raise_errors(tmp_path, content):
     (tmp_path / "v.jsonl").write_bytes(content)
     with pytest.raises(UsageError):
         read_all(VectorFiles([tmp_path / "v.jsonl"]))
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, -1])
-def test_a_truncated_parquet_file_is_refused(tmp_path, kept):
+def test_truncated_parquet_file_raises_an_error(tmp_path, kept):
     file = write_parquet(tmp_path / "v.parquet", rows_of(unit(20)))
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(UsageError, match="cannot be read"):
         read_all(VectorFiles([file]))
 
 
-def test_parquet_of_other_columns_and_types_is_refused(tmp_path):
+def test_parquet_of_other_columns_and_types_raises_errors(tmp_path):
     file = tmp_path / "v.parquet"
     parquet.write_table(pyarrow.table({"id": ["a"]}), file)
     with pytest.raises(UsageError, match="has no column embedding"):
@@ -170,7 +170,7 @@ def test_parquet_of_other_columns_and_types_is_refused(tmp_path):
         read_all(VectorFiles([file]))
 
 
-def test_paths_that_are_no_vectors_are_refused(tmp_path):
+def test_paths_without_vectors_raise_errors(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "v.csv").write_text("id,embedding\n")
     (tmp_path / "begun.parquet.pgcli").mkdir()

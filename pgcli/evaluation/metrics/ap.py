@@ -1,7 +1,7 @@
 """COCO's average precision and recall of boxes, and precision, recall and F1 at one threshold.
 
 Boxes are matched once. A resample only weights the matches of each image, so that the values equal
-those of pycocotools on the repeated images.
+pycocotools on the repeated images.
 
 Letters of shapes: N rows, U images, R resamples, L labels, T thresholds, D answered boxes, P pairs
 of a box and a threshold at which it does not count, K pairs that match, G groups of a label and a

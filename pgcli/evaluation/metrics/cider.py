@@ -75,7 +75,7 @@ class NgramCounts:
 
 
 class Words:
-    """The words of captions as numbers, which become those of the n-grams that start with them."""
+    """The words of captions as numbers, and the n-grams that start with each word."""
 
     def __init__(self, captions: int, caption_W: np.ndarray, word_W: np.ndarray, size: int):
         self.captions = captions
