@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from pgcli.labelled_rows import stated_size
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
-from pgcli.records import BOX_TASKS
+from pgcli.records import BOX_TASKS, Rle
 from pgcli.results.images import ImageLocator
 from pgcli.rle import read_mask
 from pgcli.rows import prompt_of, read_boxes, task_of
@@ -47,7 +48,7 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     a truth of another size, and NoInputError without rows.
     """
     path = Path(name)
-    every = list(read_results(path))
+    every = [with_box_objects(row) for row in read_results(path)]
     if not every:
         raise NoInputError(f"no rows in {name} yet", hint="try again later")
     rows = last_rows(every)
@@ -133,14 +134,35 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
     labels = prompt_labels(task, prompt) if key[1] is None else None
     if truth is not None and labels is not None:
         truth = of_labels(truth, labels)
+    row = with_box_objects(row)
+    return JoinedRow(key[0], prompt, row, truth, row.get("boxes") or (), read_masks(row), task)
+
+
+def with_box_objects(row: Row) -> Row:
+    """The row with objects for its boxes, which take less memory than dicts. Raises UsageError."""
+    boxes = row.get("boxes")
+    if not boxes or isinstance(boxes, tuple):
+        return row
+    with row_errors(row):
+        return {**row, "boxes": read_boxes(boxes)}
+
+
+def read_masks(row: Row) -> tuple[Rle | None, ...]:
+    """The masks of a row. Raises UsageError."""
+    with row_errors(row):
+        return tuple(map(read_mask, row.get("masks") or ()))
+
+
+@contextmanager
+def row_errors(row: Row) -> Iterator[None]:
+    """A block that reads values of a row; raises UsageError if they are not valid."""
     try:
-        boxes = read_boxes(row.get("boxes") or ())
-        masks = tuple(map(read_mask, row.get("masks") or ()))
-    except (ValueError, TypeError) as problem:
+        yield
+    except (ValueError, TypeError, KeyError) as problem:
         hint = "name a file that detect or segment wrote"
-        raise UsageError(f"the row of {key[0]!r} is not valid: {problem}", hint=hint) from problem
-    known = {**row, "boxes": boxes} if boxes else row  # a dict for each box takes more memory
-    return JoinedRow(key[0], prompt, known, truth, boxes, masks, task)
+        raise UsageError(
+            f"the row of {row['id']!r} is not valid: {problem}", hint=hint
+        ) from problem
 
 
 def missing_rows(

@@ -76,11 +76,14 @@ def bounding_vectors(vectors: Vectors) -> Vectors:
     """Vectors (N, H) whose products are at least the similarities of `vectors` (N, E)."""
     if vectors.shape[1] <= HEAD:
         return vectors
-    sample = vectors[:: -(-len(vectors) // SAMPLE_ROWS)]
-    _, directions_EE = np.linalg.eigh(sample.T @ sample)  # by ascending length
-    head_NH = vectors @ directions_EE[:, -HEAD:]
-    rest_N = np.sqrt(np.maximum(0, 1 - np.einsum("nh,nh->n", head_NH, head_NH)))
-    return np.hstack([head_NH, rest_N[:, None]])
+    sample = vectors[:: -(-len(vectors) // SAMPLE_ROWS)].astype(np.float64)
+    directions_EE = np.linalg.eigh(sample.T @ sample)[1].astype(np.float32)  # by ascending length
+    bound_NH = np.empty((len(vectors), HEAD + 1), np.float32)
+    for first in range(0, len(vectors), BLOCK_ROWS):
+        turned = vectors[first : first + BLOCK_ROWS] @ directions_EE
+        rest = np.linalg.norm(turned[:, :-HEAD], axis=1)[:, None]
+        np.concatenate([turned[:, -HEAD:], rest], axis=1, out=bound_NH[first : first + BLOCK_ROWS])
+    return bound_NH
 
 
 def unite(parents: RowNumbers, pairs_2P: NDArray[np.int64]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.search import duplicates, nearest
-from pgcli.search.duplicates import HEAD, bounding_vectors, duplicate_groups, groups, unite
+from pgcli.search.duplicates import ERROR, HEAD, bounding_vectors, duplicate_groups, groups, unite
 from pgcli.search.nearest import nearest_in_blocks, normalised
 
 duplicates_module = sys.modules[duplicates.__module__]
@@ -149,9 +149,10 @@ def test_groups_do_not_depend_on_blocks_and_bounds(seed, width, least, max_near)
 @given(st.integers(0, 2**32 - 1))
 def test_products_of_bounding_vectors_are_at_least_the_similarities(seed):
     vectors = random_vectors(200, 300, seed)
+    vectors[::2] = normalised(vectors[::2] * (np.arange(300) < 60), "v")  # no length is left
     bounds = bounding_vectors(vectors)
     assert bounds.shape == (200, HEAD + 1)
-    assert (bounds @ bounds.T >= vectors @ vectors.T - 1e-6).all()
+    assert (bounds @ bounds.T >= vectors @ vectors.T - ERROR).all()
 
 
 def test_many_equal_vectors_are_one_group():
