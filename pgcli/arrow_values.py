@@ -29,7 +29,7 @@ def to_values(array: pyarrow.Array) -> list[Any]:
     from pyarrow import date32, date64, int64, string, types
 
     kind = array.type
-    if is_plain(kind):
+    if is_lossless(kind):
         values: list[Any] = array.to_pylist()
         return values
     if types.is_dictionary(kind):
@@ -65,13 +65,13 @@ def scalar_value(scalar: Any) -> Any:
     return to_values(pyarrow.array([scalar], kind))[0]
 
 
-def is_plain(kind: pyarrow.DataType) -> bool:
+def is_lossless(kind: pyarrow.DataType) -> bool:
     """Whether pyarrow's own conversion of the type loses nothing."""
     from pyarrow import types
 
     if types.is_nested(kind):
         inner = [kind.field(number).type for number in range(kind.num_fields)]
-        return not types.is_map(kind) and all(map(is_plain, inner))
+        return not types.is_map(kind) and all(map(is_lossless, inner))
     return not (types.is_temporal(kind) or types.is_decimal(kind) or types.is_dictionary(kind))
 
 
