@@ -95,7 +95,9 @@ def axe() -> str:
     """The source of axe-core, installed by `npm install axe-core` here or globally."""
     roots = [Path(__file__).parents[2] / "node_modules"]
     try:
-        found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            ["npm", "root", "-g"], capture_output=True, text=True, check=True, timeout=60
+        )
         roots.append(Path(found.stdout.strip()))
     except (OSError, subprocess.CalledProcessError):
         pass

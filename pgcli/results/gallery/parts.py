@@ -59,7 +59,7 @@ def write_parts(
     """Write the boxes and masks of the rows, and the images; returns the size in bytes."""
     images = enumerate(image_parts(entries))
     parts = chain(row_parts(rows), ((f"images-{number}", chunk) for number, chunk in images))
-    return sum(write_part(folder, key, name, values) for name, values in parts)
+    return sum(write_script(folder, key, name, values) for name, values in parts)
 
 
 def image_parts(entries: Iterable[ThumbnailEntry]) -> Iterator[list[ThumbnailEntry]]:
@@ -79,7 +79,7 @@ def row_parts(rows: Sequence[PageRow]) -> Iterator[tuple[str, list[Any]]]:
             yield f"rows-{first // ROWS_PER_PART}", boxes
 
 
-def write_part(folder: Path, key: str, name: str, values: object) -> int:
+def write_script(folder: Path, key: str, name: str, values: object) -> int:
     """Write a part as a script that passes a JSON text to the page; nothing in it is code."""
     text = json.dumps(values, allow_nan=False, separators=(",", ":"))  # ASCII without line breaks
     literal = text.replace("\\", "\\\\").replace("'", "\\'")

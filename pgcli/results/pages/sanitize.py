@@ -18,7 +18,7 @@ def clean_text(value: object) -> str | None:
         return None
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, default=str)
-    if is_plain(value):
+    if is_clean(value):
         return value
     lines = encodable(value).replace("\r\n", "\n").replace("\t", " ").split("\n")
     return "\n".join(map(printable, lines))
@@ -40,10 +40,10 @@ def clean(value: Any) -> Any:
 def clean_line(value: object) -> str:
     """The value as one line with control characters escaped; None is empty."""
     text = "" if value is None else str(value)
-    return text if is_plain(text) else printable(encodable(text))
+    return text if is_clean(text) else printable(encodable(text))
 
 
-def is_plain(text: str) -> bool:
+def is_clean(text: str) -> bool:
     """Whether the text needs no cleaning: true for most, and fast."""
     return text.isascii() and text.isprintable()
 
