@@ -71,6 +71,11 @@ class Option:
         return f"--{self.key}"
 
     @property
+    def shown_flag(self) -> str:
+        """Its name in messages: `-k` for an option that has one letter."""
+        return f"-{self.name}" if len(self.name) == 1 else self.flag
+
+    @property
     def key(self) -> str:
         """Its name in the configuration file: `from_` is `from` there."""
         return self.name.rstrip("_").replace("_", "-")
@@ -85,7 +90,7 @@ class Option:
         """Its default in the help; empty without a default and for flags."""
         if self.default is REQUIRED:
             return "required"
-        if self.default_text or self.default in (None, False, ()):
+        if self.default_text or self.default in (None, ()) or self.default is False:
             return self.default_text or ("auto" if self.auto else "")
         return f"{self.default:g}" if self.kind is float else str(self.default)
 
@@ -107,7 +112,7 @@ class Option:
             return [text]
         parts = [part.strip() for part in text.split(",")]
         if not all(parts):
-            raise ValueError(f"{text!r} is not a list of names such as a,b")
+            raise ValueError(f"must be a list of names such as a,b, not {text!r}")
         return parts
 
     def _read_single(self, value: object) -> Any:
@@ -147,6 +152,7 @@ class Option:
 
     @property
     def _bounds(self) -> str:
+        """The numbers that it accepts."""
         if self.min is None:
             return "a finite number"
         if self.max is not None and not self.above:
@@ -210,9 +216,8 @@ def parse_value(option: Option, value: object, source: str) -> Any:
     except ValueError as problem:
         choices = () if callable(option.choices) else option.choices
         close = get_close_matches(str(value), choices, n=1, cutoff=0.75)
-        hint = f"did you mean {close[0]}?" if close else f"{option.key}: {option.help.rstrip('.')}"
-        separator = " " if str(problem).startswith("must ") else ": "
-        raise UsageError(f"{source}{separator}{problem}", hint=hint) from None
+        hint = f"did you mean {close[0]}?" if close else help_of(option)
+        raise UsageError(f"{source} {problem}", hint=hint) from None
 
 
 def parse_keywords(
@@ -252,9 +257,15 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
     options = options_of(record)
     for option in options:
         if option.default is REQUIRED and option.name not in values:
-            raise UsageError(f"{option.name} is not given", hint=f"<{option.flag}=>: {option.help}")
+            raise UsageError(f"{option.name} is not given", hint=help_of(option))
     names = [option.name for option in options if option.name in values]
     return record(**{name: values[name] for name in names})
+
+
+def help_of(option: Option) -> str:
+    """The option and its help, as a hint."""
+    has_value = option.kind is not bool and len(option.name) > 1
+    return f"<{option.shown_flag}{'=' * has_value}>: {option.help.rstrip('.')}"
 
 
 def truth(value: object) -> bool:

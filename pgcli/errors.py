@@ -21,10 +21,10 @@ The number is the exit code of the process. An error of a single image is not an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -62,7 +62,8 @@ class PgcliError(Exception):
     """A known error: the message says what happened, `hint` says what to do.
 
     Both name options as `OPTION` describes. They are spelled as on the command line, and as
-    keywords in errors that leave a function that is `called_from_python`.
+    keywords in errors that leave a function that is `called_from_python`, whose
+    tracebacks show the hint.
     """
 
     exit_code = 1
@@ -81,26 +82,25 @@ class PgcliError(Exception):
         return self.spell(self._hint)
 
 
+@contextmanager
+def naming_keywords() -> Iterator[None]:
+    """Errors name keywords of Python, and tracebacks show their hints."""
+    try:
+        yield
+    except PgcliError as problem:
+        problem.spell = in_keywords
+        if problem.hint and not hasattr(problem, "__notes__"):
+            problem.add_note(f"hint: {problem.hint}")
+        raise
+
+
 def called_from_python(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Has the errors of a function, and of the generator that it returns, name keywords."""
-
-    @contextmanager
-    def naming() -> Iterator[None]:
-        try:
-            yield
-        except PgcliError as problem:
-            problem.spell = in_keywords
-            raise
-
-    def iterated(values: Generator[Any, None, None]) -> Iterator[Any]:
-        with naming():
-            yield from values
+    """Has the errors of a function, and of the answers that it returns, name keywords."""
 
     @wraps(function)
     def call(*values: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-        with naming():
-            result = function(*values, **keywords)
-        return cast(Result, iterated(result)) if isinstance(result, Generator) else result
+        with naming_keywords():
+            return function(*values, **keywords)
 
     return call
 

@@ -22,7 +22,7 @@ from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.records import Box, Rle
 from pgcli.rle import read_mask
 from pgcli.rows import finite_number, read_boxes
-from pgcli.wording import count
+from pgcli.wording import count, one_of
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
 #: Columns of data sets come before columns of result files: a kept `suffix` is the truth about an
@@ -167,11 +167,6 @@ def label_of_folder(source: str, id_: str, hint: str = "") -> str:
             hint=f"move it into a folder of its label{hint}",
         )
     return parts[0]
-
-
-def one_of(names: Sequence[str]) -> str:
-    """`suffix, answers or answer`."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def note_of_choices(choices: Mapping[tuple[str, ...], int]) -> str:

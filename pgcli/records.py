@@ -23,6 +23,18 @@ MAX_IMAGE_BYTES = 256 * 2**20
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
 
 
+class Shown(str):
+    """A text whose repr is the text itself."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def is_empty(value: object) -> bool:
+    """Whether a column has no value."""
+    return value is None or value in ("", (), {})
+
+
 class Record:
     """A dataclass with slots that is pickled by their values, in a third of the time."""
 
@@ -216,6 +228,14 @@ class Answer(Record):
     labels: tuple[LabelProbability, ...] | None = None
     truncated: bool | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The values that are not empty."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        if self.embedding is not None:
+            values["embedding"] = Shown(f"<{len(self.embedding):,} numbers>")
+        shown = [f"{name}={value!r}" for name, value in values.items() if not is_empty(value)]
+        return f"Answer({', '.join(shown)})"
 
 
 #: The columns that only some answers have: of `segment`, or picked among choices.

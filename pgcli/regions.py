@@ -28,11 +28,11 @@ def parse_region(value: Any) -> Region:
             raise TypeError("a truth value is not a number")
         left, top, right, bottom = map(float, corners)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError("not four numbers of pixels: xmin,ymin,xmax,ymax") from None
+        raise ValueError("must be four numbers in pixels, xmin,ymin,xmax,ymax") from None
     if not math.isfinite(left + top + right + bottom):
-        raise ValueError("not four numbers of pixels that are finite")
+        raise ValueError("must be four finite numbers")
     if left >= right or top >= bottom:
-        raise ValueError("empty: xmin must be below xmax, ymin below ymax")
+        raise ValueError("must have xmin below xmax and ymin below ymax")
     return left, top, right, bottom
 
 

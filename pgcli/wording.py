@@ -13,6 +13,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
+def one_of(words: Sequence[str]) -> str:
+    """`suffix, answers or answer`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def listed(
     names: Sequence[object],
     limit: int = MAX_NAMES,

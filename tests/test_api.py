@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 import pgcli
+from pgcli.api.sources import MAX_KEPT
 from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.engine.model_runner import ModelRunner
@@ -219,7 +220,7 @@ class TestSources:
         rows = list(engine.ask(tmp_path / "m.parquet", max_new_tokens=TOKENS))
         assert [row.id for row in rows] == ["x", "y", "z"]
         assert [row.prompt for row in rows] == table["prompt"].to_pylist()
-        with pytest.raises(UsageError, match="prompt column"):
+        with pytest.raises(UsageError, match="manifest has prompts too"):
             engine.ask(tmp_path / "m.parquet", "where is the {thing}?")
         pq.write_table(table.drop_columns(["prompt"]), tmp_path / "n.parquet")
         rows = list(engine.ask(tmp_path / "n.parquet", "where is the {thing}?"))
@@ -300,11 +301,11 @@ class TestRowsAsDicts:
             ([image, {"image": 7}], "what?", "int is not an image"),
             ([image], "a {shape}?", "row 0: the column 'shape' is missing"),
             ([image], None, "row 0: the column 'prompt' is missing"),
-            ([image | {"prompt": "p"}], "what?", "row 0: the row has a prompt"),
+            ([image | {"prompt": "p"}], "what?", "row 0: the row has its own prompt"),
             (
                 [image | {"id": 1}, image | {"id": "1"}],
                 "what?",
-                "'1' is given twice: row 0 and row 1",
+                "'1' occurs twice: row 0 and row 1",
             ),
         ]:
             with pytest.raises(UsageError, match=message):
@@ -429,6 +430,50 @@ class TestQuestions:
     def test_bytes_have_neither_prompt_nor_columns(self, engine, folder, prompt):
         with pytest.raises(UsageError):
             list(engine.ask((folder / "a.png").read_bytes(), prompt))
+
+
+class TestDisplay:
+    def test_an_engine_shows_its_model_device_dtype_and_batch(self, engine):
+        assert repr(engine) == f"<Engine {engine.label}: cpu, float32, batches of up to 3>"
+
+    def test_answers_say_that_they_are_a_generator(self, engine, folder):
+        for options in ({}, {"progress": True}):
+            answers = engine.detect(folder, "cat", max_new_tokens=TOKENS, **options)
+            assert repr(answers).startswith("<generator of detect answers: loop over it")
+            assert next(answers).index == 0
+            answers.close()
+            assert next(answers, None) is None
+
+    def test_a_misspelt_option_suggests_the_right_one(self, engine, folder):
+        for call in (
+            lambda: engine.caption(folder, max_tokens=5),
+            lambda: pgcli.run("caption", folder, output="rows.jsonl", max_tokens=5),
+            lambda: pgcli.load("demo", devise="cpu"),
+        ):
+            with pytest.raises(UsageError) as refused:
+                call()
+            expected = "device" if "devise" in str(refused.value) else "max_new_tokens"
+            assert refused.value.hint == f"did you mean {expected}?"
+            assert refused.value.__notes__ == [f"hint: {refused.value.hint}"]
+
+    def test_images_in_memory_are_shown(self, engine):
+        images = [drawing(40 + number, 30) for number in range(3)]
+        rows = [{"image": image, "id": f"number {n}"} for n, image in enumerate(images)]
+        batch = np.stack([np.array(images[0])] * 3)
+        for source in (images, rows, batch, (image for image in images), iter(rows)):
+            results = pgcli.Results(engine.caption(source, max_new_tokens=TOKENS))
+            assert results._repr_html_().count("<img") == 3
+            assert results[1:]._repr_html_().count("<img") == 2
+            last = results.filter(lambda row: row.index == 2)
+            assert f'alt="{last[0].id}"' in last._repr_html_()
+        other = pgcli.Results(engine.caption([images[0].tobytes()], max_new_tokens=TOKENS))
+        assert "<img" not in other._repr_html_()
+
+    def test_only_the_first_images_of_a_generator_are_kept(self, engine):
+        image = drawing(40, 30)
+        answers = engine.caption((image for _ in range(25)), max_new_tokens=1)
+        assert len(list(answers)) == 25
+        assert sorted(answers.images) == [*range(MAX_KEPT)]
 
 
 class TestManyImages:

@@ -1,6 +1,7 @@
 """Errors of calls from Python: they name keywords, not options of the command line."""
 
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def test_options_are_spelled_where_an_error_is_shown(text):
     with pytest.raises(UsageError) as refused:
         refuse()
     assert (str(refused.value), refused.value.hint) == (from_python, from_python)
+    assert traceback.format_exception(refused.value)[-1] == f"hint: {from_python}\n"
 
 
 @pytest.fixture
@@ -78,14 +80,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "overwrite=True does not work with shard",
     ),
     "no folder": (lambda: run(shard="0/2"), 'output="rows/"'),
-    "settings": (lambda: run_again(lang="de"), "another output leaves it alone; overwrite=True"),
+    "settings": (
+        lambda: run_again(lang="de"),
+        "another output leaves it alone; overwrite=True",
+    ),
     "errors": (lambda: run(on_error="stop"), 'on_error="record"'),
     "dtype": (lambda: run(dtype="float64"), "dtype must be one of"),
-    "required": (lambda: run("detect"), "object: What to find"),
-    "column": (lambda: run(keep=["a"]), "only manifests have columns"),
+    "required": (lambda: run("detect"), "object: Object to find"),
+    "column": (lambda: run(keep=["a"]), "photos has no columns"),
     "address": (
         lambda: pgcli.run("caption", "s3://a/b.png", output="rows.jsonl", model="demo"),
-        "allow_urls=True reads it",
+        "pgcli reads URLs only with allow_urls=True",
     ),
     "train": (
         lambda: pgcli.train("photos", output="out", model="demo", epochs=1, steps=1),
@@ -110,7 +115,7 @@ def test_errors_of_an_engine_name_keywords_of_its_methods(photos):
     engine = pgcli.load("demo", device="cpu")
     with pytest.raises(UsageError) as refused:
         engine.ask("photos", "which?", choice=["yes"])
-    assert refused.value.hint == 'choice="yes" choice="no"'
+    assert refused.value.hint == 'name two or more: choice="yes" choice="no"'
     rows = engine.ask(iter([{"image": "photos/a.png"}]))  # checked as it is taken
     with pytest.raises(UsageError) as late:
         next(rows)
@@ -130,7 +135,7 @@ def test_command_line_spells_the_same_errors_as_options(photos, cli):
     Path("rows.jsonl").touch()
     lines = {
         "caption photos --model demo -o rows/ --shard 0/2 --overwrite": "--overwrite does not work",
-        "caption photos --model demo --shard 0/2 -o a.jsonl": "at its end: -o rows/",
+        "caption photos --model demo --shard 0/2 -o a.jsonl": "in a slash: -o rows/",
         "caption photos --model demo --on-error stop -o b.jsonl": "--on-error record",
         "ask photos --model demo --prompt a --choice yes": "--choice yes --choice no",
         "caption photos --model demo -o -": "",

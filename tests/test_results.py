@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import sys
+from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from PIL import Image
 import pgcli
 from pgcli.errors import OutputExists, UsageError
 from pgcli.output.schema import TYPES
-from pgcli.records import COLUMNS, Choice, Mask, Rle
+from pgcli.records import COLUMNS, Choice, LabelProbability, Mask, Rle, TextScore
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
@@ -84,7 +85,8 @@ def test_results_are_a_sequence():
     assert [one.index for one in results] == [0, 1, 2]
     assert ANSWERS[1] in results
     assert results.errors == pgcli.Results([ANSWERS[1]])
-    assert repr(results) == "<Results: 3 answers, 1 of them errors>"
+    assert repr(results) == "<Results: 3 answers, 1 failed>"
+    assert repr(results[:1]) == "<Results: 1 answer>"
     assert repr(pgcli.Results([])) == "<Results: 0 answers>"
     with pytest.raises(IndexError):
         results[3]
@@ -240,6 +242,51 @@ def test_foreign_text_is_text_in_a_notebook():
     assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 6
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+def test_a_notebook_shows_scores_labels_and_nothing_found():
+    scores = (TextScore("a cat", 0.25, 0.75, 0.5), TextScore("a <dog>", 0.5, None, 0.125))
+    labels = tuple(LabelProbability(f"label {n}", 0.5) for n in range(12))
+    for task, changes, expected in (
+        ("score", {"scores": scores}, ("0.750 a cat<br>0.125 a &lt;dog&gt;", "1 answer<")),
+        ("classify", {"labels": labels}, ("0.500 label 9<br>and 2 more",)),
+        ("ask", {"choices": (Choice("yes", -0.5, 0.75),)}, ("a car<br>0.750 yes",)),
+        ("embed", {"embedding": array("f", [0.5, 0.5]), "answer": None}, ("of 2 numbers",)),
+        ("detect", {"answer": ""}, ("(nothing found)",)),
+        ("segment", {"answer": "<loc0001>"}, ("(nothing found)",)),
+    ):
+        page = pgcli.Results([answer(0, task=task, **changes)])._repr_html_()
+        assert all(text in page for text in expected), page
+    tokens = "<loc0001><loc0001><loc0009><loc0009> red car"
+    page = pgcli.Results([answer(0, task="detect", answer=tokens, boxes=(BOX,))])._repr_html_()
+    assert "red car 0.94" in page
+    assert "loc" not in page
+    assert "(nothing found)" not in pgcli.Results([answer()])._repr_html_()
+
+
+def test_masks_are_drawn_on_a_larger_thumbnail(tmp_path):
+    Image.new("RGB", (960, 480), (255, 255, 255)).save(tmp_path / "wide.png")
+    inside = numpy.zeros((480, 960), dtype=bool)
+    inside[100:200, 300:500] = True
+    mask = Mask((0,) * 16, encode_mask(inside))
+    path, found = str(tmp_path / "wide.png"), (box("cat", 250.0, 50.0, 550.0, 250.0),)
+    row = answer(0, image=path, width=960, height=480, task="segment", boxes=found, masks=(mask,))
+    (image,) = pictures(pgcli.Results([row]))
+    pixels = numpy.array(image.convert("RGB"))
+    assert pixels.shape == (240, 480, 3)
+    assert (pixels[75, 200] != 255).any()  # the middle of the mask
+    assert (pixels[110, 200] == 255).all()  # in the box, below the mask
+
+
+def test_an_answer_prints_the_values_that_are_not_empty():
+    shown = repr(answer(7, boxes=(BOX,), embedding=array("f", [1.0] * 300)))
+    assert shown.startswith("Answer(index=7, id='7.png', image='images/7.png', width=640,")
+    assert "boxes=(Box(label='red car'" in shown
+    assert "embedding=<300 numbers>" in shown
+    for name in ("error", "masks", "kept", "choices", "truncated"):
+        assert f"{name}=" not in shown
+    assert "truncated=False" in repr(answer(truncated=False))
+    assert "tokens=0" in repr(answer(tokens=0))
 
 
 def test_only_the_first_twenty_are_shown_and_long_answers_are_cut():

@@ -110,14 +110,14 @@ REFUSED = [
         for some in (["a", "b", " a"], ["", " "])
     ),
     *(
-        (lambda some=some: ask(["cat?"], choices=some), "not a list of choices")
+        (lambda some=some: ask(["cat?"], choices=some), "choices must be a list")
         for some in ("yes", [1, 2], [None, "a"], "yes|no")
     ),
-    (lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"), "a column of choices"),
+    (lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"), "--choices-column are both"),
     (lambda: with_region(caption(), (1, 2, 300)), "four"),
     (lambda: with_region(caption(), "1,2,3"), "four"),
     (lambda: with_region(caption(), (math.nan, 2, 3, 4)), "finite"),
-    (lambda: with_region(caption(), [5, 1, 5, 9]), "empty"),
+    (lambda: with_region(caption(), [5, 1, 5, 9]), "xmin below xmax"),
     (lambda: ocr(max_new_tokens=0), "at least 1, not 0"),
     *(
         (lambda lang=lang: caption(lang), "language tag")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pgcli import tasks
+from pgcli.api.answers import AnswerIterator
 from pgcli.api.call import Call, make_call
 from pgcli.api.call_options import CallOptions
 from pgcli.api.sources import Source, make_items
@@ -151,7 +150,8 @@ class EmbeddingMethods:
         reader = make_reader(
             allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
         )
-        items, total = make_items(source, question, reader)
+        images: dict[int, Any] = {}
+        items, total = make_items(source, question, reader, images)
         decode = partial(
             decode_ahead,
             decoder=ImageDecoder(replace(engine.spec, fast_decode=self._fast_decode)),
@@ -164,21 +164,9 @@ class EmbeddingMethods:
         )
         refuse = partial(error_answer, task=question.task, model=engine.label)
         rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
-        UNFINISHED.add(rows)
-        return with_progress(rows, question, total) if call.progress else rows
-
-
-#: Unfinished answers, which are closed before the interpreter ends: afterwards, modules that
-#: closing needs are gone, and Python would print tracebacks.
-UNFINISHED: weakref.WeakSet[Generator[Answer, None, None]] = weakref.WeakSet()
-
-
-@atexit.register
-def close_unfinished() -> None:
-    """Close all unfinished answers, except for answers that another thread is reading."""
-    for rows in [*UNFINISHED]:
-        with suppress(ValueError):
-            rows.close()
+        if call.progress:
+            rows = with_progress(rows, question, total)
+        return AnswerIterator(rows, question.task, images)
 
 
 def saved(rows: Generator[Answer, None, None]) -> Generator[Answer, None, None]:
@@ -188,11 +176,12 @@ def saved(rows: Generator[Answer, None, None]) -> Generator[Answer, None, None]:
 
 
 def with_progress(
-    rows: Iterator[Answer], question: AnyQuestion, images: int | None
-) -> Iterator[Answer]:
+    rows: Generator[Answer, None, None], question: AnyQuestion, images: int | None
+) -> Generator[Answer, None, None]:
     """The same rows, counted by a progress bar."""
     from tqdm.auto import tqdm
 
     prompts = 1 if question.templates is None else len(question.templates)
     total = None if images is None else images * prompts
-    yield from tqdm(rows, total=total, unit="row")
+    with closing(rows):
+        yield from tqdm(rows, total=total, unit="row")

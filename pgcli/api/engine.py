@@ -112,6 +112,13 @@ class Engine(EmbeddingMethods):
         """Name and revision of the checkpoint, as in the column `model` of the rows."""
         return self._engine.label
 
+    def __repr__(self) -> str:
+        engine = self._engine
+        return (
+            f"<Engine {engine.label}: {engine.device}, {engine.dtype}, "
+            f"batches of up to {engine.batch_size:,}>"
+        )
+
     @called_from_python
     def caption(
         self, source: Source | Iterable[Source], /, **options: Unpack[CallOptions]

@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pgcli.api.sources import file_bytes, source_list
+from pgcli.api.sources import source_list
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
+from pgcli.images.in_memory import file_bytes
 from pgcli.stores.urls import url_scheme
 
 BATCH = 256  # rows whose images are encoded at once

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.images import ImageError, ImageLimits
-from pgcli.images.files import checked_bytes
-from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_of, is_array
+from pgcli.images import ImageError
+from pgcli.images.in_memory import ArrayLike, check_array, file_bytes, is_array
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
@@ -31,8 +30,15 @@ InMemory = bytes | bytearray | memoryview | BytesIO | Image.Image
 Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike | Mapping[str, Any]
 
 
+#: The images of a generator that are kept for the display of `Results`.
+MAX_KEPT = 20
+
+
 def make_items(
-    source: Source | Iterable[Source], question: AnyQuestion, reader: Reader | None
+    source: Source | Iterable[Source],
+    question: AnyQuestion,
+    reader: Reader | None,
+    images: MutableMapping[int, Any],
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or several, and their number if it is known.
 
@@ -40,11 +46,14 @@ def make_items(
     each is an image file. An empty list yields no items. Raises UsageError before any image is
     read. An iterator, such as a generator, has no length: its images are taken one by one as they
     are asked for, each path of it is an image file, and a missing one has a fault.
+
+    `images` gets the images in memory by index: of a list all, of an iterator the first ones.
     """
     options = replace(question_options(question, ReadOptions.prompt_column), url_reader=reader)
     if not is_single(source) and not hasattr(source, "__len__"):
         stream: Iterable[Any] = source  # type: ignore[assignment]
-        return row_items(checked(map(as_row, stream), options), options), None
+        rows_read = checked(map(as_row, stream), options)
+        return row_items(keep_first(rows_read, images), options), None
     sources = source_list(source)
     paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
     has_rows = any(isinstance(row, Mapping) for row in sources)
@@ -52,6 +61,7 @@ def make_items(
         for image in () if has_rows else sources:
             check_source(image)
         rows = list(checked(map(as_row, sources), options))
+        images.update(in_memory(row["image"] for row in rows))
         return row_items(rows, options), len(rows)
     from pgcli.inputs import Inventory  # imports pyarrow
 
@@ -59,6 +69,24 @@ def make_items(
     repeats = len(set(paths)) < len(paths)
     inventory = Inventory.scan(paths, replace(options, repeats_ids=repeats))
     return inventory, inventory.total
+
+
+def in_memory(sources: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """The images in memory among the sources, with their index."""
+    for index, source in enumerate(sources):
+        if is_array(source) or isinstance(source, InMemory):
+            yield index, source
+
+
+def keep_first(
+    rows: Iterable[Mapping[str, Any]], images: MutableMapping[int, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """The rows; `images` gets those of the first ones that are in memory."""
+    for number, row in enumerate(rows):
+        if number < MAX_KEPT:
+            for _, image in in_memory([row["image"]]):
+                images[number] = image
+        yield row
 
 
 def is_single(source: Any) -> bool:
@@ -125,12 +153,3 @@ def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterat
                 image, fault = b"", problem.fault
         named = ManifestRow(f"row {index}", {**row, "image": image}, fault)
         yield row_to_item(named, index, options, locate=locate, manifest=str(index))
-
-
-def file_bytes(source: Any) -> bytes:
-    """The bytes of an image file with this content. Raises ImageError."""
-    if isinstance(source, Image.Image) or is_array(source):
-        return encode_image(source if isinstance(source, Image.Image) else image_of(source))
-    # not `read`: the position of a stream that was just written is its end
-    data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)
-    return checked_bytes(data, ImageLimits())

@@ -128,7 +128,7 @@ def folder_of(name: str, kind: CheckpointKind = "model") -> Path | None:
     folder = os.path.expanduser(name)  # noqa: PTH111 - Path raises for an unknown user,
     if is_readable_folder(folder):  # and for a name too long for the disk
         return Path(folder)
-    if not HUB_NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name) or (kind == "model" and names_file(name)):
         raise _no_name(name, kind)
     return None
 
@@ -154,8 +154,13 @@ def file_digest(file: Path) -> str:
     return sha256(file)[:REVISION_LENGTH]
 
 
+def names_file(name: str) -> bool:
+    """Whether the name is that of a file, not of a folder."""
+    return os.path.isfile(name)  # noqa: PTH113 - Path raises for a NUL
+
+
 def _no_name(name: str, kind: CheckpointKind) -> ModelUnavailable:
-    if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
+    if kind == "model" and names_file(name):
         return ModelUnavailable(
             f"{name} is a file, and a model is a folder with config.json and safetensors files",
             hint=f"name its folder: <--model {shlex.quote(str(Path(name).parent))}>"

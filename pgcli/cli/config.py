@@ -26,12 +26,12 @@ class ProgramOptions:
     """What acts on the program and not on a run: options of every command."""
 
     config: str | None = _running(
-        "Configuration file instead of ~/.config/pgcli/config.toml.", metavar="FILE"
+        "Configuration file to use instead of ~/.config/pgcli/config.toml.", metavar="FILE"
     )
     log_format: Literal["text", "json"] = _running(
-        "json: messages, progress and errors as JSON lines.", default="text"
+        "Format of messages, progress and errors; json prints JSON lines.", default="text"
     )
-    no_progress: bool = _running("Hide the progress.", default=False)
+    no_progress: bool = _running("Hide the progress display.", default=False)
     debug: bool = _running("Show tracebacks of errors.", default=False, seldom=False)
 
 
@@ -113,7 +113,7 @@ def find_config(named: str | None) -> Path:
     """
     if named is not None:
         if not Path(named).exists():
-            raise UsageError(f"there is no configuration file {named}", hint="check --config")
+            raise UsageError(f"there is no configuration file {named}", hint="check the spelling")
         return Path(named)
     if sys.platform == "darwin":
         folder = "~/Library/Application Support"
@@ -138,7 +138,7 @@ def read_config_file(file: Path) -> dict[str, Any]:
         table = tomllib.loads(read_text(file))
     except (OSError, ValueError) as problem:
         raise UsageError(
-            f"{file} cannot be read: {number_reason(problem)}", hint="correct or remove it"
+            f"{file} cannot be read: {number_reason(problem)}", hint="correct or remove the file"
         ) from problem
     if table:
         check_keys(file, table)
@@ -158,7 +158,7 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
             if owners := [f"[{command}]" for command in keys if key in keys[command]]:
                 raise UsageError(
                     f"{shown} is not an option of {name if is_command else 'all commands'}",
-                    hint=f"write it below {' or '.join(owners)}",
+                    hint=f"move it below {' or '.join(owners)}",
                 )
             close = get_close_matches(key, set(keys).union(*keys.values()), n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""

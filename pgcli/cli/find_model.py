@@ -42,7 +42,7 @@ def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[s
     if "revision" in typed:
         raise UsageError(
             f"--revision does not apply to {name or 'the built-in model'}",
-            hint="name a model on the Hub, or omit --revision",
+            hint="omit --revision, or name a model on the Hub",
         )
     return None
 

@@ -13,7 +13,7 @@ from typer.models import CommandInfo
 
 from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
 from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value, unknown_variables
-from pgcli.cli.usage_errors import missing
+from pgcli.cli.usage_errors import missing_options
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
 from pgcli.pipeline.request.values import Dtype
@@ -70,7 +70,7 @@ class FileOptions:
     """The result file that a command writes."""
 
     output: str = opt(
-        "Output file: .jsonl or .parquet.",
+        "File to write: .jsonl or .parquet.",
         panel="Where to",
         default=REQUIRED,
         metavar="FILE",
@@ -117,7 +117,7 @@ class SourceOptions:
     """The images that a command measures with, if sources are not its arguments."""
 
     source: str | None = opt(
-        "A folder of images, or another source, in place of drawn images.",
+        "Images to use instead of drawings: a folder, or another source.",
         panel="Which images",
         metavar="SOURCE",
         own=True,
@@ -256,14 +256,14 @@ def read_call(
     records = DECLARED[command].records
     options = [option for record in records for option in options_of(record)]
     typed = {
-        option.name: typed_value(option, words[option.name], option.flag)
+        option.name: typed_value(option, words[option.name], option.shown_flag)
         for option in options
         if words[option.name] not in (None, [])
     }
     values = typed
     if reads_config:
         values = outside_values(command, records, program.config) | typed
-    for option in options:
-        if option.default is REQUIRED and option.name not in values:
-            raise missing(f"option '{option.flag}'", command, program.arguments)
+    required = [option for option in options if option.default is REQUIRED]
+    if absent := [option.flag for option in required if option.name not in values]:
+        raise missing_options(absent, command, program.arguments)
     return CliCall(values, frozenset(typed), program.arguments)

@@ -15,10 +15,8 @@ from pgcli.errors import UsageError
 #: Options that a command is often given and another one has.
 OWNERS = {"--prompt": "ask", "--object": "detect", "--text": "score", "--label": "classify"}
 #: Example values of required options.
-EXAMPLE_VALUES = {
-    **{"--object": "cat", "--to": "coco", "--from": "coco"},
-    **{"--output": "rows.jsonl", "--truth": "truth.csv"},
-}
+EXAMPLE_VALUES = {"--object": "cat", "--from": "coco", "--to": "txt", "--truth": "truth.csv"}
+EXAMPLE_OUTPUTS = {"train": "runs/model"}
 
 
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
@@ -30,6 +28,8 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
         message, known = problem.message, getattr(problem, "possibilities", None)
         if close := get_close_matches(name, known or (), n=1, cutoff=0.75):
             hint = f"did you mean {close[0]}?"
+        elif known is None:  # an option of this command
+            pass
         elif owned := get_close_matches(name, OWNERS, n=1, cutoff=0.75):
             owner = OWNERS[owned[0]]
             right = [word.replace(name, owned[0], 1) for word in words[1:]]
@@ -38,17 +38,23 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
         hint = f"did you mean pgcli {suggestion.rstrip('?')}?".replace("'", "")
     elif getattr(problem, "param", None) and command in DECLARED:
         hint = f"for example: {DECLARED[command].example}; {help_command}"
+    elif " " in command:
+        hint = f"to ask a question: {shlex.join(['pgcli', 'ask', 'photos', '--prompt', command])}"
     elif os.path.exists(command):  # noqa: PTH110 - not a name that Path refuses
         hint = f"name a command first: {shlex.join(['pgcli', 'caption', command])}"
     return UsageError(as_clause(message), hint=hint)
 
 
-def missing(what: str, command: str, words: Sequence[str] = ()) -> UsageError:
-    """The error of a command line without an argument, or an option: the hint has all of it."""
-    example, flag = DECLARED[command].example, what.split("'")[1]
-    is_folder = (command, flag) == ("train", "--output")
-    if value := "runs/model" if is_folder else EXAMPLE_VALUES.get(flag):
-        example = shlex.join(["pgcli", *words, flag, value])
+def missing_options(flags: Sequence[str], command: str, words: Sequence[str]) -> UsageError:
+    """The error of a command line without some options: the hint completes the line."""
+    values = {"--output": EXAMPLE_OUTPUTS.get(command, "rows.jsonl"), **EXAMPLE_VALUES}
+    example = ["pgcli", *words, *(word for flag in flags for word in (flag, values[flag]))]
+    return missing(f"option {flags[0]!r}", command, shlex.join(example))
+
+
+def missing(what: str, command: str, example: str = "") -> UsageError:
+    """The error of a command line without something that the command needs."""
+    example = example or DECLARED[command].example
     return UsageError(f"missing {what}", hint=f"for example: {example}; see pgcli {command} --help")
 
 

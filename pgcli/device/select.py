@@ -23,7 +23,7 @@ def choose_device(name: str) -> torch.device:
     Raises NoUsableDevice if the machine lacks it, UsageError for an unknown name.
     """
     if not DEVICE_NAME.fullmatch(name):
-        raise UsageError(f"unknown device {name!r}", hint="auto, cpu, cuda, cuda:N or mps")
+        raise UsageError(f"unknown device {name!r}", hint="one of auto, cpu, cuda, cuda:N and mps")
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -45,7 +45,7 @@ def _check_cuda(device: torch.device) -> None:
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
         raise NoUsableDevice(
             f"{message}: there is no NVIDIA driver on this machine, and this PyTorch is {built}",
-            hint="<--device cpu>; or <--device auto>",
+            hint="use <--device cpu> or <--device auto>",
         )
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:
@@ -69,7 +69,9 @@ def choose_dtype(
         raise UsageError(problem, hint="use <--dtype bfloat16>, which is as small, or auto")
     if name != "auto":
         if name not in DTYPES:
-            raise UsageError(f"unknown dtype {name!r}", hint="auto, bfloat16, float16 or float32")
+            raise UsageError(
+                f"unknown dtype {name!r}", hint="one of auto, bfloat16, float16 and float32"
+            )
         return DTYPES[name]
     if device.type == "cuda":
         return torch.bfloat16 if gpu_has_bfloat16(torch, device) else torch.float32

@@ -140,8 +140,7 @@ def rows_by_value(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]
             if any(column_value(row, name) is not None for row in rows[:100])
         )
         raise UsageError(
-            f"--by {column}: neither the rows nor the truth have a column of texts or numbers "
-            "with this name",
+            f"--by {column}: neither the rows nor the truth have such a column of texts or numbers",
             hint=f"columns with texts and numbers are: {', '.join(known)}",
         )
     groups: dict[str, list[int]] = {}
@@ -149,7 +148,8 @@ def rows_by_value(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]
         groups.setdefault(NO_VALUE if value is None else str(value), []).append(number)
     if len(groups) > MAX_GROUPS:
         raise UsageError(
-            f"--by {column}: it has {len(groups):,} values", hint="name a column with few values"
+            f"--by {column}: the column has {len(groups):,} different values",
+            hint="name a column with few values",
         )
     return dict(sorted(groups.items()))
 

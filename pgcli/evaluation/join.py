@@ -94,7 +94,7 @@ def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
     ]
     common = [key for key in complete[0] if all(key in rows for rows in complete)]
     if not common:
-        raise UsageError("no row is in all of the files and the truth", hint="omit --only-common")
+        raise UsageError("no row is in all files and in the truth", hint="omit --only-common")
     pairs = zip(files, complete, strict=True)
     return [replace(file, rows=[rows[key] for key in common]) for file, rows in pairs]
 
@@ -217,7 +217,7 @@ def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, Ro
     if count > 1:
         way = ", or omit --prompt-column ''" if have_prompts else ""
         raise UsageError(
-            f"the truth has {count:,} prompts for {id_!r}, and rows are joined by id alone",
+            f"rows are joined by id alone, and the truth has {count:,} prompts for {id_!r}",
             hint=f"keep one of them in the truth{way}",
         )
     return {(id_, None): truth for (id_, _), truth in by_key.items()}
@@ -230,20 +230,18 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
     if by_prompt and is_id_known:
         prompt = next(asked for known, asked in truths.by_key if known == str(row["id"]))
         return UsageError(
-            f"no row of {name} has its id and prompt in {truths.name}: {row['id']!r} has the "
-            f"prompt {str(row['prompt'])!r} in {name} and {str(prompt)!r} in {truths.name}",
+            f"no row of {name} has the same id and prompt in {truths.name}: {row['id']!r} has the "
+            f"prompt {str(row['prompt'])!r} in {name}, but {str(prompt)!r} in {truths.name}",
             hint="<--prompt-column=> '' joins rows by id alone; <--prompt-column NAME> reads the "
             "prompts from another column of the truth",
         )
-    hint = (
-        "<--id-column NAME> names the column of the truth that has the ids of the rows; ids of a "
-    )
+    hint = "<--id-column NAME> chooses the column of the truth with the ids of the rows; ids of a "
     hint += "folder are relative paths"
     if truths.name.lower().endswith(".json"):
         hint = "ids of COCO are file names, ids of VQA are question ids: run on a manifest with "
         hint += "them, or name their column there with <--id-column=>"
     return UsageError(
-        f"no row of {name} has its id in {truths.name}: a row is {row['id']!r}, a truth {id_!r}",
+        f"no id of {name} is in {truths.name}: the first are {row['id']!r} and {id_!r}",
         hint=hint,
     )
 

@@ -120,8 +120,8 @@ def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
             id_ = row_name(row._replace(values=values), options)
             if id_ is None:
                 raise UsageError(
-                    f"{row.position}: it has neither {columns.id!r} nor a path in 'image'",
-                    hint="rows are joined by id; --id-column names the column",
+                    f"{row.position} has neither {columns.id!r} nor a path in 'image'",
+                    hint="rows are joined by id: name its column with --id-column",
                 )
             add_truth_row(truths, id_, values, reader, row.position)
 
@@ -134,9 +134,7 @@ def add_truth_row(
         return
     for name in reader.columns.named:
         if name not in row:
-            raise UsageError(
-                f"{where}: there is no {name!r}", hint=f"its columns are: {', '.join(row)}"
-            )
+            raise UsageError(f"{where} has no {name!r}", hint=f"its columns are: {', '.join(row)}")
     example = reader.read(row, where)
     truths.has_prompts |= example.prompt is not None
     prompt = None

@@ -10,6 +10,8 @@ from PIL import Image
 
 from pgcli.errors import UsageError
 from pgcli.images.errors import wrap_image_errors
+from pgcli.images.files import checked_bytes
+from pgcli.images.image_spec import ImageLimits
 from pgcli.images.pixels import upright_8bit
 
 CHANNELS = (1, 3, 4)
@@ -59,3 +61,12 @@ def encode_image(image: Image.Image) -> bytes:
         file = BytesIO()
         upright_8bit(image).save(file, "PPM")
         return file.getvalue()
+
+
+def file_bytes(source: Any) -> bytes:
+    """The bytes of an image file with this content. Raises ImageError."""
+    if isinstance(source, Image.Image) or is_array(source):
+        return encode_image(source if isinstance(source, Image.Image) else image_of(source))
+    # not `read`: the position of a stream that was just written is its end
+    data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)
+    return checked_bytes(data, ImageLimits())

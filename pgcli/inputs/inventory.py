@@ -33,7 +33,7 @@ from pgcli.inputs.items import BLOCK, FileItems, source_files
 from pgcli.inputs.options import ReadOptions
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
-from pgcli.inputs.scan import Scan, check_unique
+from pgcli.inputs.scan import Scan, check_unique, no_columns
 from pgcli.inputs.stamps import no_stamps, sizes_and_times
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
@@ -91,7 +91,7 @@ class Inventory(FileItems):
         """
         options = options or ReadOptions()
         if list(sources).count("-") > 1:
-            raise UsageError("standard input (`-`) is named twice", hint="name it once")
+            raise UsageError("standard input (`-`) is a source twice", hint="name it once")
         recorded = known.generations if known is not None else ()
         before = known._files if known is not None else make_table([])
         scan = Scan(source_files(sources, options), options, before)
@@ -101,7 +101,7 @@ class Inventory(FileItems):
             raise scan.no_input(has_only_tables=set(inventory._kinds.tolist()) == {TABLE})
         if options.refuses_prompts and inventory.has_prompts:
             raise UsageError(
-                "<--prompt=> is given, and the manifest has prompts in its prompt column "
+                "<--prompt=> is given, and the manifest has prompts too, in the column "
                 f"{options.prompt_column!r}",
                 hint="omit <--prompt=>, or name another column with <--prompt-column=>",
             )
@@ -119,12 +119,11 @@ class Inventory(FileItems):
         """An item for each text; the text is the prompt, and the index is the id."""
         options = options or ReadOptions()
         if columns := (*options.keep, *options.fields):
-            message = f"a list of texts has no column {columns[0]!r}"
-            raise UsageError(message, hint="only manifests have columns")
+            raise no_columns("a list of texts", columns[0])
         if options.names:
             raise UsageError(
                 "<--include=> and <--exclude=> choose images by their names, and these are texts",
-                hint="omit them",
+                hint="omit <--include=> and <--exclude=>",
             )
         records = (FileRecord(0, NAMED, TEXT, text.encode()) for text in texts)
         return cls([], options, [make_table(records)])

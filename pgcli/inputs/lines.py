@@ -22,6 +22,7 @@ from pgcli.inputs.foreign_manifests import foreign_manifest, is_foreign, read_he
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
+from pgcli.wording import count
 
 #: JSON takes up to fifty times its bytes in memory.
 MAX_LINE_BYTES = 16 * 2**20
@@ -134,7 +135,7 @@ class CsvTable(LineTable):
         if header is None:
             raise ManifestError(f"{self.name} has no rows", hint="the first line names the columns")
         if (name := next((n for n in header if header.count(n) > 1), None)) is not None:
-            raise ManifestError(f"{self.name}, line 1: the column {name!r} stands twice")
+            raise ManifestError(f"{self.name}, line 1: the column {name!r} occurs twice")
         if self.image_column not in header:
             self._check_delimiter(header)
         return pa.schema([(name, pa.string()) for name in header])
@@ -157,7 +158,9 @@ class CsvTable(LineTable):
         header = self.schema().names
         for begin, position, cells in islice(self._cells(mark), mark == START, None):
             if len(cells) != len(header):
-                message = f"it has {len(cells)} columns, and the first line {len(header)}"
+                message = (
+                    f"{len(cells)} cells, but the first line names {count(len(header), 'column')}"
+                )
                 raise ManifestError(f"{position}: {message}")
             yield begin, ManifestRow(position, dict(zip(header, cells, strict=True)))
 
@@ -190,11 +193,11 @@ class CsvTable(LineTable):
                 if row_bytes > MAX_LINE_BYTES:
                     raise ManifestError(f"{position()}: the row {LINE_TOO_LONG}")
                 if b"\0" in line:
-                    raise ManifestError(f"{position()}: it contains a NUL byte")
+                    raise ManifestError(f"{position()} contains a NUL byte")
                 try:
                     yield decode(line)
                 except UnicodeDecodeError as problem:
-                    raise ManifestError(f"{position()}: it is not UTF-8") from problem
+                    raise ManifestError(f"{position()} is not UTF-8") from problem
 
         rows = csv.reader(lines(), delimiter=self.delimiter, strict=True)
         while True:

@@ -342,9 +342,9 @@ class SourceFiles:
         if problem := foreign_manifest(name, head):
             raise problem
         raise UsageError(
-            f"{name} has no ending of a manifest",
-            hint="name it .jsonl if it has a JSON object on each line; pgcli import reads "
-            "annotations",
+            f"{name} is not a manifest by its ending",
+            hint="rename it to .jsonl if it has a JSON object on each line; read annotations with "
+            "pgcli import",
         )
 
     def _record(self, place: int, kind: int, file: WalkedFile) -> FileRecord:
@@ -398,15 +398,15 @@ def reader_of(url: str, options: ReadOptions) -> Reader:
         message = f"{name}: {scheme_of(url)} addresses are not supported, only {_SCHEMES}"
         raise UsageError(message, hint="download the images and name their folder")
     if options.url_reader is None:
-        hint = "<--allow-urls> reads it, in commands that have this option"
+        hint = "add <--allow-urls>, in commands that have this option"
         raise UsageError(
-            f"{name} is an address, and pgcli reads no addresses by default", hint=hint
+            f"{name} is a URL, and pgcli reads URLs only with <--allow-urls>", hint=hint
         )
     if has_credentials(url):
         raise UsageError(
-            f"{name} contains a user name or a password; addresses may not",
-            hint="s3://, gs:// and az:// use the credentials of the environment, hf:// uses "
-            "`hf auth login`; from a web server, download the files",
+            f"{name} contains a user name or a password",
+            hint="remove them: s3://, gs:// and az:// use the credentials of the environment, "
+            "hf:// uses `hf auth login`; from a web server, download the files first",
         )
     return options.url_reader
 

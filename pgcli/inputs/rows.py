@@ -118,7 +118,7 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
         pass  # an error of the row
     if options.refuses_regions and has_region(row.values.get(REGION)):
         raise ManifestError(
-            f"{row.position}: the row has a region, and <--region=> gives one for all rows",
+            f"{row.position}: the row has its own region, and <--region=> is given too",
             hint="omit <--region=>, or remove the manifest's column",
         )
     return row_id(row, options)
@@ -138,7 +138,7 @@ class RowChecker:
         options, values, position = self._options, row.values, row.position
         if options.refuses_prompts and values.get(options.prompt_column) is not None:
             raise UsageError(
-                f"{position}: the row has a prompt, and <--prompt=> gives one for all rows",
+                f"{position}: the row has its own prompt, and <--prompt=> is given too",
                 hint="omit one of them, or name another column with <--prompt-column=>",
             )
         is_asked = not self._prompts or any(name in values for name in self._prompts)
@@ -250,23 +250,24 @@ def missing_column(
 ) -> UsageError:
     """The error for a missing column, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
-    if wanted == options.image_column:
-        hint += "; <--image-column NAME> chooses one"
+    if wanted in (options.image_column, options.id_column):
+        noun = "image" if wanted == options.image_column else "id"
+        hint += f"; <--{noun}-column NAME> chooses one"
     elif wanted == options.prompt_column and "conversations" in columns:
         is_json = name.lower().endswith((".jsonl", ".ndjson"))
         command = f": {jq(LLAVA, shell_name(name))}" if is_json else " to rows of image and prompt"
         hint += f"; convert LLaVA conversations{command}"
     elif wanted == options.prompt_column:
         noun = options.prompt_noun
-        hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"
+        hint += f"; <--{noun}-column NAME> chooses one, <--{noun} TEXT> is the same for all rows"
     return UsageError(f"{name} has no column {wanted!r}", hint=hint)
 
 
 def repeated_id(name: str, first: str, second: str) -> ManifestError:
     """The error for a repeated id, with both positions."""
     return ManifestError(
-        f"the id {name!r} is given twice: {first} and {second}",
-        hint="ids must be unique; name each source once, or another column with <--id-column=>",
+        f"the id {name!r} occurs twice: {first} and {second}",
+        hint="name each source once; <--id-column NAME> chooses a manifest's column of unique ids",
     )
 
 
@@ -316,4 +317,4 @@ def read_region(row: ManifestRow) -> Region | None:
     try:
         return regions.parse_region(value)
     except ValueError as problem:
-        raise BadValue(f"The {REGION!r} is {problem}.") from problem
+        raise BadValue(f"The {REGION!r} {problem}.") from problem

@@ -176,14 +176,21 @@ class Scan:
         return record._replace(rows=0, digest=earlier.digest, columns=earlier.columns)
 
 
+def no_columns(name: str, column: str) -> UsageError:
+    """The error for a column of images or texts that are not in a manifest."""
+    return UsageError(
+        f"{name} has no column {column!r}",
+        hint="name a manifest with this column (images alone have none); in a prompt, double literal braces: {{ and }}",
+    )
+
+
 def check_columns(name: str, options: ReadOptions) -> None:
     """Raise UsageError if options name columns, and the images have no manifest."""
     named = (*(column.source for column in named_columns(options.keep)), *options.fields)
     columns = [column for column in named if column != SOURCE]
     columns += ["*"] if ALL in options.keep else []
     if columns:
-        message = f"{name} has no column {columns[0]!r}"
-        raise UsageError(message, hint="only manifests have columns")
+        raise no_columns(name, columns[0])
     if options.requires_prompts:
         raise UsageError(
             f"{name} has no prompts",
@@ -191,7 +198,8 @@ def check_columns(name: str, options: ReadOptions) -> None:
         )
     if options.choices_column is not None:
         raise UsageError(
-            f"{name} has no choices", hint="pass <--choice=>; only manifests have choices"
+            f"{name} has no choices",
+            hint="pass <--choice=>, or a manifest with a column of choices",
         )
 
 

@@ -102,7 +102,8 @@ class TarTable(Table):
                 f"{name} is a {kind} file, not a{' compressed' * self._is_compressed} tar archive",
                 hint=hints.get(kind, "unpack it, and archive the images as .tar or .tar.gz"),
             )
-        place = f", behind member {number}" if number else " is not a readable tar archive"
+        after = f"is cut or damaged after member {number}"
+        place = f" {after if number else 'is not a readable tar archive'}"
         hint = "copy or download it again, or omit it; `tar -tf FILE` lists its complete members"
         if str(problem) == APPENDED:
             hint = "`tar --concatenate` joins archives, `cat` does not"

@@ -42,7 +42,7 @@ REQUIRED_COLUMNS |= set(EMBEDDING_TASK_COLUMNS)
 #: The columns of `pgcli search`: the query or group of a row's image, and the similarity.
 QUERY_COLUMNS, SIMILARITY = ("query", "group"), "similarity"
 DAMAGED = "is not a result row: it is truncated or damaged"
-HINT = "use the <-o> of the command that wrote it"
+HINT = "name the file or folder that a command wrote with <-o>"
 
 
 def read_results(path: Path, *, exact: bool = False, hits: bool = False) -> Iterator[Row]:

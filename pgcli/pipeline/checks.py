@@ -129,8 +129,9 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
     knows, option = KNOWS[name]
     unit = "texts" if request.question.embeds_texts else "images"
     raise UsageError(
-        f"more than {DEMO_IMAGES} {unit} for {name}, the built-in model, which knows only {knows}",
-        hint=f"name a real one: {option}; or write <--model {name}> if you mean it",
+        f"no model is named, and {name}, the built-in one, takes over {DEMO_IMAGES} {unit} only by "
+        f"name, as it knows only {knows}",
+        hint=f"name a model: {option}; or write <--model {name}> if you mean it",
     )
 
 

@@ -20,7 +20,9 @@ SOURCES = Option(help="", panel="", repeat=True)
 
 
 def open_store(output: str) -> Store:
-    """The state folder of an output. Raises UsageError if it is missing."""
+    """The state folder of an output. Raises UsageError if there is none."""
+    if not output:
+        raise UsageError("the name of the output is empty", hint="name a file or folder of a run")
     try:
         return open_folder(state_location(output))
     except FileNotFoundError:

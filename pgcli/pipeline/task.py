@@ -75,9 +75,14 @@ def check_mask_decoder(file: str | None) -> None:
     if file is None:
         return
     if "://" in file:
-        raise UsageError(f"{file} is an address", hint=f"download it first: {FETCH_DECODER}")
+        raise UsageError(
+            f"the mask decoder must be a local file, not {file}",
+            hint=f"download it first: {FETCH_DECODER}",
+        )
     if not Path(file).is_file():
-        raise ModelUnavailable(f"there is no file {file}", hint=f"fetch it: {FETCH_DECODER}")
+        raise ModelUnavailable(
+            f"there is no mask decoder {file}", hint=f"download it: {FETCH_DECODER}"
+        )
 
 
 def find_checkpoints(
@@ -196,8 +201,8 @@ def notices(request: RunRequest) -> Iterator[tuple[str, str]]:
         name = built_in_model(request)
         knows, option = KNOWS[name]
         yield (
-            f"no model is named: this is {name}, the built-in one, which knows only {knows}",
-            f"for other images, {option}",
+            f"no model is named: using {name}, the built-in model, which knows only {knows}",
+            f"for other images, name a model: {option}",
         )
     if request.question.task == "segment" and request.mask_decoder is None:
         folder = folder_of(model_name(request))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, fill_columns, schema_of_answers
+from pgcli.wording import count
 
 if TYPE_CHECKING:
     import pandas
@@ -54,16 +55,25 @@ class Results(Sequence[Answer]):
     """
 
     def __init__(self, answers: Iterable[Answer]):
+        #: Images in memory by the index of their answers; the images of an iterator are known once
+        #: it was read to its end.
+        self._images: Mapping[int, Any] = getattr(answers, "images", {})
         self._answers = list(answers)
 
     @property
     def errors(self) -> Results:
         """The answers that have an error."""
-        return Results(answer for answer in self if answer.error is not None)
+        return self.filter(lambda answer: answer.error is not None)
 
     def filter(self, condition: Callable[[Answer], bool]) -> Results:
         """The answers for which the condition holds."""
-        return Results(filter(condition, self))
+        return self._part(filter(condition, self))
+
+    def _part(self, answers: Iterable[Answer]) -> Results:
+        """Some of the answers, with the same images."""
+        part = Results(answers)
+        part._images = self._images
+        return part
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write a result file, .jsonl or .parquet, which every command on results reads.
@@ -118,7 +128,7 @@ class Results(Sequence[Answer]):
     def __getitem__(self, index: slice) -> Results: ...
     def __getitem__(self, index: int | slice) -> Answer | Results:
         if isinstance(index, slice):
-            return Results(self._answers[index])
+            return self._part(self._answers[index])
         return self._answers[index]
 
     def __iter__(self) -> Iterator[Answer]:
@@ -131,13 +141,12 @@ class Results(Sequence[Answer]):
 
     def __repr__(self) -> str:
         errors = len(self.errors)
-        return f"<Results: {len(self):,} answers{f', {errors:,} of them errors' if errors else ''}>"
+        return f"<Results: {count(len(self), 'answer')}{f', {errors:,} failed' if errors else ''}>"
 
     def _repr_html_(self) -> str:
         from pgcli.results.notebook import page
-        from pgcli.stores.files import parse_path
 
-        return page(self, parse_path)
+        return page(self, self._images)
 
 
 def library(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The hooks of a run, by its options: drawings and texts beside images."""
+"""The hooks of a run: what its options and its question have made of rows as they are saved."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
 def check_hooks(
     options: OutputOptions, sources: Sequence[str] = (), *, resumes: bool = False
 ) -> None:
-    """Check the targets of hooks before the input is opened.
+    """Raise for what hooks cannot write, before the input is opened.
 
     A resumed run may draw into its own folder. Raises UsageError, OutputExists and OutputFailed.
     """
     ending, not_texts = options.sidecar, IMAGE_ENDINGS.union(registry.names("manifests"))
     if ending is not None and (not ENDING.fullmatch(ending) or ending.lower() in not_texts):
         raise UsageError(
-            f"<--sidecar=> {ending} is not an ending for text files",
-            hint="<--sidecar .txt>, or .caption",
+            f"<--sidecar=> must be the ending of a text file, not {ending}",
+            hint="for example <--sidecar .txt>",
         )
     if options.draw is not None:
         draw_target(options.draw, sources, overwrite=options.overwrite or resumes).check()
@@ -43,9 +43,9 @@ def make_hooks(
     limits: ImageLimits | None = None,
     reader: Reader | None = None,
 ) -> list[RowHook]:
-    """The hooks of a run, which create nothing before the first row.
+    """The hooks of a run. Nothing is created before the first row.
 
-    `reader` fetches images at addresses again.
+    `reader` fetches images at addresses once more.
     """
     hooks: list[RowHook] = []
     if options.sidecar is not None:

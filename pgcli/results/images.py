@@ -127,7 +127,7 @@ class ImageLocator:
         """The options that would find the missing images; `moved` is the hint for moved files."""
         hints = []
         if self.url_reader is None and any(fault.code == "url_blocked" for fault in missing.faults):
-            hints.append("--allow-urls fetches those at addresses")
+            hints.append("--allow-urls downloads them")
         if moved and NOT_FOUND in missing.faults:
             hints.append(moved)
         return "; ".join(hints)

@@ -88,7 +88,7 @@ def ordered_rows(number: int, output: Path) -> Iterator[MergeRow]:
         index = row["index"]
         if not isinstance(index, int) or isinstance(index, bool) or index < last:
             raise UsageError(
-                f"{output}: the row of {row['id']!r} is not in the order of its index",
+                f"{output} is not sorted by index: first at {row['id']!r}",
                 hint="sort the rows by index first",
             )
         last = index

@@ -79,11 +79,11 @@ class GalleryOptions:
 
     option: str = "-o"
     output: str | None = _target(
-        "The page.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
+        "Page to write.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
     )
     overwrite: bool = _target("Replace a file that is not a page of pgcli.", default=False)
     size: int | None = _target(
-        "Longest side of the images.",
+        "Longest side of the images, in pixels.",
         min=16,
         max=4096,
         default_text="2048 to 320, by their number",
@@ -97,7 +97,7 @@ class ExportOptions:
 
     to: str = format_option("exports", "Where to")
     output: str | None = _target(
-        "The file or folder to write; txt and caption default to the images' folders.",
+        "File or folder to write; txt and caption default to the images' folders.",
         metavar="PATH",
         short=("-o",),
     )
@@ -114,7 +114,11 @@ class ExportOptions:
     )
     images: str | None = same(ImageOptions, "images")
     image_prefix: str | None = _images(
-        "labelstudio: the address of the images, which precedes their names.", metavar="URL"
+        "labelstudio: address to put before the names of the images.", metavar="URL"
     )
-    prepend: str = _texts("txt, caption: start each text with this.", default="", metavar="TEXT")
-    append: str = _texts("txt, caption: end each text with this.", default="", metavar="TEXT")
+    prepend: str = _texts(
+        "txt, caption: text to put at the start of each file.", default="", metavar="TEXT"
+    )
+    append: str = _texts(
+        "txt, caption: text to put at the end of each file.", default="", metavar="TEXT"
+    )

@@ -18,6 +18,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.output.reader import read_batches, result_files
 from pgcli.rows import finite_number
 from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
+from pgcli.wording import count
 
 EMBEDDING = "embedding"
 MODEL = "model"
@@ -74,8 +75,9 @@ class VectorFiles:
                     yield numbers, self._vectors(batch[EMBEDDING].drop_null(), file, numbers)
         if self.nulls == self.rows:
             names = ", ".join(map(str, self.paths))
-            of = f", of {self.rows:,} rows" if self.rows else ""
-            raise NoInputError(f"no vectors in {names}{of}", hint="pgcli embed writes them")
+            raise NoInputError(
+                f"no vectors in {names} ({count(self.rows, 'row')})", hint="pgcli embed writes them"
+            )
 
     def names(self, rows: Collection[int], *, sizes: bool = False) -> dict[int, dict[str, Any]]:
         """The columns NAMES of the rows with these numbers, and the number of the path of each.

@@ -179,7 +179,7 @@ class Target:
                 )
             if self._has_run and not self.is_run:
                 raise OutputExists(
-                    f"{path} is the output of a run, which resumes it",
+                    f"{path} is the output of a run",
                     hint=f"choose another {option}",
                 )
             existing = path if path.exists() else folder

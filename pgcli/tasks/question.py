@@ -96,7 +96,9 @@ class Question(Absent):
 def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
     """One caption per image, in the language with this tag (`en`, `pt-BR`)."""
     if not LANGUAGE.fullmatch(lang):
-        raise UsageError(f"not a language tag: {lang!r}", hint="write <--lang en>, <--lang de>")
+        raise UsageError(
+            f"<--lang=> must be a language tag, not {lang!r}", hint="for example <--lang en>"
+        )
     return make_question("caption", [f"caption {lang}"], max_new_tokens)
 
 
@@ -113,7 +115,9 @@ def ask(
     UsageError for a repeated prompt, as image and prompt are the key of a row.
     """
     if choices and choices_column is not None:
-        raise UsageError("both choices and a column of choices are given", hint="omit one of them")
+        raise UsageError(
+            "<--choice=> and <--choices-column=> are both given", hint="omit one of them"
+        )
     return replace(
         make_question("ask", _check_templates(prompts), max_new_tokens),
         choices=validate_choices(choices) if choices else (),
@@ -174,7 +178,7 @@ def with_region(question: Question, region: Any) -> Question:
         return replace(question, region=None if region is None else regions.parse_region(region))
     except ValueError as problem:
         raise UsageError(
-            f"the region {region!r} is {problem}", hint="for example (10, 10, 200, 150)"
+            f"the region {problem}, not {region!r}", hint="for example (10, 10, 200, 150)"
         ) from problem
 
 
@@ -183,7 +187,7 @@ def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
     distinct_choices = distinct("choice", choices)
     if len(distinct_choices) < 2:
         raise UsageError(
-            "only one choice, but at least two are needed", hint="<--choice yes> <--choice no>"
+            "there is only one choice", hint="name two or more: <--choice yes> <--choice no>"
         )
     return distinct_choices
 
@@ -191,13 +195,15 @@ def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
 def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
     """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{texts!r} is not a list of {noun}s", hint=f'{noun}s=["a cat", "a dog"]')
+        raise UsageError(
+            f"{noun}s must be a list of texts, not {texts!r}", hint=f'{noun}s=["a cat", "a dog"]'
+        )
     stripped = tuple(map(normalize, texts))
     if "" in stripped:
-        raise UsageError(f"a {noun} is empty", hint="write it, or omit it")
+        raise UsageError(f"a {noun} is empty", hint=f"write a text, or remove this {noun}")
     for text in stripped:
         if stripped.count(text) > 1:
-            raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")
+            raise UsageError(f"the {noun} {text!r} is given twice", hint="remove one of the two")
     return stripped
 
 
@@ -205,7 +211,7 @@ def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
     """Raise UsageError if the longest answer leaves the model no slots for a prompt."""
     if question.max_new_tokens > max_answer_tokens and not question.has_choices:
         raise UsageError(
-            f"answers of {question.max_new_tokens} tokens leave this model no room for a prompt",
+            f"<--max-new-tokens {question.max_new_tokens}> leaves this model no room for a prompt",
             hint=f"use <--max-new-tokens {max_answer_tokens}> or less",
         )
 
@@ -234,7 +240,9 @@ def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
         raise UsageError("no prompt to ask", hint='write <--prompt "what is this?">')
     for template in templates:
         if templates.count(template) > 1:
-            raise UsageError(f"the prompt {template!r} is given twice", hint="give it once")
+            raise UsageError(
+                f"the prompt {template!r} is given twice", hint="remove one of the two"
+            )
     return templates
 
 
@@ -254,12 +262,13 @@ def _box_question(
             options = " ".join(
                 f"<--object {shlex.quote(part)}>" for part in parts or ("cat", "dog")
             )
+            problem = "a list" if parts else "empty"
             raise UsageError(
-                f"{name!r} is not the name of one object",
-                hint=f"repeat the option for several: {options}",
+                f"the object {name!r} is {problem}",
+                hint=f"name one object, and repeat the option for several: {options}",
             )
         if each and names.count(name) > 1:
-            raise UsageError(f"the object {name!r} is given twice", hint="give it once")
+            raise UsageError(f"the object {name!r} is given twice", hint="remove one of the two")
     groups = [[name] for name in names] if each else [names]
     prompts = [literal(box_prompt(task, group)) for group in groups]
     question = make_question(task, prompts, max_new_tokens)

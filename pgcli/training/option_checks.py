@@ -34,8 +34,9 @@ def check_options(options: TrainOptions) -> None:
     """Raise UsageError for options that do not go together. Reads no file but the adapter's."""
     if options.task is None and options.model is None:
         raise UsageError(
-            "<--model=> is missing",
-            hint="<--model google/paligemma2-3b-pt-224>; <--task=> trains other models",
+            "<--model=> is missing: train teaches a PaliGemma to answer",
+            hint="name one, such as <--model google/paligemma2-3b-pt-224>; <--task=> trains other "
+            "models",
         )
     _check_scopes(options)
     has_evaluation = bool(options.eval or options.eval_fraction)
@@ -97,7 +98,7 @@ def _check_scopes(options: TrainOptions) -> None:
         tasks = [f"<{scope}>" for scope in scopes if scope.startswith("--task")]
         names = " and ".join(tasks if options.task else [f"<{scope}>" for scope in scopes])
         raise UsageError(
-            f"<--{field.name.replace('_', '-')}{'=' * (field.default is not False)}> goes with "
+            f"<--{field.name.replace('_', '-')}{'=' * (field.default is not False)}> applies to "
             + (names or "training PaliGemma, without <--task=>"),
-            hint="remove it",
+            hint="omit it",
         )

@@ -16,7 +16,7 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name
-from pgcli.labelled_rows import ANSWER_COLUMNS, ExampleColumns, one_of
+from pgcli.labelled_rows import ANSWER_COLUMNS, ExampleColumns
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.pipeline.request.error_budget import ErrorBudget
@@ -24,6 +24,7 @@ from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOp
 from pgcli.stores import Reader, make_reader
 from pgcli.stores.urls import url_scheme
 from pgcli.training.option_checks import PARTS, SCOPES
+from pgcli.wording import one_of
 
 if TYPE_CHECKING:
     from pgcli.pipeline.progress.events import OnEvent
@@ -73,7 +74,7 @@ def steps_or_epochs(value: object) -> int | float:
             return epochs
     elif text.isdecimal() and int(text):
         return int(text)
-    raise ValueError(f"{value!r} is neither a number of steps nor a number of epochs such as 0.5e")
+    raise ValueError(f"must be a number of steps, or of epochs such as 0.5e, not {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,22 +84,23 @@ class TrainOptions:
     sources: Sequence[str] = ()
 
     task: Literal["contrastive", "classify"] | None = _learning(
-        "contrastive: train two towers on images and texts; classify: train a classifier on "
-        "labels, from folders of images or a column. By default PaliGemma learns to answer prompts."
+        "What to train: contrastive trains two towers on images and texts, classify a "
+        "classifier on labels (folders of images, or a column). By default PaliGemma learns"
+        " to answer prompts."
     )
     loss: Literal["sigmoid", "softmax"] | None = _learning(
         "Loss of --task contrastive.",
         default_text="the model's: sigmoid for SigLIP, softmax for CLIP",
     )
     probe: bool = _learning("Train only the head; the towers stay frozen.", default=False)
-    epochs: int | None = _learning("Passes over the rows.", min=1, default_text="10")
-    steps: int | None = _learning("Updates of the weights, instead of --epochs.", min=1)
+    epochs: int | None = _learning("Number of passes over the rows.", min=1, default_text="10")
+    steps: int | None = _learning("Number of updates of the weights, instead of --epochs.", min=1)
     batch_size: int | None = _learning(
         "Rows per update.", min=1, default_text="32, contrastive 256, classify 64"
     )
     micro_batch: int | None = _learning(
-        "Rows per forward pass, which does not change the update. auto: the fastest number that "
-        "fits, with --task the whole batch. Halved when memory runs out.",
+        "Rows per forward pass, which does not change the update; auto takes the fastest "
+        "number that fits, with --task the whole batch. Halved when memory runs out.",
         min=1,
         auto=True,
     )
@@ -110,7 +112,7 @@ class TrainOptions:
         "--probe 1e-3",
     )
     warmup: float = _learning(
-        "Warm-up steps, or their share of the run.",
+        "Warm-up, as a number of steps or a share of the run.",
         default=0.05,
         metavar="N|P%",
         parse=values.count_or_share,
@@ -128,16 +130,20 @@ class TrainOptions:
         "Random seed; on one CPU, equal seeds give equal weights.", default=0, min=0
     )
     method: Literal["lora", "full"] = _method(
-        "lora: low-rank adapters on frozen weights; full: train all weights, in float32.",
+        "What to train of PaliGemma: lora adds low-rank adapters to frozen weights, full "
+        "trains all weights in float32.",
         default="lora",
     )
     rank: int | None = _method("Rank of the adapters.", min=1, max=4096, default_text="8")
     alpha: float | None = _method(
-        "Adapters are scaled by alpha / rank.", min=0.0, above=True, default_text="32"
+        "Scale of the adapters, which are multiplied by alpha / rank.",
+        min=0.0,
+        above=True,
+        default_text="32",
     )
     targets: Literal["attention", "all", "attention,vision", "all,vision"] | None = _method(
-        "Layers with adapters. attention: in the decoder; all: also its MLPs; vision: also in the "
-        "vision tower.",
+        "Layers that get adapters: attention is the decoder's attention, all also its MLPs, "
+        "vision also the vision tower.",
         default_text="attention",
     )
     dropout: float = _method(
@@ -147,7 +153,8 @@ class TrainOptions:
         max=0.9,
     )
     quantize: Literal["none", "int8"] = _method(
-        "int8: the decoder's frozen layers take half the memory of bfloat16.", default="none"
+        "Quantize the decoder's frozen layers; int8 takes half the memory of bfloat16.",
+        default="none",
     )
     freeze: tuple[str, ...] = _method(
         "Parts to freeze with --method full: vision, projector, decoder.",
@@ -160,21 +167,23 @@ class TrainOptions:
     merge: bool = _method(
         "Also write the model with the adapter merged, to DIR/merged.", default=False
     )
-    eval: str | None = _evaluation("Evaluate on these rows.", metavar="SOURCE")
+    eval: str | None = _evaluation(
+        "Rows to evaluate on: a manifest, folder or archive.", metavar="SOURCE"
+    )
     eval_fraction: float = _evaluation(
         "Hold out this share of the images for evaluation.", default=0.0, min=0.0, max=0.9
     )
     eval_every: int | float | None = _evaluation(
-        "Steps between evaluations, or epochs: 1e, 0.5e.",
+        "Steps between evaluations; or epochs, with an e: 1e, 0.5e.",
         metavar="N|Ne",
         parse=steps_or_epochs,
         default_text="20 evaluations per run",
     )
     patience: int = _evaluation(
-        "Stop after N evaluations without improvement; 0: never.", default=0, min=0
+        "Stop after N evaluations without improvement; 0 never stops.", default=0, min=0
     )
     model: str | None = _model(
-        "Start from these weights: a folder, a Hub name, demo, or with --task demo-towers.",
+        "Weights to start from: a folder, a name on the Hub, demo, or with --task demo-towers.",
         metavar="NAME",
         choices=models,
     )
@@ -183,8 +192,8 @@ class TrainOptions:
         metavar="DIR",
     )
     init: Literal["tiny", "small", "base"] | None = _model(
-        "Start from random weights of this size: small is ViT-S/16, base is ViT-B/16, tiny trains "
-        "on a CPU."
+        "Start from random weights of this size: tiny trains on a CPU, small is ViT-S/16, "
+        "base is ViT-B/16."
     )
     revision: str | None = same(ModelOptions, "revision")
     device: str = same(ModelOptions, "device")
@@ -192,8 +201,8 @@ class TrainOptions:
     image_column: str = same(InputOptions, "image_column")
     id_column: str = same(InputOptions, "id_column")
     prompt: str | None = _input(
-        "Prompt of all rows if the rows have none, such as: caption en. pgcli replaces a column "
-        "name in braces by the row's value.",
+        "Prompt of all rows if the rows have none, such as: caption en. {column} is "
+        "replaced by the value in the row.",
         metavar="TEXT",
     )
     prompt_column: str | None = _input(
@@ -211,7 +220,11 @@ class TrainOptions:
     include: tuple[str, ...] = same(InputOptions, "include")
     exclude: tuple[str, ...] = same(InputOptions, "exclude")
     workers: int | None = same(InputOptions, "workers")
-    max_pixels: int | None = _input("Skip larger images.", min=1, default_text="89,478,485")
+    max_pixels: int | None = _input(
+        "Largest image to train on, in pixels; larger ones are skipped.",
+        min=1,
+        default_text="89,478,485",
+    )
     fast_decode: bool = same(InputOptions, "fast_decode")
     allow_outside_root: bool = same(InputOptions, "allow_outside_root")
     allow_urls: bool = same(InputOptions, "allow_urls")
@@ -225,7 +238,9 @@ class TrainOptions:
         short=("-o",),
     )
     on_error: Literal["record", "stop"] = same(
-        RunningOptions, "on_error", "record: skip unusable rows; stop: end at the first one."
+        RunningOptions,
+        "on_error",
+        "What to do about an unusable row: record skips it, stop ends the run.",
     )
     max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
     overwrite: bool = opt(

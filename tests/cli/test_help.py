@@ -30,7 +30,16 @@ PAGES = [[], *([name] for name in COMMANDS)]
 
 #: Options that depend on the command; docs/reference/options.md says what they mean in each.
 DEPENDENT = (
-    *("--adapter", "--batch-size", "--dtype", "--format", "--label", "--max-pixels", "--model"),
+    *(
+        "--adapter",
+        "--batch-size",
+        "--dtype",
+        "--exit-code",
+        "--format",
+        "--label",
+        "--max-pixels",
+        "--model",
+    ),
     *("--on-error", "--output", "--overwrite", "--prompt", "--prompt-column", "--quantize"),
     *("--seed", "--text", "--view"),
 )

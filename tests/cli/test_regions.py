@@ -133,7 +133,7 @@ class TestManifests:
         manifest = tmp_path / "m.jsonl"
         manifest.write_text(json.dumps({"image": "a.png", "region": value}) + '\n{"image": "b"}')
         first, second = Inventory.scan([str(manifest)])
-        assert "The 'region' is " in first.fault.message
+        assert "The 'region' must " in first.fault.message
         assert second.fault is None
 
     def test_text_that_is_no_region_is_another_column_of_that_name(self, tmp_path):

@@ -88,7 +88,7 @@ class TestDevice:
         with pytest.raises(UsageError, match="unknown device") as refused:
             choose_device(name)
         assert refused.value.exit_code == 2
-        assert refused.value.hint == "auto, cpu, cuda, cuda:N or mps"
+        assert refused.value.hint == "one of auto, cpu, cuda, cuda:N and mps"
 
 
 class TestDtype:
@@ -101,7 +101,7 @@ class TestDtype:
     def test_an_unknown_dtype_is_an_error_that_lists_the_dtypes(self, name):
         with pytest.raises(UsageError, match="unknown dtype") as refused:
             choose_dtype(name, CPU, 1)
-        assert refused.value.hint == "auto, bfloat16, float16 or float32"
+        assert refused.value.hint == "one of auto, bfloat16, float16 and float32"
 
     @pytest.mark.parametrize("checkpoint_bytes", [1, 10**10])
     def test_auto_on_cuda_is_bfloat16_if_the_gpu_supports_it(self, monkeypatch, checkpoint_bytes):

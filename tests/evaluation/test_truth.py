@@ -254,7 +254,7 @@ def test_folder_of_parquet_is_a_truth(cli):
         table = pyarrow.table({"key": [id_], "answer": [answer]})
         parquet.write_table(table, f"truth/{id_}.parquet")
     words = (rows, "--truth", "truth")
-    assert "a.parquet, row 1: it has neither 'id'" in refused(cli, *words)
+    assert "a.parquet, row 1 has neither 'id'" in refused(cli, *words)
     found = evaluate(cli, *words, "--id-column", "key")
     assert found["metrics"]["exact"]["value"] == 1.0
 
@@ -365,7 +365,9 @@ def test_hint_for_other_ids_is_that_of_the_kind_of_truth(cli):
     message = refused(cli, rows, "--truth", "vqa.json")
     assert "ids of VQA are question ids" in message
     truth = write("truth.jsonl", [{"id": "b", "answer": "red"}])
-    assert "--id-column NAME names the column of the truth" in refused(cli, rows, "--truth", truth)
+    assert "--id-column NAME chooses the column of the truth" in refused(
+        cli, rows, "--truth", truth
+    )
 
 
 def test_folder_without_tables_and_folders_is_no_truth(cli):

@@ -62,7 +62,7 @@ class Copy:
         return [test for test in fault.tests if not any(is_of(test, found) for found in fallen)]
 
     def fallen(self, tests: Iterable[str]) -> set[str]:
-        """Those of the tests that fail; none where they do not come to an end."""
+        """The failed tests; empty if pytest does not finish."""
         names = [f"tests/{test}" for test in dict.fromkeys(tests)]
         options = ["-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-o", "addopts="]
         options += ["-o", f"timeout={TEST_SECONDS}", *["-x"] * (len(names) == 1)]

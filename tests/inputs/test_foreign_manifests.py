@@ -80,7 +80,7 @@ def test_annotations_and_lines_in_json_files_are_named():
         "m.jsonl has COCO annotations and is not a manifest",
     )
     refused = refusal("m.json", "".join(json.dumps(row) + "\n" for row in ROWS))
-    assert "name it .jsonl" in refused.hint
+    assert "rename it to .jsonl" in refused.hint
 
 
 def converted(hint: str) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ def test_comma_after_each_object_is_named_with_its_conversion():
         ("m.tsv", "id,image\n1,a.png\n", "m.tsv separates columns by commas, not by tabs"),
         ("m.csv", "id|image\n1|a.png\n", "m.csv separates columns by bars, not by commas"),
         ("m.csv", "sep=,\nimage,note\n", "m.csv, line 1: it names the delimiter, as Excel does"),
-        ("m.csv", "image,,\na.png,,\n", "m.csv, line 1: the column '' stands twice"),
+        ("m.csv", "image,,\na.png,,\n", "m.csv, line 1: the column '' occurs twice"),
     ],
 )
 def test_delimiters_and_first_lines_of_other_programs_are_named(file, text, message):

@@ -80,7 +80,7 @@ def test_new_table_of_a_folder_comes_last():
     after = Inventory.scan(["set"], known=before)
     assert ids(after) == ["b", "c", "a"]
     pq.write_table(pa.table({"image": ["a.png"], "id": ["b"]}), "set/a.parquet")
-    message = "the id 'b' is given twice: set/b.parquet, row 1 and set/a.parquet, row 1"
+    message = "the id 'b' occurs twice: set/b.parquet, row 1 and set/a.parquet, row 1"
     with pytest.raises(ManifestError, match=message):
         Inventory.scan(["set"], known=before)
 

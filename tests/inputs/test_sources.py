@@ -317,7 +317,7 @@ class TestManifests:
     def test_id_given_twice_anywhere_is_rejected_with_both_places(self):
         one = json_lines({"image": "a", "id": "x"}, {"image": "b", "id": "y"})
         two = parquet("t.parquet", image=["a", "b"], id=["z", "y"])
-        message = "the id 'y' is given twice: m.jsonl, line 2 and t.parquet, row 2"
+        message = "the id 'y' occurs twice: m.jsonl, line 2 and t.parquet, row 2"
         with pytest.raises(ManifestError, match=message):
             Inventory.scan([one, two])
         with pytest.raises(ManifestError, match=r"m.jsonl, line 1 and m.jsonl, line 1"):
@@ -341,7 +341,7 @@ class TestManifests:
         touch("i/a.jpg", "i/b.jpg")
         json_lines({"image": "b.jpg", "id": "i/a.jpg"}, name="i/m.jsonl")
         set_stdin(b"i/a.jpg\n")
-        with pytest.raises(ManifestError, match=rf"'i/a\.jpg' is given twice: {positions}$"):
+        with pytest.raises(ManifestError, match=rf"'i/a\.jpg' occurs twice: {positions}$"):
             Inventory.scan(sources)
         set_stdin(b"i/a.jpg\n")
         assert items(*sources, reading=ReadOptions(repeats_ids=True))
@@ -350,7 +350,7 @@ class TestManifests:
         name = json_lines({"image": "a", "id": 1})
         for lines in (b'b\n{"image": "b", "id": "1"}\n', b'{"image": "b", "id": 1}\n' * 2):
             set_stdin(lines)
-            with pytest.raises(ManifestError, match="'1' is given twice: standard input, line"):
+            with pytest.raises(ManifestError, match="'1' occurs twice: standard input, line"):
                 Inventory.scan(["-", name], ReadOptions(spool=True))
 
     def test_source_is_a_column_of_every_row(self):
@@ -399,7 +399,7 @@ class TestManifests:
             monkeypatch.setattr(f"pgcli.inputs.{module}.hash", len, raising=False)
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
         assert len(items(json_lines(*rows))) == 100
-        with pytest.raises(ManifestError, match="'7' is given twice"):
+        with pytest.raises(ManifestError, match="'7' occurs twice"):
             Inventory.scan([json_lines(*rows, {"image": "a.jpg", "id": 7})])
 
     def test_repeated_path_is_allowed(self):
@@ -732,7 +732,7 @@ class TestStandardInput:
         set_stdin(b'{"image": "a", "id": 1}\n{"image": "b", "id": 1}\n')
         with pytest.raises(
             ManifestError,
-            match="the id '1' is given twice: standard input, line 1 and standard input, line 2",
+            match="the id '1' occurs twice: standard input, line 1 and standard input, line 2",
         ):
             list(Inventory.scan(["-"]))
 

@@ -197,7 +197,7 @@ def test_damaged_header_within_an_archive_is_rejected():
     at = data.index(b"3.jpg")
     data[at : at + 5] = b"\xff\xfe\xfd\xfc\xfb"
     Path("x.tar").write_bytes(data)
-    with pytest.raises(ManifestError, match="behind member 3: the archive is damaged"):
+    with pytest.raises(ManifestError, match="after member 3: the archive is damaged"):
         Inventory.scan(["x.tar"])
 
 
@@ -210,7 +210,7 @@ def test_data_behind_the_end_of_an_archive_are_not_dropped(kind, appended):
     rest = gzip.compress(b"rest") if kind else b"rest"
     Path(name).write_bytes(both[0] + (both[1] if appended == "archive" else rest))
     with pytest.raises(
-        ManifestError, match=r"behind member 1: other data follow the end"
+        ManifestError, match=r"after member 1: other data follow the end"
     ) as refused:
         Inventory.scan([name])
     assert "tar --concatenate" in refused.value.hint
@@ -290,7 +290,7 @@ def test_sample_may_have_a_region(region, expected):
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()))
     (item,) = items("x.tar")
     assert item.region == expected
-    with pytest.raises(ManifestError, match=r"has a region, and .* gives one for all rows"):
+    with pytest.raises(ManifestError, match=r"has its own region, and .* is given too"):
         Inventory.scan(["x.tar"], ReadOptions(refuses_regions=True))
 
 
@@ -305,7 +305,7 @@ def test_region_without_numbers_is_ignored():
 def test_invalid_region_fails_one_row(region):
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
     first, second = items("x.tar")
-    assert first.fault.message.startswith("The 'region' is ")
+    assert first.fault.message.startswith("The 'region' must ")
     assert first.fault.message.endswith(".")
     assert second.fault is None
 

@@ -103,7 +103,7 @@ def test_files_of_a_data_set_are_selected_as_a_whole():
     assert selected("test/") == ["x", "y"]
     assert selected("y", exclude=("train/",)) == ["y"]
     assert selected("train/1.*", exclude=("x",)) == ["y"]
-    with pytest.raises(ManifestError, match="the id 'y' is given twice"):
+    with pytest.raises(ManifestError, match="the id 'y' occurs twice"):
         selected("y")
     with pytest.raises(NoInputError, match="no image in i matches --include and --exclude"):
         selected(exclude=("*.parquet",))

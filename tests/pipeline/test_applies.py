@@ -149,7 +149,7 @@ def test_typed_option_wins_over_an_untyped_one():
     assert (found.choices, found.choices_column) == ((), "options")
     found = request("embed", {}, {"texts_file": "texts.txt", "raw_text": True}).question
     assert not found.embeds_texts
-    with pytest.raises(UsageError, match="both texts and a column of texts"):
+    with pytest.raises(UsageError, match="--text and --text-column are both given"):
         request("score", {"text": "a", "text_column": "b"}, {})
 
 
@@ -270,7 +270,7 @@ def test_variable_of_another_task_does_not_break_training(monkeypatch, cli):
     line = "train rows.jsonl --model demo -o out --dry-run --config columns.toml"
     assert cli(line)[0] == 0
     code, _, err = cli(f"{line} --text-column caption")
-    assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
+    assert (code, "--text-column applies to --task contrastive" in err) == (2, True)
 
 
 def test_python_reads_the_environment_and_the_file(monkeypatch):

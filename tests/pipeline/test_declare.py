@@ -66,7 +66,7 @@ def test_text_and_python_give_the_same_value(name, text, value, expected):
         ("workers", 257, "must be between 0 and 256, not 257"),
         ("keep", 3, "must be text or a list of texts, not 3"),
         ("keep", [1], "must be text, not 1"),
-        ("region", (1, 2, 3), "(1, 2, 3) is not four numbers of pixels"),
+        ("region", (1, 2, 3), "must be four numbers in pixels, xmin,ymin,xmax,ymax, not (1, 2, 3)"),
         ("quantize", "int4", "must be one of none, int8, fp8, not 'int4'"),
         ("batch_size", 0, "must be auto or between 1 and 999,999, not 0"),
         ("no_timing", "maybe", "must be true or false, not 'maybe'"),

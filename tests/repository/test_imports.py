@@ -1,6 +1,6 @@
 """Rooms import from the rooms below (pyproject.toml), files not in a circle, and light ones little.
 
-The layers of pyproject.toml are those of the table in docs/dev/architecture.md.
+The layers in pyproject.toml equal the table in docs/dev/architecture.md.
 """
 
 import re

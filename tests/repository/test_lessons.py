@@ -149,7 +149,7 @@ MISTAKES: dict[str, tuple[str, str, Callable[..., Any]]] = {
         "siglip_loss",
         lambda logit_NN: F.softplus(logit_NN * (1 - 2 * torch.eye(len(logit_NN)))).mean(),
     ),
-    "statistics are those of the batch": (
+    "statistics come from the batch": (
         "normalisation",
         "layer_norm",
         lambda x_BD: (x_BD - x_BD.mean(0)) / x_BD.std(0),

@@ -2,8 +2,8 @@ r"""Whole commands as golden scenarios: one text file each, run from outside.
 
 A scenario is a file of lines:
 
-    # What is shown, in one sentence
-    # fault: what is recorded although it is wrong
+    # The subject, in one sentence
+    # fault: the recorded behaviour is wrong, and why
     in: photos bad                         inputs of inputs.py, made in an empty folder
     show: id answer error                  the columns that are recorded of rows; all without it
     env: PGCLI_LIMIT=1                     a variable of the commands; may be repeated
@@ -22,7 +22,7 @@ A scenario is a file of lines:
     | ...
     stderr:
     | ...
-    file rows.jsonl:                       each file that the command made or changed; what is in
+    file rows.jsonl:                       each created or changed file; files in
     | ...                                  OUTPUT.pgcli/ is not recorded
     gone old.jsonl                         each file that it removed
 
@@ -32,7 +32,7 @@ file has two lines (signalled.py).
 
 What varies is replaced: in all texts the paths and addresses of the scenario and its `vary:`
 patterns, in messages and plain text also PATTERNS. The numbers of timing columns are "#"
-(shown.VARYING). Progress, which is what ends in a carriage return, is left out. Floats are recorded
+(shown.VARYING). Progress (text that ends in a carriage return) is skipped. Floats are recorded
 with three digits and compared with a tolerance; all else is compared as text.
 `python -m tests.scenarios.record NAME...` writes files again.
 """
@@ -60,7 +60,7 @@ SECONDS = 200  # after which a command counts as hanging
 TOLERANCE = 0.02  # of floats; times the number where it is below 1
 FLOAT = re.compile(r"(?<!\w)-?\d+(?:\.\d+)?e-?\d+(?!\w)|(?<!\w)-?\d+\.\d+(?!\w)")
 
-#: What varies in messages and plain text, and what is recorded in its place.
+#: Varying parts of messages and plain text, and their recorded replacement.
 PATTERNS = (
     (r"(?<![\w.])\d[\d,.]*(?= (?:images|rows|tokens|texts|steps)/s)", "#"),  # rates
     (r"(?<![\w.])\d[\d,.]* (?:ms|s|min|h)\b", "# s"),  # times
@@ -241,7 +241,7 @@ class Stage:
         return self.shown.file_lines(self.work / name)
 
     def digests(self) -> dict[str, str]:
-        """What is in each file and link outside the state of runs, by name."""
+        """The digest of each file and link outside the state of runs, by name."""
         found = {}
         for file in list_files(self.work):
             link = file.is_symlink()
@@ -270,7 +270,7 @@ class Stage:
 
 
 def base_environment() -> dict[str, str]:
-    """The variables of every command, before those of its scenario."""
+    """The variables of every command; its scenario may override them."""
     return {
         "PYTHONPATH": str(forkserver.ROOT),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
@@ -315,7 +315,7 @@ def differences(recorded: str, now: str) -> list[str]:
 
 
 def differing_ends(old: str, new: str) -> str:
-    """Both lines; of long ones what is around the first difference."""
+    """Both lines; of long ones the part around the first difference."""
     equal = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
     first = max(0, equal - 100) if max(len(old), len(new)) > 300 else 0
     dots = "... " if first else ""

@@ -42,7 +42,7 @@ def test_existing_files_need_overwrite_unless_the_command_wrote_them(workdir):
 def test_only_a_run_replaces_its_output(workdir, kind):
     (workdir / "rows.pgcli").mkdir()
     (workdir / "rows.pgcli" / "run.json").touch()
-    with pytest.raises(OutputExists, match="rows is the output of a run, which resumes it"):
+    with pytest.raises(OutputExists, match="rows is the output of a run"):
         Target(name="rows", kind=kind, overwrite=True).check()
     Target(name="rows", kind=kind, overwrite=True, is_run=True).check()
 

@@ -384,7 +384,7 @@ def test_evaluations_are_counted_in_epochs_too(run, capsys):
     assert run(f"{plan} --eval-every 2e") == 0
     assert "evaluation: every 6 steps" in capsys.readouterr().err  # of 9 rows, in 3 updates
     assert run(f"{plan} --eval-every 0e") == 2
-    assert "neither a number of steps nor" in capsys.readouterr().err
+    assert "must be a number of steps, or of epochs" in capsys.readouterr().err
 
 
 def test_interrupted_run_has_a_status_and_ends_with_the_same_weights(run, monkeypatch, capsys):

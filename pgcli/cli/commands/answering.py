@@ -105,4 +105,4 @@ def check_no_question(sources: Sequence[str]) -> None:
         if len(source.split()) > 1 and not is_path and not expand_source(source)[1:]:
             files = [name for name in sources if name != source] or ["."]
             words = shlex.join(["pgcli", "ask", *files, "--prompt", source])
-            raise UsageError(f"there is no file {source!r}", hint=f"a question? {words}")
+            raise UsageError(f"there is no file {source!r}", hint=f"to ask a question: {words}")

@@ -29,7 +29,10 @@ class DiffOptions:
     """The options of `diff`."""
 
     format: Literal["auto", "jsonl", "text"] = opt(
-        "auto is text on a terminal, else jsonl.", panel="Where to", default="auto", own=True
+        "Format of the output; auto is text on a terminal, else jsonl.",
+        panel="Where to",
+        default="auto",
+        own=True,
     )
     quiet: bool = same(RunningOptions, "quiet")
 

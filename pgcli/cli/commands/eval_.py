@@ -14,9 +14,10 @@ from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
-from pgcli.labelled_rows import ANSWER_COLUMNS, one_of
+from pgcli.labelled_rows import ANSWER_COLUMNS
 from pgcli.pipeline.request.options import RunningOptions
 from pgcli.results.options import ImageOptions
+from pgcli.wording import one_of
 
 if TYPE_CHECKING:
     from pgcli.evaluation.evaluate import Evaluation
@@ -39,15 +40,15 @@ class EvalOptions:
         metavar="FILE",
     )
     metric: str = _metrics(
-        ", ".join(registry.BUILT_IN["metrics"])
-        + "; auto chooses by the task and the columns of the truth.",
+        f"What to measure: {', '.join(registry.BUILT_IN['metrics'])}"
+        "; auto chooses by the task and the columns of the truth.",
         default="auto",
         metavar="NAME",
         choices=lambda: ["auto", *registry.names("metrics")],
         parse=lambda value: registry.parse_name("metrics", value, "auto"),
     )
     by: str | None = _metrics(
-        "Also measure each value of this column of the rows or the truth separately.",
+        "Also measure the rows of each value of this column (of the rows or the truth) separately.",
         metavar="COLUMN",
     )
     only_common: bool = _metrics(
@@ -72,7 +73,7 @@ class EvalOptions:
         "of labels.",
         metavar="FILE",
     )
-    worst: int = _page("Number of worst rows on the page.", default=300, min=1)
+    worst: int = _page("Number of worst rows to show on the page.", default=300, min=1)
     overwrite: bool = _page("Replace a file that is not a page of pgcli.", default=False)
     images: str | None = same(ImageOptions, "images")
     quiet: bool = same(RunningOptions, "quiet")

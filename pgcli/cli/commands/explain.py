@@ -37,7 +37,7 @@ def parse_layers(text: Any) -> Layers:
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", str(text)) or 0 in (
         numbers := [*map(int, str(text).split(","))]
     ):
-        raise ValueError(f"{text!r} is neither all nor layers from 1, such as 1,4,8")
+        raise ValueError(f"must be all or layers from 1, such as 1,4,8, not {text!r}")
     return tuple(number - 1 for number in numbers)
 
 

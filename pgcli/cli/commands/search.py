@@ -55,10 +55,10 @@ class SearchOptions(LoadOptions):
     image: tuple[str, ...] = _search(
         "Image to search for; repeatable.", metavar="FILE", repeat=True
     )
-    duplicates: bool = _search("Find groups of near-duplicates instead.", default=False)
-    k: int | None = _search("Hits per query.", short=("-k",), min=1, default_text="10")
+    duplicates: bool = _search("Find groups of near-duplicates, without a query.", default=False)
+    k: int | None = _search("Number of hits per query.", short=("-k",), min=1, default_text="10")
     min_similarity: float | None = _search(
-        "Lowest cosine similarity of a hit.",
+        "Lowest cosine similarity of a hit, from -1 to 1.",
         min=-1.0,
         max=1.0,
         default_text="none; --duplicates: 0.94",
@@ -72,15 +72,16 @@ class SearchOptions(LoadOptions):
         default_text=f"the model that the vectors name, else {DEMO_TOWERS}",
     )
     output: str = _output(
-        "A .jsonl or .parquet file; - is standard output.",
+        "Where to write: a .jsonl or .parquet file; - is standard output.",
         default="-",
         metavar="FILE",
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "auto follows the file's ending; on a terminal, text.", default="auto"
+        "Format of the output; auto follows the file's ending, and is text on a terminal.",
+        default="auto",
     )
-    view: str | None = _output("Write a page of the images found.", metavar="PAGE")
+    view: str | None = _output("Also write a page with the images found.", metavar="PAGE")
     images: str | None = same(ImageOptions, "images")
     overwrite: bool = _output("Replace existing files.", default=False)
 
@@ -143,7 +144,9 @@ def check_search(options: SearchOptions) -> None:
         raise UsageError("a text is empty", hint='write --text "a red car"')
     for image in options.image:
         if not Path(image).is_file():
-            raise UsageError(f"{image} is not an image file", hint="--image takes a file")
+            raise UsageError(
+                f"there is no image file {image}", hint="check the spelling; --image takes a file"
+            )
 
 
 def targets(options: SearchOptions) -> tuple[Target | None, Target | None]:
@@ -231,9 +234,9 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
     elif name is None:
         name = DEMO_TOWERS
         screen.info(
-            f"the vectors name no model: the queries are embedded by {DEMO_TOWERS}, the built-in "
+            f"the vectors name no model: embedding the queries with {DEMO_TOWERS}, the built-in "
             "one, which knows only drawings of coloured shapes",
-            hint="--model names the model that embedded the vectors",
+            hint="name the model that embedded the vectors: --model NAME",
         )
     checkpoint = find(name, revision, progress=Downloads(screen))
     if known is not None and are_different(checkpoint.label, known):

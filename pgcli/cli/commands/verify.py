@@ -22,7 +22,9 @@ class VerifyOptions(LoadOptions):
     """The options of `verify`."""
 
     source: str | None = same(SourceOptions, "source")
-    dtype: Dtype = same(LoadOptions, "dtype", "auto is float32, then bfloat16.")  # noqa: RUF009
+    dtype: Dtype = same(  # noqa: RUF009
+        LoadOptions, "dtype", "Data types to compare in; auto is float32, then bfloat16."
+    )
 
 
 @command(

@@ -92,18 +92,18 @@ NEEDS: Mapping[str, Rule] = {
     "one-prompt": Rule(
         lambda o: o.prompts <= 1,
         "{flag} writes one answer for each image, and there are {prompts} prompts",
-        "ask one prompt in each run, with different endings: {flag} .one, .two",
+        "ask one prompt per run, with different endings: {flag} .one, .two",
     ),
     "text-model": Rule(generates_text, "{flag} is for models that answer with text", OMIT),
     "hub": Rule(
         lambda o: is_on_hub(o.model),
-        "{model} has no revisions to choose from",
-        "{flag} goes with a name on the Hub",
+        "{flag} does not apply to {model}",
+        "omit {flag}, or name a model on the Hub",
     ),
     "folder": Rule(
         writes_folder,
         "{flag} needs a folder of Parquet files as output",
-        "name it with a slash at its end: <-o rows/>",
+        "end its name in a slash: <-o rows/>",
     ),
     "files": Rule(writes_folder, "{flag} applies to a folder of Parquet files"),
     "local": Rule(

@@ -61,5 +61,5 @@ class ErrorBudget:
 def too_many(reason: str) -> TooManyErrors:
     return TooManyErrors(
         f"stopped because {reason}, more than <--max-errors=> allows",
-        hint="the same command resumes; a larger <--max-errors=> continues further",
+        hint="raise <--max-errors=> and run the same command again to resume",
     )

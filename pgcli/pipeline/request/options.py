@@ -46,40 +46,44 @@ class ModelOptions:
     """
 
     model: str | None = _model(
-        "A folder, a name on the Hub, or a built-in model.",
+        "Model to use: a folder, a name on the Hub, or a built-in model.",
         metavar="NAME",
         choices=models,
         default_text=f"{DEMO}, or {DEMO_TOWERS} for embed, score and classify",
     )
-    revision: str | None = _model("Branch, tag or commit on the Hub.", metavar="NAME", needs="hub")
+    revision: str | None = _model(
+        "Branch, tag or commit of the model on the Hub.", metavar="NAME", needs="hub"
+    )
     adapter: str | None = _model(
-        "A LoRA adapter to merge into the model: a folder or a name on the Hub.",
+        "LoRA adapter to merge into the model: a folder or a name on the Hub.",
         metavar="NAME",
         affects_rows=True,
         needs="text-model",
     )
     device: str = _model(
-        "auto picks a GPU if there is one.",
+        "Where to run the model; auto picks a GPU if there is one.",
         default="auto",
         metavar="[auto|cpu|cuda|cuda:N|mps]",
         parse=values.device,
         choices=DEVICES,
     )
-    dtype: values.Dtype = _model("auto picks bfloat16 where it is fast.", default="auto")
+    dtype: values.Dtype = _model(
+        "Data type of the weights; auto picks bfloat16 where it is fast.", default="auto"
+    )
     quantize: Literal["none", "int8", "fp8"] = _model(
-        "8-bit decoder: int8 on CPUs, fp8 on new GPUs; less exact.",
+        "Quantize the decoder to 8 bits: int8 on CPUs, fp8 on new GPUs; less exact.",
         default="none",
         affects_rows=True,
         needs="text-model",
     )
     batch_size: int | None = _model(
-        "Rows per batch; auto: as many as fit into memory.",
+        "Rows per batch; auto takes as many as fit into memory.",
         min=1,
         max=999_999,
         auto=True,
     )
     engines: int | None = _model(
-        "Processes that each run the model; auto: one per GPU, on CPUs the fastest number.",
+        "Number of processes that run the model; auto is one per GPU, on CPUs the fastest number.",
         min=1,
         max=999,
         auto=True,
@@ -111,7 +115,7 @@ class InputOptions:
         commas=True,
         needs="kept-columns",
     )
-    limit: int | None = _input("Only the first N rows.", min=1, affects_rows=False)
+    limit: int | None = _input("Read only the first N rows.", min=1, affects_rows=False)
     shard: str | None = _input(
         "Answer only shard I of N, counted from 0; needs -o DIR/.",
         metavar="I/N|auto",
@@ -126,21 +130,21 @@ class InputOptions:
         "Skip images and files whose relative path or id matches; repeatable."
     )
     null: bool = _input(
-        "Names on standard input are separated by NUL, as from find -print0.",
+        "Split standard input at NUL bytes, as find -print0 writes them.",
         default=False,
         short=("-0",),
         affects_rows=False,
         seldom=True,
     )
     workers: int | None = _input(
-        "Processes that decode images; 0: decode in this process.",
+        "Number of processes that decode images; 0 decodes in the main process.",
         min=0,
         max=256,
         default_text="up to 4; for a GPU all cores but 1",
         affects_rows=False,
     )
     max_pixels: int | None = _input(
-        "Most pixels of an image; larger images become error rows.",
+        "Largest image to decode, in pixels; larger ones become error rows.",
         min=1,
         default_text="89,478,485",
     )
@@ -184,7 +188,7 @@ class AnsweringOptions:
         needs="generation",
     )
     temperature: float = _answering(
-        "0 takes the most likely token each time; above 0, tokens are sampled.",
+        "Randomness of answers: 0 always takes the most likely token, higher values sample.",
         default=0.0,
         min=0.0,
         needs="generation",
@@ -199,17 +203,19 @@ class AnsweringOptions:
         needs="sampling",
     )
     top_k: int = _answering(
-        "Sample among the N most likely tokens; 0: among 1,024.",
+        "Sample among the N most likely tokens; 0 stands for 1,024.",
         default=0,
         min=0,
         seldom=True,
         needs="sampling",
     )
     seed: int = _answering(
-        "Equal seeds sample equal answers at every batch size.", default=0, min=0
+        "Random seed of sampling; equal seeds give equal answers at every batch size.",
+        default=0,
+        min=0,
     )
     region: Region | None = _answering(
-        "Ask about xmin,ymin,xmax,ymax, in pixels of each upright image.",
+        "Ask about this part of each image: xmin,ymin,xmax,ymax, in pixels of the upright image.",
         metavar="BOX",
         parse=values.region,
     )
@@ -220,14 +226,16 @@ class OutputOptions:
     """Where rows, drawings and text files are written, and in which format."""
 
     output: str = _output(
-        "A .jsonl or .parquet file, or folder/ for Parquet files, here or at s3://, gs:// or "
-        "az://; - is standard output.",
+        "Where to write: a .jsonl or .parquet file, or folder/ for Parquet files, here or "
+        "at s3://, gs:// or az://; - is standard output.",
         default="-",
         metavar="FILE",
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "auto follows the file's ending; on a terminal, text.", default="auto", needs="format"
+        "Format of the output; auto follows the file's ending, and is text on a terminal.",
+        default="auto",
+        needs="format",
     )
     draw: str | None = _output(
         "Draw boxes and masks on copies of the images, in this folder.",
@@ -246,7 +254,7 @@ class OutputOptions:
         seldom=True,
     )
     rows_per_file: int | None = _output(
-        "Rows in each file of a folder of Parquet files.",
+        "Rows per file, in a folder of Parquet files.",
         min=1,
         max=10**9 - 1,
         default_text="10,000, or a shard's fair part",
@@ -262,10 +270,11 @@ class RunningOptions:
     """What a run does about errors, and how much it prints. Rows depend on none of it."""
 
     on_error: Literal["record", "stop"] = _running(
-        "record: an unreadable image is an error row; stop: end at the first one.", default="record"
+        "What to do about an unreadable image: record writes an error row, stop ends the run.",
+        default="record",
     )
     max_errors: ErrorBudget | None = _running(
-        "Stop when more rows than this have errors.",
+        "Stop when more rows than this have failed, as a number or a percentage.",
         metavar="N|P%",
         parse=values.max_errors,
         default_text="50 in a row",
@@ -276,7 +285,7 @@ class RunningOptions:
     )
     dry_run: bool = _flag("Check everything, print the plan and the estimated time, and exit.")
     quiet: bool = _flag("Print errors only.", short=("-q",))
-    verbose: bool = _flag("Print the plan, and times by stage.", short=("-v",))
+    verbose: bool = _flag("Print the plan, and the time of each stage.", short=("-v",))
 
     @property
     def error_budget(self) -> ErrorBudget:

@@ -47,13 +47,13 @@ class AskOptions:
     """The options of `ask`."""
 
     prompt: tuple[str, ...] = _texts(
-        "A question; repeatable. {column} is replaced by the value in the manifest's row."
+        "Question to ask; repeatable. {column} is replaced by the value in the manifest's row."
     )
     prompts_file: str | None = _answering(
         "Text file with one prompt per line, asked after --prompt.", metavar="FILE"
     )
     choice: tuple[str, ...] = _texts(
-        "A candidate answer; give two or more. The most likely one is the answer."
+        "Candidate answer; give two or more, and the most likely one is the answer."
     )
     choices_column: str | None = _answering(
         "Manifest column with the candidates of each row: a list, or a text such as yes|no.",
@@ -84,7 +84,7 @@ class BoxOptions(ConfidenceOptions):
     """The filter for boxes in pages and exports."""
 
     nms: float | None = _share(
-        "Keep only the most confident of boxes with one label that overlap by more than this.",
+        "Keep only the most confident of boxes with one label whose overlap (IoU) is above this.",
         metavar="IOU",
     )
 
@@ -98,10 +98,10 @@ class BoxOptions(ConfidenceOptions):
 class DetectOptions(ConfidenceOptions):
     """The options of `detect`."""
 
-    object: tuple[str, ...] = _texts("What to find; repeatable.", default=REQUIRED)
+    object: tuple[str, ...] = _texts("Object to find; repeatable.", default=REQUIRED)
     strict: bool = _answering("Allow only complete boxes around these objects.", default=False)
     each: bool = _answering(
-        "One prompt and one row for each object, in place of one for all; small models find more.",
+        "Ask for each object in a prompt and a row of its own; small models find more.",
         default=False,
     )
 
@@ -121,8 +121,8 @@ class SegmentOptions(ConfidenceOptions):
 
     object: tuple[str, ...] = same(DetectOptions, "object")
     mask_decoder: str | None = opt(
-        "Weights that turn mask codes into pixels: big_vision's vae-oid.npz. By default the "
-        "model's own, where it brings mask_decoder.safetensors.",
+        "File with the weights that turn mask codes into pixels, such as big_vision's vae-"
+        "oid.npz; by default the model's own mask_decoder.safetensors, if it has one.",
         panel="Which model",
         metavar="FILE",
     )
@@ -176,7 +176,7 @@ class EmbedOptions:
 class ScoreOptions:
     """The options of `score`."""
 
-    text: tuple[str, ...] = _texts("A text; repeatable.")
+    text: tuple[str, ...] = _texts("Text to compare with the images; repeatable.")
     text_column: str | None = _answering("Manifest column with the texts.", metavar="NAME")
     raw_text: bool = _raw_text()
 
@@ -189,16 +189,17 @@ class ClassifyOptions:
     """The options of `classify`."""
 
     label: tuple[str, ...] = _texts(
-        "Label to choose from; repeatable. Classifiers keep only these of their labels."
+        "Label to choose from; repeatable. A classifier keeps only these of its labels."
     )
     label_file: str | None = _answering(
         "Text file with one label per line, added to --label.", metavar="FILE"
     )
     template: tuple[str, ...] = _texts(
-        "Text with {label} in it; repeatable. A label's embedding is the mean of its texts.",
+        "Text around a label, with {label} in it; repeatable. A label's embedding is the "
+        "mean of its texts.",
         default_text='"a photo of a {label}"',
     )
-    top: int = _answering("Most labels per row.", default=5, min=1)
+    top: int = _answering("Largest number of labels per row, best first.", default=5, min=1)
     raw_text: bool = _raw_text()
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:

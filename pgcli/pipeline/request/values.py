@@ -23,7 +23,7 @@ def plain_text(value: object) -> str:
 def device(value: object) -> str:
     """A device name. Loading the model checks whether the machine has the device."""
     if not isinstance(value, str) or not DEVICE.fullmatch(value):
-        raise ValueError(f"{value!r} is not auto, cpu, cuda, cuda:N or mps")
+        raise ValueError(f"must be auto, cpu, cuda, cuda:N or mps, not {value!r}")
     return value
 
 
@@ -32,7 +32,7 @@ def region(value: Any) -> Region:
     try:
         return regions.parse_region(value)
     except ValueError as problem:
-        raise ValueError(f"{value!r} is {problem}") from None
+        raise ValueError(f"{problem}, not {value!r}") from None
 
 
 def max_errors(value: object) -> ErrorBudget:
@@ -58,7 +58,7 @@ def percentage(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 100:
-        raise ValueError(f"{text!r} is not a percentage of 0% to 100%")
+        raise ValueError(f"must be a percentage from 0% to 100%, not {text!r}")
     return number / 100
 
 

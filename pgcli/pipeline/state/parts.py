@@ -69,7 +69,7 @@ class Parts:
         foreign = [number for number in new if parts[number] is None]
         if foreign:
             raise OutputExists(
-                f"{self._label(foreign[0])} is not a file of the run that it belongs to",
+                f"{self._label(foreign[0])} was not written by the run of this output",
                 hint="move it away, or choose another <-o>",
             )
         self._parts = {n: segment for n in sizes if (segment := parts[n]) is not None}

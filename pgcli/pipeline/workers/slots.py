@@ -47,7 +47,7 @@ def engine_slots(
         if (engines or 1) > 1:
             raise UsageError(
                 f"<--engines {engines}> needs a device for each, and <--device {device}> is one",
-                hint="leave out <--device=>",
+                hint="omit <--device=>",
             )
         return [EngineSlot(cores, device)]
     most = max(1, min(cores, MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES))

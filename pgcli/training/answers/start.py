@@ -58,7 +58,7 @@ class AnswerPlan:
         assert checkpoint is not None
         if read_description(checkpoint.folder).kind != "paligemma":
             raise UsageError(
-                f"{checkpoint.name} is not PaliGemma, and train without <--task=> needs PaliGemma",
+                f"{checkpoint.name} is not a PaliGemma, which train needs without <--task=>",
                 hint="name PaliGemma; <--task contrastive> trains two towers, <--task classify> a "
                 "classifier",
             )
