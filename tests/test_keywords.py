@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "errors": (lambda: run(on_error="stop"), 'on_error="record"'),
     "dtype": (lambda: run(dtype="float64"), "dtype must be one of"),
     "required": (lambda: run("detect"), "object: Object to find"),
-    "column": (lambda: run(keep=["a"]), "photos has no columns"),
+    "column": (lambda: run(keep=["a"]), "photos has no column"),
     "address": (
         lambda: pgcli.run("caption", "s3://a/b.png", output="rows.jsonl", model="demo"),
         "pgcli reads URLs only with allow_urls=True",

@@ -180,7 +180,8 @@ def no_columns(name: str, column: str) -> UsageError:
     """The error for a column of images or texts that are not in a manifest."""
     return UsageError(
         f"{name} has no column {column!r}",
-        hint="name a manifest with this column (images alone have none); in a prompt, double literal braces: {{ and }}",
+        hint="name a manifest with this column, as images alone have none; in a prompt, double "
+        "literal braces: {{ and }}",
     )
 
 

@@ -22,7 +22,7 @@ _texts = partial(opt, panel="Text files", own=True)
 def format_option(group: str, panel: str) -> str:
     """A required option that names a format in a group of the registry."""
     name: str = opt(
-        ", ".join(registry.BUILT_IN[group]) + ".",
+        f"Format: {', '.join(registry.BUILT_IN[group])}.",
         panel=panel,
         own=True,
         default=REQUIRED,
