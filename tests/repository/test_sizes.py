@@ -7,29 +7,29 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_865,
-    "inputs": 4_605,
+    "pipeline": 7_885,
+    "inputs": 4_620,
     "stores": 2_325,
-    "images": 2_350,
+    "images": 2_360,
     "output": 1_145,
-    "results": 6_940,
-    "engine device": 3_530,
+    "results": 6_995,
+    "engine device": 3_535,
     "model": 4_275,
-    "checkpoints": 3_835,
+    "checkpoints": 3_840,
     "towers": 760,
-    "training": 5_270,
-    "evaluation": 2_715,
-    "search": 630,
-    "api runs.py ray.py __init__.py __main__.py": 1_275,
+    "training": 5_290,
+    "evaluation": 2_710,
+    "search": 635,
+    "api runs.py ray.py __init__.py __main__.py": 1_345,
     "explain doctor info verify bench": 3_230,
-    "cli": 4_150,
+    "cli": 4_165,
     (
         "records.py errors.py rows.py parsing.py regions.py rle.py printable.py "
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_065,
-    "tests": 52_380,
+    ): 3_105,
+    "tests": 52_490,
 }
 
 
