@@ -17,6 +17,7 @@ ALLOWED = tuple(
         r"boto3 is not installed",
         r"Triton is not installed",
         r"groff is not installed",
+        r"axe-core is not installed",
         r"axe-core is missing",
         # 79 MB for a few tests: the division of chunks is tested without it
         r"ray is (not )?installed",
