@@ -135,7 +135,7 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
     if truth is not None and labels is not None:
         truth = of_labels(truth, labels)
     row = with_box_objects(row)
-    return JoinedRow(key[0], prompt, row, truth, row.get("boxes") or (), read_masks(row), task)
+    return JoinedRow(key[0], prompt, row, truth, row.get("boxes") or (), masks_of(row), task)
 
 
 def with_box_objects(row: Row) -> Row:
@@ -147,7 +147,7 @@ def with_box_objects(row: Row) -> Row:
         return {**row, "boxes": read_boxes(boxes)}
 
 
-def read_masks(row: Row) -> tuple[Rle | None, ...]:
+def masks_of(row: Row) -> tuple[Rle | None, ...]:
     """The masks of a row. Raises UsageError."""
     with row_errors(row):
         return tuple(map(read_mask, row.get("masks") or ()))

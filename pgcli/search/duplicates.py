@@ -81,8 +81,10 @@ def bounding_vectors(vectors: Vectors) -> Vectors:
     bound_NH = np.empty((len(vectors), HEAD + 1), np.float32)
     for first in range(0, len(vectors), BLOCK_ROWS):
         turned = vectors[first : first + BLOCK_ROWS] @ directions_EE
-        rest = np.linalg.norm(turned[:, :-HEAD], axis=1)[:, None]
-        np.concatenate([turned[:, -HEAD:], rest], axis=1, out=bound_NH[first : first + BLOCK_ROWS])
+        length = np.linalg.norm(turned[:, :-HEAD], axis=1)[:, None]
+        np.concatenate(
+            [turned[:, -HEAD:], length], axis=1, out=bound_NH[first : first + BLOCK_ROWS]
+        )
     return bound_NH
 
 
