@@ -160,7 +160,7 @@ def test_other_input_of_the_same_name_exits_with_13(cli):
     Path("fewer/data/photos/0.png").unlink()
     os.chdir("changed")
     code, _, err = caption(cli, "data/photos", output=top / "rows.jsonl")
-    assert (code, "0.png has changed" in err) == (13, True), err
+    assert (code, "has changed: data/photos/0.png" in err) == (13, True), err
     os.chdir("../fewer")
     code, _, err = caption(cli, "data/photos", output=top / "rows.jsonl")
     assert code == 13
