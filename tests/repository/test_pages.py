@@ -10,7 +10,7 @@ from tests.support.named_tests import known_in
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "SECURITY.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *Path(__file__).parent.glob("*.md"),
 ]
 NAMED = re.compile(r"(?:tests/)?((?:\w+/)*test_\w+\.py)((?:::\w+)*)")

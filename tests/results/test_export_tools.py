@@ -185,7 +185,7 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
 
 def labelling_interface() -> str:
     """That of the documentation, with the labels of these rows."""
-    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```xml\n(.*?)```", page, flags=re.DOTALL)
     return str(text).replace("star", "dog").replace("circle", "cat")
 

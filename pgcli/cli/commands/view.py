@@ -35,8 +35,8 @@ class ViewOptions(GalleryOptions):
 @command(
     "view",
     "RESULTS are files or folders of rows, also of a run that is not finished, or - for JSON lines "
-    "on standard input; several are shown side by side. The page contains everything and needs no "
-    "network and no server.",
+    "on standard input; several are shown side by side. The page needs no network and no server. "
+    "Above 4,000 rows, its images and boxes are in a folder beside it.",
     ViewOptions,
     BoxOptions,
     AddressOptions,
