@@ -32,6 +32,7 @@ from pgcli.images.tiff import TiffFile
 from pgcli.records import DecodedImage, Item
 
 _NULL_HANDLER = logging.NullHandler()
+MAX_STRIP = 16_383  # pixels of a side, the most that WebP has
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,11 @@ def load_thumbnail(
     """
     image, size, data = open_image(source, limits, root)
     with wrap_image_errors(size, data):
-        side *= 4 if max(size) > 4 * min(size) else 1
+        side = min(4 * side, MAX_STRIP) if max(size) > 4 * min(size) else side
         if isinstance(image, JpegImageFile):
             scale = side / max(image.size)
-            image.draft(None, (int(image.width * scale), int(image.height * scale)))
+            width, height = (max(1, int(length * scale)) for length in image.size)
+            image.draft(None, (width, height))
         thumbnail = _upright_pixels(image)
         if max(thumbnail.size) > side * slack:
             thumbnail.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
