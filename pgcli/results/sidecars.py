@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
@@ -40,7 +41,7 @@ class Sidecars(RowHook):
     ):
         self._ending, self._prepend, self._append = ending, prepend, append
         self._overwrite, self._is_only_output = overwrite, is_only_output
-        self._token = str(os.getpid())
+        self._token = f"{socket.gethostname()}-{os.getpid()}"  # containers have equal process ids
         self._taken: set[bytes] = set()  # takes less memory than millions of names
         self._claimed: dict[int, str | None] = {}
         self._renamed_example = ""

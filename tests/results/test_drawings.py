@@ -267,6 +267,16 @@ def test_temporary_file_of_a_killed_run_is_removed(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
 
 
+def test_shards_that_draw_at_once_have_temporary_files_of_their_own(tmp_path, monkeypatch):
+    drafts = []
+    monkeypatch.setattr(drawings, "write_below", lambda *_, token: drafts.append(token))
+    for name in ("a.png", "b.png", "a.png"):
+        draw(tmp_path, item_of(0, name, file_of()))
+    first, other, again = drafts
+    assert first != other
+    assert first == again  # the same command replaces the file that a kill left
+
+
 def test_changed_or_removed_images_are_named_and_not_drawn(tmp_path):
     files = [tmp_path / f"{n}.png" for n in range(4)]
     for file in files:

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 from pgcli.errors import OutputFailed, UsageError
@@ -82,7 +83,7 @@ class Drawings(RowHook):
         if not self._begun:
             self._begin()
         self._begun += 1
-        drawing = self._pool.submit(self._draw, item, answer, name, token=str(self._begun))
+        drawing = self._pool.submit(self._draw, item, answer, name)
         self._pending.append((answer.id, drawing))
         limit = 0 if len(item.data or b"") > LARGE_BYTES else MAX_PENDING - 1
         while self._pending and (len(self._pending) > limit or self._pending[0][1].done()):
@@ -122,7 +123,7 @@ class Drawings(RowHook):
         except OSError as problem:
             raise draw_error(self._folder, problem.strerror or str(problem)) from problem
 
-    def _draw(self, item: Item, answer: Answer, name: FileName, *, token: str) -> bool:
+    def _draw(self, item: Item, answer: Answer, name: FileName) -> bool:
         """Draw and write the image; False if it changed since it was answered."""
         try:
             data = read_original(item, self._limits, self._reader)
@@ -139,6 +140,8 @@ class Drawings(RowHook):
             file = drawing_file(overlay, original, ending)
         except (OSError, ValueError) as problem:
             raise draw_error(f"{self._folder}/{file_name}", str(problem)) from problem
+        # other shards may draw other images into the folder at the same time
+        token = sha256(os.fsencode(file_name)).hexdigest()[:16]
         write_below(self._folder, file_name, file, token=token)
         return True
 
