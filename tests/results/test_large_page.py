@@ -68,6 +68,15 @@ def test_foreign_folder_is_not_replaced(tmp_path):
     assert (tmp_path / "gallery.files" / "mine.txt").exists()
 
 
+def test_export_in_place_of_the_folder_is_not_deleted(tmp_path):
+    drawn(tmp_path, 20)
+    gallery(tmp_path, rows()[:20])
+    export = ["export", str(tmp_path / "rows.jsonl"), "--to", "yolo"]
+    assert main([*export, "-o", str(tmp_path / "gallery.files"), "--images", str(tmp_path)]) == 0
+    gallery(tmp_path, rows()[:20])
+    assert (tmp_path / "gallery.files" / "data.yaml").exists()
+
+
 def test_search_filters_and_sorting_cover_all_rows(open_page, large_page):
     shown = open_page(large_page, viewport={"width": 800, "height": 500})
     shown.says("60 answers")

@@ -159,8 +159,10 @@ def folder_target(page: Target, options: GalleryOptions, inputs: Sequence[Path])
 
 
 def is_page_folder(folder: Path) -> bool:
-    """Whether pgcli wrote the folder."""
-    return (folder / MARK).is_file() and not folder.is_symlink()
+    """Whether the folder has the parts of a page and nothing else: an export is marked, too."""
+    if folder.is_symlink() or not (folder / MARK).is_file():
+        return False
+    return all(file.suffix == ".js" or file.name == MARK for file in folder.iterdir())
 
 
 def large_page_data(cards: Cards, key: str, folder: Path) -> dict[str, Any]:
