@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NoReturn
@@ -134,7 +135,9 @@ class CsvTable(LineTable):
         _, _, header = next(self._cells(START), (None, None, None))
         if header is None:
             raise ManifestError(f"{self.name} has no rows", hint="the first line names the columns")
-        if (name := next((n for n in header if header.count(n) > 1), None)) is not None:
+        if (
+            name := next((n for n, times in Counter(header).items() if times > 1), None)
+        ) is not None:
             raise ManifestError(f"{self.name}, line 1: the column {name!r} occurs twice")
         if self.image_column not in header:
             self._check_delimiter(header)

@@ -44,7 +44,8 @@ def duplicate_groups(
     `on_rows` is called with how many rows were compared since it was last called.
     """
     parents = np.arange(len(vectors))
-    bound_NH = bounding_vectors(vectors)
+    # for a few vectors, finding the directions takes longer than comparing all pairs
+    bound_NH = vectors if len(vectors) <= BLOCK_ROWS else bounding_vectors(vectors)
     buffer = np.empty((BLOCK_ROWS, BLOCK_ROWS), np.float32)
     for first in range(0, len(vectors), BLOCK_ROWS):
         rows, bounds = (of[first : first + BLOCK_ROWS] for of in (vectors, bound_NH))

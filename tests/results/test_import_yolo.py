@@ -11,6 +11,8 @@ from pgcli.results.imports.truth import Annotations, ImportSettings
 from tests.support.exporting import read_rows
 
 NAMES = "names: [cat, dog]\n"
+#: Lists of lists, by YAML's aliases: ten billion values when written out.
+BOMB = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 11))
 POSE = "kpt_shape: [2, 3]\n" + NAMES
 BOX = (24.0, 18.0, 40.0, 30.0)  # 0.5 0.5 0.25 0.25 of 64 x 48
 TRACK = "0 0.5 0.5 0.25 0.25 0.9 7"
@@ -82,6 +84,8 @@ def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expect
         (NAMES, "1.5 0.5 0.5 0.25 0.25", "line 1: the class 1.5 has no name"),
         (NAMES, "2 0.5 0.5 0.25 0.25", "line 1: the class 2 has no name"),
         ("kpt_shape: 17\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of keypoints and"),
+        ("kpt_shape: [[2], 3]\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of keypoints"),
+        (BOMB + "kpt_shape: [*a9, 3]\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of"),
     ],
 )  # fmt: skip
 def test_ambiguous_lines_are_errors(tmp_path, data, lines, message):

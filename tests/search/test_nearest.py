@@ -155,6 +155,10 @@ def test_products_of_bounding_vectors_are_at_least_the_similarities(seed):
     assert (bounds @ bounds.T >= vectors @ vectors.T - ERROR).all()
 
 
+def test_no_vectors_have_no_groups():
+    assert duplicates(np.empty((0, 300), np.float32)) == []
+
+
 def test_many_equal_vectors_are_one_group():
     (group,) = duplicates(np.repeat(random_vectors(1, 64), 5000, axis=0), 1 - 1e-6)
     assert group.tolist() == [*range(5000)]

@@ -175,7 +175,8 @@ def keypoint_values(shape: object) -> int:
     if not shape:
         return 0
     sides = shape if isinstance(shape, list) else []
-    if len(sides) != 2 or not str(sides[0]).isdecimal() or sides[1] not in ("2", "3"):
+    is_text = all(isinstance(side, str) for side in sides)  # aliases can nest lists without end
+    if len(sides) != 2 or not is_text or not sides[0].isdecimal() or sides[1] not in ("2", "3"):
         raise InvalidValue("'kpt_shape' is not a number of keypoints and 2 or 3")
     return int(sides[0][:9]) * int(sides[1])
 
