@@ -84,7 +84,7 @@ def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expect
         (NAMES, "1.5 0.5 0.5 0.25 0.25", "line 1: the class 1.5 has no name"),
         (NAMES, "2 0.5 0.5 0.25 0.25", "line 1: the class 2 has no name"),
         ("kpt_shape: 17\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of keypoints and"),
-        ("kpt_shape: [[2], 3]\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of keypoints"),
+        ("kpt_shape: [[2], 3]\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of"),
         (BOMB + "kpt_shape: [*a9, 3]\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of"),
     ],
 )  # fmt: skip
