@@ -1,7 +1,7 @@
 # CUDA: docker build -t pgcli:cuda .
 # CPU:  docker build -t pgcli --build-arg TORCH_INDEX=... .
 # TORCH_INDEX is the index of CPU builds that pytorch.org names.
-# docs/how-to/containers-and-kubernetes.md has the command that runs it without a network, as any user, on a read-only file system.
+# docs/how-to/containers.md has the command that runs it without a network, as any user, on a read-only file system.
 FROM python:3.11-slim AS build
 # the package index that has the wanted build of PyTorch; without one, the default build, which brings CUDA
 ARG TORCH_INDEX

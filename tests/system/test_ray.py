@@ -174,7 +174,7 @@ def test_commands_and_script_of_the_page_run(cluster):
 
 
 def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
-    page = (ROOT / "docs" / "how-to" / "containers-and-kubernetes.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text()
     jobs = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.S)]
     (job,) = [job for job in jobs if job["kind"] == "RayJob"]
     command = job["spec"]["entrypoint"].removeprefix("cd /data && pgcli ")
