@@ -172,11 +172,7 @@ def test_page_lists_the_variables_of_schedulers_in_their_order():
 
 
 def test_kubernetes_job_of_the_page_starts_every_shard():
-    (text,) = [
-        block
-        for block in blocks("how-to/kubernetes.md", "yaml")
-        if "kind: Job\n" in block
-    ]
+    (text,) = [block for block in blocks("how-to/kubernetes.md", "yaml") if "kind: Job\n" in block]
     spec = yaml.safe_load(text)["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
