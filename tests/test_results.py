@@ -330,7 +330,7 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy():
 
 
 def test_supervision_example_converts_boxes_and_masks():
-    """Lines of docs/how-to/export.md; test_export_tools.py runs them with supervision itself."""
+    """Lines of docs/how-to/use-from-python.md; test_export_tools.py runs them with supervision."""
     supervision = SimpleNamespace(
         Detections=lambda xyxy, **given: SimpleNamespace(xyxy=xyxy, **given)
     )

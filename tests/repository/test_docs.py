@@ -287,7 +287,11 @@ def save_edits(folder: Path) -> None:
 
 
 #: Pages that other tests run, with fewer steps.
-TRAINING = {"how-to/train-a-lora.md", "how-to/train-a-classifier.md"}
+TRAINING = {
+    "how-to/train-a-lora.md",
+    "how-to/teach-a-new-shape.md",
+    "how-to/train-a-classifier.md",
+}
 #: Pages whose commands need two towers.
 TOWERS = {"how-to/search.md", "how-to/score-and-classify.md"}
 RUN = [
@@ -355,7 +359,7 @@ def test_command_of_the_page_of_loras_runs(workspace, monkeypatch):
 
 def new_shape() -> tuple[str, str, str]:
     """The command that draws, those that train and measure, and the script for PEFT."""
-    drawings, commands, _ = blocks("how-to/train-a-lora.md", "sh")
+    drawings, commands, _ = blocks("how-to/teach-a-new-shape.md", "sh")
     (script,) = blocks("how-to/train-a-lora.md", "python")
     return drawings, commands, script
 
@@ -363,7 +367,7 @@ def new_shape() -> tuple[str, str, str]:
 @pytest.mark.slow
 def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     """With four drawings and two updates."""
-    (command,) = [b for b in blocks("how-to/train-a-lora.md", "sh") if "runs/first" in b]
+    (command,) = [b for b in blocks("how-to/teach-a-new-shape.md", "sh") if "runs/first" in b]
     short = re.sub(r"--epochs \d+", "--steps 2", command)
     assert "--steps 2" in short
     run(workspace, sys.executable, "-m", "examples.new_shape", "runs/hearts", "4")
