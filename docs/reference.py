@@ -18,14 +18,15 @@ HEAD = """# Options
 `python docs/reference.py > docs/reference/options.md` makes this page from the declarations.
 `pgcli COMMAND --help` shows the options that people use most, `--help --all` shows all.
 
-- Variables set what belongs to a machine or a session: `PGCLI_BATCH_SIZE=8`. A flag takes `1` and
-  `0`, or `true` and `false`. pgcli names and ignores other variables that start with `PGCLI_`.
-- Keywords of Python have `_` in place of `-`: `batch_size=8`.
+- Environment variables set the options of a machine or a session: `PGCLI_BATCH_SIZE=8`. For a flag,
+  use `1` or `0`, or `true` or `false`. pgcli ignores other variables that start with `PGCLI_`, and
+  prints their names.
+- In Python, keyword arguments have `_` in place of `-`: `batch_size=8`.
 - The configuration file is `~/.config/pgcli/config.toml`, or the one that `--config FILE` or
   `PGCLI_CONFIG` names. It may set any option: at its top, options that mean the same in several
   commands; in a table with a command's name, the options of that command.
 - The command line overrides variables, and variables override the file. `--no-NAME` turns off a
-  flag that they turned on (`--no-quiet`); of `--no-timing` that is `--timing`.
+  flag that they turned on, such as `--no-quiet`. The opposite of `--no-timing` is `--timing`.
 
 ```toml
 model = "google/paligemma-3b-mix-224"
@@ -56,7 +57,7 @@ def meanings() -> Mapping[str, Mapping[str, list[str]]]:
 def differences() -> Iterator[str]:
     """A section with the options that have several help texts."""
     yield "## Options that depend on the command\n"
-    yield "Every other option means the same in each command that has it.\n"
+    yield "Every other option has the same meaning in all its commands.\n"
     yield "| option | in | meaning |\n|---|---|---|"
     for flag, helps in sorted(meanings().items()):
         for help, commands in helps.items() if len(helps) > 1 else ():
