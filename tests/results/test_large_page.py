@@ -56,6 +56,17 @@ def test_large_page_keeps_images_and_boxes_in_a_folder(large_page, tmp_path, cap
     assert re.search(r"the images and boxes are in \S+gallery\.files, [\d.]+ kB", said)
 
 
+def test_rows_of_other_programs_may_have_no_image(tmp_path):
+    drawn(tmp_path, ROWS)
+    made = rows()
+    made[7]["image"] = None
+    gallery(tmp_path, made)
+    columns = parts.row_columns(
+        [{"id": "a"}, {"id": "b", "image": "b"}, {"id": "c", "image": "d"}], []
+    )
+    assert columns["image"] == [None, None, "d"]
+
+
 def test_foreign_folder_is_not_replaced(tmp_path):
     drawn(tmp_path, ROWS)
     (tmp_path / "gallery.files").mkdir()

@@ -31,7 +31,7 @@ def row_columns(rows: Sequence[PageRow], labels: Sequence[str]) -> dict[str, Any
         if name == "boxes":
             values = [box_summaries(boxes, label_numbers) for boxes in values]
         elif name == "image":
-            values = [None if row["image"] == row["id"] else row["image"] for row in rows]
+            values = [None if row.get("image") == row["id"] else row.get("image") for row in rows]
         first = values[0]
         is_constant = isinstance(first, str | int | float) and all(v == first for v in values)
         columns[name] = {"all": first} if is_constant else values
