@@ -67,6 +67,14 @@ def test_rows_of_other_programs_may_have_no_image(tmp_path):
     assert columns["image"] == [None, None, "d"]
 
 
+def test_row_whose_boxes_are_all_invalid_has_a_part():
+    """Without one, the page would take the row for one without boxes, which can be corrected."""
+    invalid = [{"label": "cat", "xmin": "left"}]
+    columns = parts.row_columns([{"id": "a", "boxes": invalid}, {"id": "b", "boxes": []}], ["cat"])
+    assert columns["boxes"] == [[], None]
+    assert dict(parts.row_parts([{"boxes": invalid}])) == {"rows-0": [[invalid, None]]}
+
+
 def test_foreign_folder_is_not_replaced(tmp_path):
     drawn(tmp_path, ROWS)
     (tmp_path / "gallery.files").mkdir()

@@ -39,13 +39,13 @@ def row_columns(rows: Sequence[PageRow], labels: Sequence[str]) -> dict[str, Any
 
 
 def box_summaries(boxes: object, label_numbers: Mapping[str, int]) -> list[list[Any]] | None:
-    """The label's number, the confidence and the score of each valid box; None without any."""
+    """The label's number, the confidence and the score of each valid box; None without boxes."""
     summaries = [
         [label_numbers.get(str(box.get("label")), -1), box.get("confidence"), box.get("score")]
         for box in as_list(boxes)
         if isinstance(box, Mapping) and all(is_number(box.get(corner)) for corner in CORNERS)
     ]
-    return summaries or None
+    return summaries if as_list(boxes) else None
 
 
 def is_number(value: object) -> bool:
