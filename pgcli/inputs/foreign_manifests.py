@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 import shlex
+from pathlib import PurePath
 
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
@@ -81,8 +82,8 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
         return ManifestError(message, hint=hint)
     if (match := _OBJECT_AND_COMMA.match(head)) and is_json(match[1]):
         message = f"{name} has a comma after the object on each line"
-        hint = f"remove them: sed 's/,[[:space:]]*$//' {shlex.quote(file)} > rows.jsonl"
-        return ManifestError(message, hint=hint)
+        command = written(f"sed 's/,[[:space:]]*$//' {shlex.quote(file)}", file)
+        return ManifestError(message, hint=f"remove them: {command}")
     if _OPEN_OBJECT.match(head):
         message = f"{name} has JSON over several lines, not a JSON object on each line"
         return ManifestError(message, hint=f"convert it: {jq('.', file)}")
@@ -125,4 +126,9 @@ def shell_name(name: str) -> str:
 
 def jq(program: str, name: str) -> str:
     """The command that converts a JSON file to a manifest."""
-    return f"jq -c {shlex.quote(program)} {shlex.quote(name)} > rows.jsonl"
+    return written(f"jq -c {shlex.quote(program)} {shlex.quote(name)}", name)
+
+
+def written(command: str, file: str) -> str:
+    """The command with a file for its output: not its input, which the shell would empty first."""
+    return f"{command} > {'new' if PurePath(file).name == 'rows.jsonl' else 'rows'}.jsonl"

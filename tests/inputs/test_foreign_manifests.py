@@ -67,6 +67,16 @@ def test_array_of_json_is_named(ending, text):
     assert refused.hint == f"convert it: jq -c '.[]' m.{ending} > rows.jsonl"
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("text", [json.dumps(ROWS), '{"image": "a.png"},\n{"image": "b.png"},\n'])
+def test_conversion_does_not_write_to_its_own_file(text):
+    command = refusal("rows.jsonl", text).hint.partition(": ")[2]
+    assert command.endswith(" rows.jsonl > new.jsonl")
+    subprocess.run(command, shell=True, check=True, timeout=60)
+    assert Path("rows.jsonl").read_text() == text
+    assert [item.id for item in items("new.jsonl")] == ["a.png", "b.png"]
+
+
 def test_objects_over_several_lines_are_named():
     refused = refusal("m.jsonl", "".join(json.dumps(row, indent=1) + "\n" for row in ROWS))
     assert str(refused) == "m.jsonl has JSON over several lines, not a JSON object on each line"
