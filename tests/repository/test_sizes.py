@@ -8,7 +8,7 @@ TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
     "pipeline": 7_885,
-    "inputs": 4_620,
+    "inputs": 4_625,
     "stores": 2_325,
     "images": 2_365,
     "output": 1_145,
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_105,
-    "tests": 52_540,
+    "tests": 52_555,
 }
 
 
