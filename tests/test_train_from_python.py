@@ -68,7 +68,7 @@ def test_values_that_are_not_rows_are_rejected(rows):
     for bad in ([{"suffix": "x"}], [rows[0], "0.png"]):
         with pytest.raises(UsageError, match=r"row \d is not a dict with an image"):
             engine.train(bad, output="runs")
-    with pytest.raises(UsageError, match="'suffix' are not of one type"):
+    with pytest.raises(UsageError, match="'suffix' have different types"):
         engine.train([rows[0], rows[1] | {"suffix": 3}], output="runs")
     with pytest.raises(UsageError, match="eval= takes one source"):
         engine.train(rows, output="runs", eval=["a", "b"])

@@ -18,7 +18,6 @@ from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import RowChecker, row_to_item
-from pgcli.pipeline.checks import question_options
 from pgcli.records import Item
 from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
@@ -49,6 +48,8 @@ def make_items(
 
     `images` gets the images in memory by index: of a list all, of an iterator the first ones.
     """
+    from pgcli.pipeline.checks import question_options  # imports pyarrow
+
     options = replace(question_options(question, ReadOptions.prompt_column), url_reader=reader)
     if not is_single(source) and not hasattr(source, "__len__"):
         stream: Iterable[Any] = source  # type: ignore[assignment]

@@ -74,7 +74,7 @@ def test_rows_with_errors_are_skipped_and_counted(tmp_path, write):
 
 def test_a_file_without_any_vector_is_no_input(tmp_path):
     file = write_jsonl(tmp_path / "v.jsonl", rows_of([None, None]))
-    with pytest.raises(NoInputError, match="of 2 rows"):
+    with pytest.raises(NoInputError, match="2 rows"):
         next(iter(VectorFiles([file])))
     file.write_text("")
     with pytest.raises(NoInputError, match="no vectors"):

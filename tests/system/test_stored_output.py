@@ -110,7 +110,7 @@ def test_other_settings_are_an_error_and_overwrite_replaces_them(store, capsys):
     before = set(store)
     words = ["ask", "photos", "--prompt", "What is it?", "-o", URL, *OPTIONS]
     assert main(words) == 13
-    assert f"{URL} was made with other settings" in capsys.readouterr().err
+    assert f"{URL} belongs to a run with other settings" in capsys.readouterr().err
     assert set(store) == before
     assert main([*words, "--overwrite"]) == 3
     assert set(rows(store)["task"].to_pylist()) == {"ask"}

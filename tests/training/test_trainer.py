@@ -178,7 +178,9 @@ def test_non_finite_evaluation_is_never_the_best(tmp_path, value):
 
 def test_nan_scores_in_an_evaluation_are_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(LineFit, "evaluate", lambda task: check_finite(math.nan))
-    with pytest.raises(TrainingDiverged, match="in the evaluation of step 4, the model's scores"):
+    with pytest.raises(
+        TrainingDiverged, match="in the evaluation of step 4, the model computes NaN"
+    ):
         trainer(tmp_path).run()
 
 
