@@ -78,6 +78,8 @@ def estimated_time(
         sample = [row for _, _, row in takewhile(lambda _: perf_counter() < end, answers)]
     if not sample:
         return f"more than {duration(SAMPLE_SECONDS)} for the first image"
+    if all(row.error for row in sample):
+        return f"unknown: {count(len(sample), 'sampled row')} failed ({sample[0].error})"
     assert model.info is not None
     seconds = row_seconds(sample, model.info.device, engines=len(model.slots(total)))
     expected = duration((progress.summary.loading_seconds or 0.0) + total * seconds)

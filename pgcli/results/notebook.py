@@ -90,15 +90,15 @@ def thumbnail(answer: Answer, source: Any) -> str:
     """A small copy of the image with its boxes; empty if the source is no image of this size."""
     if answer.error is not None or not answer.width or not answer.height:
         return ""
-    data = source if isinstance(source, str) else file_bytes(source)
     has_masks = any(mask is not None and mask.rle is not None for mask in answer.masks or ())
     try:
+        data = source if isinstance(source, str) else file_bytes(source)
         if has_masks:
             image = load_image(data, ImageLimits())
             size = image.size
         else:
             size, image = load_thumbnail(data, SIDE, ImageLimits())
-    except ImageError:
+    except (ImageError, ValueError, OSError):  # also a stream that was closed
         return ""
     if size != (answer.width, answer.height):  # the file was replaced
         return ""

@@ -106,7 +106,9 @@ def _panels(lines: Sequence[Mapping[str, Any]]) -> Iterator[CurvesPanel]:
 
 
 def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
-    return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    """The finite values by step."""
+    values = ((line["step"], line.get(name)) for line in lines)
+    return [(step, y) for step, y in values if y is not None and math.isfinite(y)]
 
 
 def _thinned(points: Points) -> Points:

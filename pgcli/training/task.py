@@ -159,8 +159,16 @@ class TrainingTask(ABC):
         """The micro-batches of the batch, as many as for `largest` rows; the last may be empty."""
         return [batch]
 
-    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
-        """Whether an evaluation is better than the best so far: by default, its loss is lower."""
+    def is_better(
+        self,
+        metrics: Mapping[str, float],
+        best: Mapping[str, float],
+        highest: Mapping[str, float],
+    ) -> bool:
+        """Whether an evaluation is better than the best so far: by default, its loss is lower.
+
+        `highest` has the highest value of each metric so far, of this evaluation too.
+        """
         return metrics["loss"] < best["loss"]
 
 

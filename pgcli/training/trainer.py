@@ -262,8 +262,10 @@ class Trainer:
         self.task.model.eval()
         with torch.no_grad(), gathered(self.task.model):
             values = self.processes.from_first(self._measure)
-        best = self.progress.best
-        if not best or self.task.is_better(values, best):
+        best, highest = self.progress.best, self.progress.highest
+        for name, value in values.items():
+            highest[name] = max(value, highest.get(name, value))
+        if not best or self.task.is_better(values, best, highest):
             self.progress.best = {"step": self.progress.step, **values}
             self.progress.waiting = 0
             self._save_model(self.folder)

@@ -164,6 +164,15 @@ def test_dry_run_reads_the_first_images_of_a_table(cli, tmp_path, monkeypatch):
     assert "rows/s, by 48 rows" in err
 
 
+def test_dry_run_of_unreadable_images_estimates_no_time(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(20):
+        (tmp_path / f"{number}.png").write_bytes(b"no image")
+    options = ["--model", "demo", "--workers", "0", "--dry-run"]
+    code, _, err = cli("caption", ".", *options)
+    assert (code, "time: unknown: 20 sampled rows failed (not_an_image)" in err) == (0, True), err
+
+
 @pytest.mark.parametrize(
     ("options", "new_tokens"),
     [(["--max-new-tokens", "300"], 300), (["--choice", "yes", "--choice", "no"], TOKENS_PER_PASS)],

@@ -67,7 +67,12 @@ class LineFit:
             return {"loss": self.evaluations.pop(0)}
         return {"loss": self._loss(10**6).item()}
 
-    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
+    def is_better(
+        self,
+        metrics: Mapping[str, float],
+        best: Mapping[str, float],
+        highest: Mapping[str, float],
+    ) -> bool:
         return metrics["loss"] < best["loss"]
 
     def save(self, folder: Path) -> None:
@@ -332,6 +337,12 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path):
     (tmp_path / ".curves.png.dead.png").write_bytes(b"half")
     write_curves(tmp_path / "curves.png", [{"step": 1, "loss": 2.0, "learning_rate": 1e-4}])
     assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_curves_skip_infinite_values(tmp_path):
+    line = {"step": 1, "loss": 2.0, "learning_rate": 1e-4, "eval_loss": math.inf, "eval_f1": 0.5}
+    write_curves(tmp_path / "curves.png", [line])
+    assert (tmp_path / "curves.png").is_file()
 
 
 def drawn_lines(steps: int = 40) -> list[dict[str, Any]]:

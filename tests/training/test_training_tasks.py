@@ -78,13 +78,26 @@ def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
         (0.70, 0.1, False),
         (0.97, 0.3, True),
         (0.90, 0.2, False),
+        (0.92, 0.1, True),
     ],
 )
 def test_loss_decides_between_classifiers_of_about_equal_accuracy(accuracy, loss, is_better):
     task = classify(None)
     task.data = replace(task.data, evaluation=[row(n, "a star") for n in range(100)])
     best = {"accuracy": 0.90, "loss": 0.2}
-    assert task.is_better({"accuracy": accuracy, "loss": loss}, best) is is_better
+    highest = {"accuracy": max(accuracy, 0.90)}
+    assert task.is_better({"accuracy": accuracy, "loss": loss}, best, highest) is is_better
+
+
+def test_best_classifier_stays_near_the_highest_accuracy():
+    """Each accuracy lies in the interval of the one before, and the last one below the first's."""
+    task = classify(None)
+    task.data = replace(task.data, evaluation=[row(n, "a star") for n in range(200)])
+    highest, kept = {"accuracy": 0.90}, {"accuracy": 0.90, "loss": 0.5}
+    for accuracy, loss in [(0.88, 0.4), (0.855, 0.3), (0.825, 0.2), (0.79, 0.1)]:
+        metrics = {"accuracy": accuracy, "loss": loss}
+        kept = metrics if task.is_better(metrics, kept, highest) else kept
+    assert kept["accuracy"] == 0.855
 
 
 def test_wilson_interval_equals_published_values():

@@ -60,7 +60,12 @@ class AnswerTask(ImageTask[PaliGemma]):
         answers = dict(self.truths.ask(self._engine(), batches()))
         return {"loss": loss / total, **self.truths.measure(answers)}
 
-    def is_better(self, metrics: Mapping[str, float], best: Mapping[str, float]) -> bool:
+    def is_better(
+        self,
+        metrics: Mapping[str, float],
+        best: Mapping[str, float],
+        highest: Mapping[str, float],
+    ) -> bool:
         """Whether the task's metric is higher; the loss decides ties and mixed tasks."""
         value, highest = (values.get(self._main_metric or "", 0.0) for values in (metrics, best))
         return value > highest if value != highest else metrics["loss"] < best["loss"]
