@@ -67,8 +67,8 @@ class AnswerTask(ImageTask[PaliGemma]):
         highest: Mapping[str, float],
     ) -> bool:
         """Whether the task's metric is higher; the loss decides ties and mixed tasks."""
-        value, highest = (values.get(self._main_metric or "", 0.0) for values in (metrics, best))
-        return value > highest if value != highest else metrics["loss"] < best["loss"]
+        value, best_value = (values.get(self._main_metric or "", 0.0) for values in (metrics, best))
+        return value > best_value if value != best_value else metrics["loss"] < best["loss"]
 
     def _loss(self, batch: ImageBatch) -> Loss:
         """The loss of the rows; the token count includes image tokens."""
