@@ -477,7 +477,9 @@ class TestManifests:
     def test_million_columns_are_counted(self):
         header = ",".join(["image", *map(str, range(10**6))])
         Path("m.csv").write_text(f"{header}\na.jpg\n")
-        with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
+        with pytest.raises(
+            ManifestError, match=r"line 2: 1 cells, but the first line names 1,000,001 columns"
+        ):
             Inventory.scan(["m.csv"])
 
     def test_endless_line_is_not_read_to_its_end(self):
