@@ -117,7 +117,7 @@ def test_other_settings_are_an_error_and_overwrite_replaces_them(store, capsys):
     store["bucket/rows/part-000007.parquet"] = b"mine"
     before = dict(store)
     assert main([*words, "--overwrite"]) == 13
-    assert f"{URL}part-000007.parquet is not a file of the run" in capsys.readouterr().err
+    assert f"{URL}part-000007.parquet was not written by the run" in capsys.readouterr().err
     assert store == before
     del store["bucket/rows.pgcli/run.json"]
     assert main(words) == 13

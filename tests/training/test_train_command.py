@@ -294,7 +294,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
         ("walls --task classify --init tiny --model demo-towers -o out", "either --model"),
         ("walls --task classify --init tiny", "--output runs/model"),
         ("walls --task classify --init tiny -o -", "-o runs/model"),
-        ("walls --task classify --init tiny --loss sigmoid -o out", "--loss goes with"),
+        ("walls --task classify --init tiny --loss sigmoid -o out", "--loss applies to"),
         ("walls --task classify --init tiny --probe -o out", "--probe"),
         (
             "walls --task classify --init tiny --prompt x -o out",
