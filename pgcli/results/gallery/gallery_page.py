@@ -98,10 +98,9 @@ def write_gallery(
     target = page_target(name, options.option, inputs=outputs, overwrite=options.overwrite)
     target.check()
     folder = folder_target(target, options, outputs)
-    cards = Cards()
+    cards, parent = Cards(), target.path.parent
     for group in tracked(groups, on_event, "reading rows"):
-        name = path_on_page(group.name, target.path.parent)
-        info = read_run_info(group.output, name, target.path.parent)
+        info = read_run_info(group.output, path_on_page(group.name, parent), parent)
         info = replace(info, output_of=group.output_of)
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
@@ -116,11 +115,10 @@ def write_gallery(
     data = cards.data() | {"imageType": maker.encoding, "chunkSize": IMAGES_PER_PART}
     if evaluation is not None:
         files = [
-            file | {"name": path_on_page(file["name"], target.path.parent)}
-            for file in evaluation["files"]
+            file | {"name": path_on_page(file["name"], parent)} for file in evaluation["files"]
         ]
         data |= {"evaluation": {**evaluation, "files": files}}
-    title = listed([path_on_page(group.name, target.path.parent) for group in groups])
+    title = listed([path_on_page(group.name, parent) for group in groups])
     with closing(copied), closing(tracking):
         entries = page_entries(tracking, missing)
         if is_large:
@@ -128,7 +126,7 @@ def write_gallery(
             key = token_hex(8)
             with folder.publish() as part:
                 folder_size = write_parts(part, key, cards.rows, entries)
-            data |= large_page_data(cards, key, folder.path)
+            data |= large_page_data(data, key, folder.path)
             entries = iter(())
         with target.publish() as part, part.open("w", encoding="utf-8") as file:
             file.writelines(render_gallery(data, entries, title=title))
@@ -165,13 +163,13 @@ def is_page_folder(folder: Path) -> bool:
     return all(file.suffix == ".js" or file.name == MARK for file in folder.iterdir())
 
 
-def large_page_data(cards: Cards, key: str, folder: Path) -> dict[str, Any]:
-    """What the script of a large page reads in place of its rows."""
-    data = cards.data()
+def large_page_data(data: Mapping[str, Any], key: str, folder: Path) -> dict[str, Any]:
+    """What the script of a large page reads in place of the rows in `data`."""
+    rows = data["rows"]
     return {
         "rows": None,
-        "columns": row_columns(cards.rows, [label for label, *_ in data["labels"]]),
-        "total": len(cards.rows),
+        "columns": row_columns(rows, [label for label, *_ in data["labels"]]),
+        "total": len(rows),
         "rowsPerPart": ROWS_PER_PART,
         "folder": f"./{quote(os.fsencode(folder.name))}/",
         "key": key,

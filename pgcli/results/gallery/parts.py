@@ -8,13 +8,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from pgcli.boxes import CORNERS
 from pgcli.results.gallery.thumbnails import ThumbnailEntry
 from pgcli.results.pages.sanitize import as_list
 
 MAX_ROWS_IN_PAGE = 4_000  # more rows are kept in a folder beside the page
 ROWS_PER_PART = 200
 IMAGES_PER_PART = 24  # a screen needs a few parts
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 PageRow = Mapping[str, Any]
 
