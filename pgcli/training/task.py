@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")
+Metrics: TypeAlias = Mapping[str, float]  # the values of an evaluation by name
 
 
 class Loss(NamedTuple):
@@ -144,7 +145,7 @@ class TrainingTask(ABC):
         """The loss of a micro-batch; an update uses the mean over all of them."""
 
     @abstractmethod
-    def evaluate(self) -> Mapping[str, float]:
+    def evaluate(self) -> Metrics:
         """`loss` and the task's metrics on the evaluation rows."""
 
     @abstractmethod
@@ -159,12 +160,7 @@ class TrainingTask(ABC):
         """The micro-batches of the batch, as many as for `largest` rows; the last may be empty."""
         return [batch]
 
-    def is_better(
-        self,
-        metrics: Mapping[str, float],
-        best: Mapping[str, float],
-        highest: Mapping[str, float],
-    ) -> bool:
+    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
         """Whether an evaluation is better than the best so far: by default, its loss is lower.
 
         `highest` has the highest value of each metric so far, of this evaluation too.

@@ -27,7 +27,7 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.training import curves
 from pgcli.training.curves import CurvesPanel, round_ticks, write_curves
 from pgcli.training.run import details, evaluation_line
-from pgcli.training.task import Loss, MicroBatches
+from pgcli.training.task import Loss, Metrics, MicroBatches
 from pgcli.training.trainer import CosineSchedule, Trainer, TrainerOptions, make_optimizer
 
 OPTIONS = TrainerOptions(
@@ -62,17 +62,12 @@ class LineFit:
         loss = self._loss(part)
         return Loss(loss * (math.inf if part == self.broken_step else 16), 16)
 
-    def evaluate(self) -> Mapping[str, float]:
+    def evaluate(self) -> Metrics:
         if self.evaluations:
             return {"loss": self.evaluations.pop(0)}
         return {"loss": self._loss(10**6).item()}
 
-    def is_better(
-        self,
-        metrics: Mapping[str, float],
-        best: Mapping[str, float],
-        highest: Mapping[str, float],
-    ) -> bool:
+    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
         return metrics["loss"] < best["loss"]
 
     def save(self, folder: Path) -> None:

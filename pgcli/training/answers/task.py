@@ -5,7 +5,7 @@ B rows · P patches · D width
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_l
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.sharding import compute
-from pgcli.training.task import ImageTask, Loss
+from pgcli.training.task import ImageTask, Loss, Metrics
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         blank = self._loss(batch.blank(self.data.train[0]))
         return Loss(0.0 * blank.sum, 0.0)
 
-    def evaluate(self) -> Mapping[str, float]:
+    def evaluate(self) -> Metrics:
         """The loss, and the task's metrics of greedy answers."""
         loss = total = 0.0
 
@@ -60,12 +60,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         answers = dict(self.truths.ask(self._engine(), batches()))
         return {"loss": loss / total, **self.truths.measure(answers)}
 
-    def is_better(
-        self,
-        metrics: Mapping[str, float],
-        best: Mapping[str, float],
-        highest: Mapping[str, float],
-    ) -> bool:
+    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
         """Whether the task's metric is higher; the loss decides ties and mixed tasks."""
         value, best_value = (values.get(self._main_metric or "", 0.0) for values in (metrics, best))
         return value > best_value if value != best_value else metrics["loss"] < best["loss"]

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from pgcli.model.siglip import ImageClassifier
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
-from pgcli.training.task import ImageTask, Loss
+from pgcli.training.task import ImageTask, Loss, Metrics
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
             {"accuracy": _count_right(logit_BK, label_B)},
         )
 
-    def evaluate(self) -> Mapping[str, float]:
+    def evaluate(self) -> Metrics:
         """The loss, and the share of rows with the right label."""
         loss = right = total = 0.0
         rows, size = self.data.evaluation, self.data.order.batch_size
@@ -77,12 +77,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
             total += len(batch.rows)
         return {"loss": loss / total, "accuracy": right / total}
 
-    def is_better(
-        self,
-        metrics: Mapping[str, float],
-        best: Mapping[str, float],
-        highest: Mapping[str, float],
-    ) -> bool:
+    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
         """Whether the loss is lower, among accuracies in the 95 % interval of the highest.
 
         On a few hundred rows, accuracies differ by chance more than the loss does.

@@ -6,7 +6,7 @@ B rows of a batch · N rows · D width · T tokens · S meanings of an image
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from pgcli.training.data import ImageBatch
 from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import TrainingRow
-from pgcli.training.task import ImageTask, Loss
+from pgcli.training.task import ImageTask, Loss, Metrics
 
 ContrastiveLoss = Literal["sigmoid", "softmax"]
 CHUNK_ROWS = 1024  # per chunk of the loss, instead of a matrix of all pairs
@@ -59,7 +59,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         weight = sum(processes.gather(rows)) / processes.count
         return Loss(loss * weight, rows)
 
-    def evaluate(self) -> Mapping[str, float]:
+    def evaluate(self) -> Metrics:
         """The loss, and the top-1 retrieval accuracy among all rows, in both directions."""
         self._bound_scale()
         vectors: list[tuple[Tensor, Tensor]] = []
