@@ -75,18 +75,22 @@ def make_items(
 def in_memory(sources: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     """The images in memory among the sources, with their index."""
     for index, source in enumerate(sources):
-        if is_array(source) or isinstance(source, InMemory):
+        if is_in_memory(source):
             yield index, source
+
+
+def is_in_memory(source: object) -> bool:
+    """Whether the source is an image in memory."""
+    return is_array(source) or isinstance(source, InMemory)
 
 
 def keep_first(
     rows: Iterable[Mapping[str, Any]], images: MutableMapping[int, Any]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows; `images` gets those of the first ones that are in memory."""
+    """The rows; `images` gets the images in memory of the first rows."""
     for number, row in enumerate(rows):
-        if number < MAX_KEPT:
-            for _, image in in_memory([row["image"]]):
-                images[number] = image
+        if number < MAX_KEPT and is_in_memory(row["image"]):
+            images[number] = row["image"]
         yield row
 
 
