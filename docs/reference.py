@@ -69,7 +69,7 @@ def differences() -> Iterator[str]:
 
 
 def sections() -> Iterator[str]:
-    """The sections of the page: options that commands share, then those of each command."""
+    """The sections of the page: shared options, then the options of each command."""
     yield from table("Options of every command", options_of(ProgramOptions))
     shared = [option for record in SHARED_OPTIONS for option in options_of(record)]
     yield from table(f"Options of {', '.join(COMMAND_OPTIONS)}", shared)

@@ -124,10 +124,10 @@ def train(
     """Train as `pgcli train SOURCES -o OUTPUT` does; the same call again resumes the run.
 
     Rows may be dicts with an `image`, which may be in memory, a `prefix` and a `suffix`, or
-    other columns that the task reads, also in `eval`. Options are those of the command line with
-    `_` in place of `-`: `model="demo"`, `epochs=10`, `freeze=["vision", "projector"]`. `progress`
-    shows progress, evaluations and the summary on stderr. Ctrl-C ends after the update in progress
-    and raises KeyboardInterrupt.
+    other columns that the task reads, also in `eval`. Options have the names of the command line,
+    with `_` in place of `-`: `model="demo"`, `epochs=10`, `freeze=["vision", "projector"]`.
+    `progress` shows progress, evaluations and the summary on stderr. Ctrl-C ends after the update
+    in progress and raises KeyboardInterrupt.
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """

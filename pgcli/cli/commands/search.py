@@ -221,10 +221,10 @@ def watched(files: VectorFiles, screen: Screen, task: str) -> Iterator[Block]:
 
 
 def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -> EmbeddingEngine:
-    """The model of the queries: the one that is named, or else that of the vectors.
+    """The model of the queries: the named one, or else the model of the vectors.
 
-    Raises UsageError for certainly another model than that of the vectors, and what finding and
-    loading a model raises.
+    Raises UsageError if the named model certainly did not make the vectors, and the errors of
+    finding and loading a model.
     """
     from pgcli.search.queries import are_different, model_of_rows
 

@@ -78,7 +78,7 @@ def status(
 def exit_code_of(state: str, *, has_failed: bool = False) -> int:
     """The exit code of `--exit-code` for the state of a run.
 
-    A run whose last command ended with 0 has no failed rows, apart from those of removed images.
+    A run whose last command ended with 0 has no failed rows, apart from rows of removed images.
     """
     if state == "running":
         return OutputInUse.exit_code

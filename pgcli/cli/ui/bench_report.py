@@ -68,7 +68,7 @@ def comparison_rows(measured: str, comparison: ProgramComparison) -> Iterator[tu
 
 
 def stages(report: BenchReport) -> Iterator[tuple[str, ...]]:
-    """The time of each program by stage for a row of a batch, and that of the limit."""
+    """The time of each program by stage for a row of a batch, and the limit."""
     for program in report.stages:
         parts = ", ".join(f"{100 * part:.0f}" for part in astuple(program.shares))
         shares = f"{share_text(program.share)}: {parts}"

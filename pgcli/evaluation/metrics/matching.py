@@ -75,8 +75,8 @@ class Matches:
 
     `rank_D` counts more confident boxes of the group. `is_true_DT` says whether a box matches at
     each threshold. A box counts as neither right nor wrong if `is_counted_DT` is false: it is in a
-    crowd, or it or its match has another size. `true_row_G` and `true_label_G` are of the true
-    boxes that count.
+    crowd, or it or its match has another size. `true_row_G` and `true_label_G` describe the
+    true boxes that count.
     """
 
     labels: int
@@ -89,7 +89,7 @@ class Matches:
     true_label_G: np.ndarray
 
     def by_image(self, image_N: np.ndarray) -> Self:
-        """The boxes with the image of their row in place of the row; without those of -1."""
+        """The boxes with the image of their row in place of the row; without boxes of image -1."""
         if np.array_equal(image_N, np.arange(len(image_N))):
             return self
         kept, true = image_N[self.row_D] >= 0, image_N[self.true_row_G] >= 0

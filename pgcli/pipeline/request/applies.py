@@ -32,7 +32,7 @@ Options = Any
 class Rule:
     """A rule: an option, or a pair, applies if `is_met` is true for all options of the command.
 
-    If typed options do not apply, the message and the hint are those of a UsageError; without a
+    If typed options do not apply, a UsageError has the message and the hint; without a
     hint the first option is ignored with the message; without a message the question raises the
     error. In both texts, `{flag}` is the first option and `{other}` the second.
     """
