@@ -112,9 +112,7 @@ class UsageError(PgcliError):
 class ManifestError(UsageError):
     """The manifest cannot be read; an image in it that cannot be read is an error row instead."""
 
-    def __init__(
-        self, message: str, *, hint: str = "correct the manifest there, or remove the row"
-    ):
+    def __init__(self, message: str, *, hint: str = "correct it there, or remove the row"):
         super().__init__(message, hint=hint)
 
 

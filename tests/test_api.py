@@ -298,7 +298,9 @@ class TestRowsAsDicts:
         image = {"image": str(folder / "a.png")}
         for rows, prompt, message in [
             ([{"picture": "a.png"}], "what?", "row 0: the column 'image' is missing"),
-            ([image, {"image": 7}], "what?", "int is not an image"),
+            ([{}], "what?", "row 0: the column 'image' is missing"),
+            ([image, {"image": 7}], "what?", "row 1: int is not an image"),
+            ([image | {"id": [1]}], "what?", r"row 0: the id in 'id' is neither text nor a number"),
             ([image], "a {shape}?", "row 0: the column 'shape' is missing"),
             ([image], None, "row 0: the column 'prompt' is missing"),
             ([image | {"prompt": "p"}], "what?", "row 0: the row has its own prompt"),

@@ -59,8 +59,8 @@ def make_items(
     paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
     has_rows = any(isinstance(row, Mapping) for row in sources)
     if has_rows or len(paths) < len(sources) or not sources:
-        for image in () if has_rows else sources:
-            check_source(image)
+        for path in () if has_rows else paths:
+            check_file(path)
         rows = list(checked(map(as_row, sources), options))
         images.update(in_memory(row["image"] for row in rows))
         return row_items(rows, options), len(rows)
@@ -112,15 +112,18 @@ def as_row(source: Any) -> Mapping[str, Any]:
     return source if isinstance(source, Mapping) else {"image": source}
 
 
-def check_source(source: object) -> None:
+def check_file(path: str) -> None:
+    """Raise UsageError for a path that is not a file's."""
+    if not Path(path).is_file():
+        raise UsageError(
+            f"{path or 'an empty name'} is not a file",
+            hint="a list with images in memory may name image files only, not folders",
+        )
+
+
+def check_image(source: object) -> None:
     """Raise UsageError for a value that cannot be an image."""
-    if isinstance(source, str | os.PathLike):
-        if not Path(source).is_file():
-            raise UsageError(
-                f"{os.fspath(source)} is not a file",
-                hint="a list with images in memory may name image files only, not folders",
-            )
-    elif is_array(source):
+    if is_array(source):
         check_array(source)  # type: ignore[arg-type]
     elif not isinstance(source, InMemory):
         raise UsageError(
@@ -136,7 +139,10 @@ def checked(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator
     for number, row in enumerate(rows):
         named = "image" in row
         if named and not isinstance(row["image"], str | os.PathLike | Mapping):
-            check_source(row["image"])
+            try:
+                check_image(row["image"])
+            except UsageError as problem:
+                raise UsageError(f"row {number}: {problem}", hint=problem.hint) from problem
         checker.check(ManifestRow(f"row {number}", {**row, "image": b""} if named else row))
         yield row
 

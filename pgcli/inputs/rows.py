@@ -119,7 +119,7 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
     if options.refuses_regions and has_region(row.values.get(REGION)):
         raise ManifestError(
             f"{row.position}: the row has its own region, and <--region=> is given too",
-            hint="omit <--region=>, or remove the manifest's column",
+            hint="omit <--region=>, or remove the region of the row",
         )
     return row_id(row, options)
 
@@ -144,17 +144,22 @@ class RowChecker:
         is_asked = not self._prompts or any(name in values for name in self._prompts)
         for column in (*self._needed, *(() if is_asked else self._prompts[:1])):
             if column not in values:
-                names = [name for name in values if name != SOURCE]
-                raise ManifestError(
-                    f"{position}: the column {column!r} is missing",
-                    hint=f"the row has: {listed(names, MAX_LISTED_COLUMNS)}; a plain path has only "
-                    "an image",
-                )
+                raise self._missing_column(row, column)
         name = check_row(row, options)
         if name is not None and not (options.repeats_ids or options.spool):
             earlier = self._positions.setdefault(hash(name), position)
             if earlier != position:
                 raise repeated_id(name, earlier, position)
+
+    def _missing_column(self, row: ManifestRow, column: str) -> ManifestError:
+        """The error for a missing column, with an example of a row that has it."""
+        names = [name for name in row.values if name != SOURCE]
+        has = f"has only: {listed(names, MAX_LISTED_COLUMNS)}" if names else "is empty"
+        example = json.dumps({column: "...", self._options.image_column: "a.png"})
+        hint = f"the row {has}; write it as {example}"
+        if column in self._prompts:
+            hint += f", or pass <--{self._options.prompt_noun} TEXT>"
+        return ManifestError(f"{row.position}: the column {column!r} is missing", hint=hint)
 
 
 def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
@@ -167,7 +172,9 @@ def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
         return without_credentials(str(value))
     if row.fault:
         return None
-    raise ManifestError(f"{row.position}: the id is neither text nor a number")
+    raise ManifestError(
+        f"{row.position}: the id in {options.id_column!r} is neither text nor a number"
+    )
 
 
 def is_missing(value: Any) -> bool:
@@ -241,7 +248,7 @@ def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:
             raise BadValue(message, "no_prompt")
         if isinstance(value, Mapping | list):
             fields[name] = None
-            kind = type(value).__name__
+            kind = "an object" if isinstance(value, Mapping) else "a list"
             raise BadValue(f"{name!r} holds {kind}, not text or a number.", "no_prompt")
 
 
@@ -267,7 +274,7 @@ def repeated_id(name: str, first: str, second: str) -> ManifestError:
     """The error for a repeated id, with both positions."""
     return ManifestError(
         f"the id {name!r} occurs twice: {first} and {second}",
-        hint="name each source once; <--id-column NAME> chooses a manifest's column of unique ids",
+        hint="name each source and each row once; <--id-column NAME> chooses another column of ids",
     )
 
 

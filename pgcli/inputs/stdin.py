@@ -18,7 +18,7 @@ from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.foreign_manifests import foreign_manifest, is_foreign
-from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
+from pgcli.inputs.lines import DELIMITERS, LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
 from pgcli.inputs.options import (
     ALL,
     SOURCE,
@@ -121,10 +121,11 @@ class Stdin:
                 hint="<--null> reads names that NUL separates, as `find -print0` writes them",
             )
         path = os.fsdecode(line)
-        if record.numbers == (1,) and {options.image_column} < {*path.split(",")}:
+        if record.numbers == (1,) and self._is_header(line, path):
             raise ManifestError(
-                f"{position}: this is the header of a CSV file, not a path",
-                hint="name the file; standard input takes a path or a JSON object on each line",
+                f"{position}: this is the header of a table, not a path",
+                hint="remove the line, or name the file; standard input takes a path or a JSON object "
+                "on each line",
             )
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name
@@ -143,6 +144,12 @@ class Stdin:
                     row[options.image_column] = rebased(path, folder, base)
                 return json.dumps(row, ensure_ascii=False).encode()
         return os.fsencode(rebased(os.fsdecode(line), folder, base))
+
+    def _is_header(self, line: bytes, path: str) -> bool:
+        """Whether a path is the image column alone, or with others, and no file has this name."""
+        names = {name.strip(' "') for name in re.split(f"[{''.join(DELIMITERS)}]", path)}
+        is_named = self._options.image_column in names and not self._options.null_separated
+        return is_named and not (url_scheme(path) or self._exists(line))
 
     def _exists(self, line: bytes) -> bool:
         path = os.path.join(self._options.folder, os.fsdecode(line))  # noqa: PTH118

@@ -123,6 +123,7 @@ def test_conversations_of_llava_are_named():
     assert at_address.hint.endswith("' FILE > rows.jsonl")
 
 
+HEADER = "standard input, line 1: this is the header of a table, not a path"
 ARRAY = "standard input is one JSON array, not a JSON object on each line"
 
 
@@ -232,7 +233,11 @@ def test_unsupported_image_on_standard_input_is_an_error_row(set_stdin, data, fo
     ("data", "message", "hint"),
     [
         (b"a.png\0b.png\0", "standard input, line 1: it contains a NUL byte", "--null"),
-        (b"id,image\n1,a.png\n", "standard input, line 1: this is the header of a CSV", "the file"),
+        (b"id,image\n1,a.png\n", HEADER, "the file"),
+        (b"image\na.png\n", HEADER, "remove the line"),
+        (b'\xef\xbb\xbf"image"\r\n"a.png"\r\n', HEADER, "remove the line"),
+        (b"image\tid\na.png\t1\n", HEADER, "the file"),
+        (b"id; image\n1; a.png\n", HEADER, "the file"),
         (b'["a.png"]', ARRAY, "jq"),
     ],
 )
@@ -242,6 +247,26 @@ def test_other_lists_on_standard_input_are_named(set_stdin, data, message, hint)
         list(Inventory.scan(["-"]))
     assert str(refused.value).startswith(message)
     assert hint in refused.value.hint
+
+
+def test_first_line_is_a_path_if_such_a_file_exists(set_stdin):
+    Path("image").touch()
+    set_stdin(b"image\na.png\n")
+    assert [item.id for item in items("-")] == ["image", "a.png"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reading"),
+    [
+        (b"image\0a.png\0", ReadOptions(null_separated=True)),
+        (b"a.png\nimage\n", ReadOptions()),
+        (b"http://a.example/x;image\n", ReadOptions()),
+        (b"image\na.png\n", ReadOptions(image_column="path")),
+    ],
+)
+def test_missing_image_named_like_the_column_is_no_header(set_stdin, data, reading):
+    set_stdin(data)
+    assert len(items("-", reading=reading)) == data.count(data[-1:])
 
 
 def test_names_that_begin_like_other_files_are_paths(set_stdin):
