@@ -124,8 +124,8 @@ class Stdin:
         if record.numbers == (1,) and self._is_header(line, path):
             raise ManifestError(
                 f"{position}: this is the header of a table, not a path",
-                hint="remove the line, or name the file; standard input takes a path or a JSON object "
-                "on each line",
+                hint="remove the line, or name the file; standard input takes a path or a JSON "
+                "object on each line",
             )
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name

@@ -8,7 +8,7 @@ TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
     "pipeline": 7_885,
-    "inputs": 4_625,
+    "inputs": 4_640,
     "stores": 2_325,
     "images": 2_365,
     "output": 1_145,
@@ -17,10 +17,10 @@ BOUNDS = {
     "model": 4_275,
     "checkpoints": 3_840,
     "towers": 760,
-    "training": 5_310,
+    "training": 5_300,
     "evaluation": 2_710,
     "search": 635,
-    "api runs.py ray.py __init__.py __main__.py": 1_350,
+    "api runs.py ray.py __init__.py __main__.py": 1_360,
     "explain doctor info verify bench": 3_230,
     "cli": 4_165,
     (
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_105,
-    "tests": 52_585,
+    ): 3_100,
+    "tests": 52_605,
 }
 
 
