@@ -124,6 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read by Triton's import, also PyTorch's
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Workers begin with consecutive tests, which share fixtures and imports, and even out at the
     end.
