@@ -60,6 +60,28 @@ def test_image_is_enlarged_by_keys_wheel_and_double_click(open_page, tmp_path):
     assert scale(shown) == 1  # the next image is shown as a whole
 
 
+def test_double_click_on_a_box_enlarges_and_selects_nothing(open_page, tmp_path):
+    """In a photo that a box fills, there is no other place for it."""
+    shown = open_page(page_of(tmp_path, 400, 200, box("cat", 2, 2, 398, 198)))
+    shown.press("j", "z")
+    before = shown.all("#stage rect").first.get_attribute("x")
+    shown.page.mouse.dblclick(*screen_point(shown, 150, 75))
+    assert scale(shown) == 3
+    assert shown.all(".handle").count() == 0
+    point = screen_point(shown, 150, 75)
+    shown.press("ArrowRight")
+    assert screen_point(shown, 150, 75)[0] < point[0]  # the key moves the image
+    assert shown.all("#stage rect").first.get_attribute("x") == before
+    shown.page.mouse.dblclick(*screen_point(shown, 150, 75))
+    assert scale(shown) == 1
+    shown.page.mouse.click(*screen_point(shown, 150, 75))
+    assert shown.all(".handle").count() == 4
+    shown.page.wait_for_timeout(600)  # else the browser counts the clicks together
+    shown.page.mouse.dblclick(*screen_point(shown, 150, 75))
+    assert scale(shown) == 3
+    assert shown.all(".handle").count() == 4  # the box stays selected
+
+
 def test_enlarged_image_is_moved_by_pointer_and_arrows_within_the_stage(open_page, tmp_path):
     shown = open_page(page_of(tmp_path, 400, 200, box("cat", 10, 10, 20, 20)))
     shown.press("j", "z", "+", "+")

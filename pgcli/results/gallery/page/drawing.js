@@ -3,6 +3,9 @@ const REACH = 9; // pixels of the screen around an edge in which it is taken
 const SMALLEST = 2; // pixels of the image
 const STEP = 0.01; // of the image's longer side, for a key
 const selection = { row: null, number: null, isDrawing: false }; // the selected box, or the row that is drawn in
+let beforeClick = selection; // the selection before the last click on an image
+
+const isSelected = (row, number) => selection.row === row && selection.number === number;
 
 /** Whether boxes can be drawn in a row's image: its answers are boxes, and its size is known. */
 const isDrawable = (row) => isCorrectable(row) && Boolean(row.width) && (row.boxes !== undefined || isBoxTask(row));
@@ -17,6 +20,7 @@ function selectBox(row, number) {
 function clearBox() {
   const was = selection.row !== null;
   Object.assign(selection, { row: null, number: null, isDrawing: false });
+  beforeClick = { ...selection };
   if (was) drawPanes();
   return was;
 }
@@ -74,6 +78,17 @@ function makeEditable(row, drawing) {
   drawing.addEventListener("pointerdown", (event) => {
     if (event.button === 0 && pointers.size === 0) take(event, row, drawing, unit);
   });
+  drawing.addEventListener("click", (event) => {
+    const grip = hit(row, pointIn(drawing, event), unit);
+    if (event.detail === 1) beforeClick = { ...selection };
+    // a second click leaves the drawing in the document, so that the browser sends its double click
+    if (grip !== null && !isSelected(row, grip.number)) selectBox(row, grip.number);
+  });
+}
+
+/** Select what was selected before a double click, which enlarges the image. */
+function undoClick() {
+  Object.assign(selection, beforeClick);
 }
 
 /** The handles of the selected box: squares at its corners. */
@@ -96,8 +111,7 @@ function hit(row, [x, y], unit) {
   if (selection.isDrawing && selection.row === row) return null;
   const reach = REACH * unit;
   const numbers = [...(row.boxes ?? []).keys()].filter((number) => isConfident(row.boxes[number]));
-  const isSelected = (number) => selection.row === row && selection.number === number;
-  numbers.sort((a, b) => isSelected(b) - isSelected(a) || area(row.boxes[a]) - area(row.boxes[b]));
+  numbers.sort((a, b) => isSelected(row, b) - isSelected(row, a) || area(row.boxes[a]) - area(row.boxes[b]));
   for (const number of numbers) {
     const [left, top, right, bottom] = cornersOf(row.boxes[number]);
     if (x < left - reach || x > right + reach || y < top - reach || y > bottom + reach) continue;
@@ -145,12 +159,13 @@ function take(event, row, drawing, unit) {
   const release = (pointer) => {
     drawing.removeEventListener("pointermove", follow);
     const [x, y] = pointIn(drawing, pointer);
-    const isMoved = Math.hypot(x - start[0], y - start[1]) > 3 * unit; // else it was a click
+    const isMoved = Math.hypot(x - start[0], y - start[1]) > 3 * unit; // else it is a click
     if (isDrawing) {
       if (isMoved) addBox(row, corners);
       return;
     }
-    if (isMoved) correctBox(row, grip.number, { corners });
+    if (!isMoved) return;
+    correctBox(row, grip.number, { corners });
     selectBox(row, grip.number);
   };
   drawing.setPointerCapture(event.pointerId);
@@ -185,6 +200,6 @@ function boxKeys(event) {
 function selectNext(rows) {
   const all = rows.flatMap((row) => [...(row.boxes ?? []).keys()].filter((number) => isConfident(row.boxes[number])).map((number) => [row, number]));
   if (!all.length) return;
-  const index = all.findIndex(([row, number]) => row === selection.row && number === selection.number);
+  const index = all.findIndex(([row, number]) => isSelected(row, number));
   selectBox(...all[(index + 1) % all.length]);
 }

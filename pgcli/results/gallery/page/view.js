@@ -46,7 +46,10 @@ function watchStage(stage) {
     const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 30 : 1;
     if (!event.buttons) enlarge(Math.exp(-event.deltaY * lines / 400), [event.clientX, event.clientY]);
   }, { passive: false });
-  stage.addEventListener("dblclick", (event) => enlarge(view.scale > 1 ? 1 / view.scale : 3, [event.clientX, event.clientY]));
+  stage.addEventListener("dblclick", (event) => {
+    undoClick();
+    enlarge(view.scale > 1 ? 1 / view.scale : 3, [event.clientX, event.clientY]);
+  });
   stage.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     pointers.set(event.pointerId, [event.clientX, event.clientY]);
