@@ -181,12 +181,12 @@ class ImageLocator:
     def _candidates(self, image: ImageRef) -> list[str]:
         """The possible paths of an image, the likeliest first."""
         name, id_ = parse_path(image.image), parse_path(image.id)
-        candidates = [self.path_in_run(image)]
-        if not self._input(image.output).is_recorded:  # merged, corrected or imported rows
+        candidates = [self.path_in_run(image)] if name else []
+        if name and not self._input(image.output).is_recorded:  # merged, corrected, imported rows
             candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
         folder = self._beside if self._images is None else self._images
         if folder is not None:
-            candidates += [os.path.join(folder, part) for part in (name, id_)]  # noqa: PTH118
+            candidates += [os.path.join(folder, part) for part in (name, id_) if part]  # noqa: PTH118
         return candidates
 
     def find_file(self, image: ImageRef) -> str | None:

@@ -39,28 +39,40 @@ def large_page(tmp_path) -> Path:
 
 
 def test_large_page_keeps_images_and_boxes_in_a_folder(large_page, tmp_path, capsys):
-    names = {file.name for file in (tmp_path / "gallery.files").iterdir()}
+    names = {file.name for file in (tmp_path / "gallery.html.files").iterdir()}
     assert {f"images-{n}.js" for n in range(15)} <= names
     assert {f"rows-{n}.js" for n in range(10)} <= names
     text = large_page.read_text()
     assert "strict-dynamic" in text
     assert '"xmin":' not in text
     gallery(tmp_path, rows()[:20])
-    assert not (tmp_path / "gallery.files").exists()
+    assert not (tmp_path / "gallery.html.files").exists()
     assert "strict-dynamic" not in large_page.read_text()
     arguments = ["view", str(tmp_path / "rows.jsonl"), "-o", str(large_page)]
     gallery(tmp_path, rows())
     capsys.readouterr()
     assert main([*arguments, "--images", str(tmp_path)]) == 0
     said = capsys.readouterr().err
-    assert re.search(r"the images and boxes are in \S+gallery\.files, [\d.]+ kB", said)
+    assert re.search(r"the images and boxes are in \S+gallery\.html\.files, [\d.]+ kB", said)
 
 
-def test_rows_of_other_programs_may_have_no_image(tmp_path):
+def test_pages_that_differ_in_their_endings_have_folders_of_their_own(large_page, tmp_path):
+    parts = {file: file.read_bytes() for file in (tmp_path / "gallery.html.files").iterdir()}
+    other = str(tmp_path / "gallery.htm")
+    assert main(["view", str(tmp_path / "rows.jsonl"), "-o", other, "--images", str(tmp_path)]) == 0
+    assert {file: file.read_bytes() for file in parts} == parts
+    assert len([*(tmp_path / "gallery.htm.files").iterdir()]) == len(parts)
+
+
+def test_rows_of_other_programs_may_have_no_image(tmp_path, capsys):
     drawn(tmp_path, ROWS)
     made = rows()
-    made[7]["image"] = None
+    made[7] |= {"id": "seven", "image": None}
     gallery(tmp_path, made)
+    assert main(["view", str(tmp_path / "rows.jsonl"), "--images", str(tmp_path)]) == 0
+    assert "1 image is not shown: seven: The image does not exist any more." in (
+        capsys.readouterr().err
+    )
     columns = parts.row_columns(
         [{"id": "a"}, {"id": "b", "image": "b"}, {"id": "c", "image": "d"}], []
     )
@@ -77,23 +89,25 @@ def test_row_whose_boxes_are_all_invalid_has_a_part():
 
 def test_foreign_folder_is_not_replaced(tmp_path):
     drawn(tmp_path, ROWS)
-    (tmp_path / "gallery.files").mkdir()
-    (tmp_path / "gallery.files" / "mine.txt").touch()
+    (tmp_path / "gallery.html.files").mkdir()
+    (tmp_path / "gallery.html.files" / "mine.txt").touch()
     with pytest.raises(AssertionError):
         gallery(tmp_path, rows())
-    assert (tmp_path / "gallery.files" / "mine.txt").exists()
+    assert (tmp_path / "gallery.html.files" / "mine.txt").exists()
     assert not (tmp_path / "gallery.html").exists()
     gallery(tmp_path, rows()[:20])  # a page in one file needs no folder
-    assert (tmp_path / "gallery.files" / "mine.txt").exists()
+    assert (tmp_path / "gallery.html.files" / "mine.txt").exists()
 
 
 def test_export_in_place_of_the_folder_is_not_deleted(tmp_path):
     drawn(tmp_path, 20)
     gallery(tmp_path, rows()[:20])
     export = ["export", str(tmp_path / "rows.jsonl"), "--to", "yolo"]
-    assert main([*export, "-o", str(tmp_path / "gallery.files"), "--images", str(tmp_path)]) == 0
+    assert (
+        main([*export, "-o", str(tmp_path / "gallery.html.files"), "--images", str(tmp_path)]) == 0
+    )
     gallery(tmp_path, rows()[:20])
-    assert (tmp_path / "gallery.files" / "data.yaml").exists()
+    assert (tmp_path / "gallery.html.files" / "data.yaml").exists()
 
 
 def test_search_filters_and_sorting_cover_all_rows(open_page, large_page):
@@ -146,11 +160,43 @@ def test_edits_of_a_large_page_are_saved_and_survive_a_reload(open_page, large_p
     assert [[one["label"] for one in answer["boxes"]] for answer in made] == [["cat"], [], ["dog"]]
 
 
+def test_verdict_on_a_row_that_is_not_loaded_keeps_its_correction(open_page, large_page):
+    """Its boxes are read late; until then, everything that the browser kept is saved, too."""
+    shown = open_page(large_page)
+
+    def saved_edits() -> list[tuple[int, str, list[str]]]:
+        with shown.page.expect_download() as download:
+            shown.press("s")
+        edits = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["edits"]
+        return [(e["index"], e["state"], [box["label"] for box in e["boxes"]]) for e in edits]
+
+    for _ in range(2):
+        shown.press("j", "z")
+        shown.expect(shown.all("#details .edit-label")).to_have_count(1)
+        shown.press("c")
+        shown.page.keyboard.type("dog")
+        shown.press("Enter", "Escape", "j")
+    assert saved_edits() == [(0, "accepted", ["dog"]), (2, "accepted", ["dog"])]
+    waiting = []
+    shown.page.route("**/rows-0.js", lambda route: waiting.append(route))
+    shown.page.reload(wait_until="commit")
+    shown.says("60 answers \u00b7 2 of 60 reviewed")
+    shown.press("j", "r")
+    kept = [(0, "rejected", ["dog"]), (2, "accepted", ["dog"])]
+    assert saved_edits() == kept
+    waiting[0].continue_()
+    shown.expect(shown.all(".card").first.locator(".tag")).to_have_text("dog")
+    assert saved_edits() == kept
+    shown.press("u")
+    assert saved_edits() == [(0, "accepted", ["dog"]), (2, "accepted", ["dog"])]
+    shown.expect(shown.all(".card").first.locator(".tag")).to_have_text("dog")
+
+
 def test_missing_folder_is_named(open_page, large_page, tmp_path):
-    (tmp_path / "gallery.files").rename(tmp_path / "elsewhere")
+    (tmp_path / "gallery.html.files").rename(tmp_path / "elsewhere")
     shown = open_page(large_page)
     shown.expect(shown.all("#status")).to_contain_text(
-        "./gallery.files/ is missing or belongs to another page: keep the two together"
+        "./gallery.html.files/ is missing or belongs to another page: keep the two together"
     )
     shown.all("#search").fill("answer 51")
     shown.shows("00051.png")
@@ -174,7 +220,7 @@ def test_hostile_rows_of_a_large_page_run_no_script(open_page, tmp_path):
     text = shown.all("#cards").inner_text()
     for foreign in HOSTILE[:8]:
         assert foreign in text
-    for part in (tmp_path / "gallery.files").glob("*.js"):
+    for part in (tmp_path / "gallery.html.files").glob("*.js"):
         body = part.read_bytes()
         assert body.isascii()
         assert body.count(b"\n") == 1

@@ -76,7 +76,7 @@ class ExportEntries:
             ref = ImageRef.of(group[0], self._outputs[file_rows[0].file])
             image = self._locate(number, group, ref)
             if not self._format.reads_images and (fault := image.size_fault):
-                self._export.counts.missing.add(ref.image, fault)
+                self._export.counts.missing.add(ref.image or ref.id, fault)
                 continue
             group = image.upright_rows(group)
             names = self._claim_name(number, group[0], image)

@@ -147,7 +147,7 @@ def write_gallery(
 def folder_target(page: Target, options: GalleryOptions, inputs: Sequence[Path]) -> Target:
     """The folder of the images and boxes of a large page, named after the page."""
     return Target(
-        name=str(page.path.with_suffix(".files")),
+        name=f"{page.path}.files",
         kind="whole folder",
         option=options.option,
         overwrite=options.overwrite,
@@ -212,7 +212,7 @@ def page_entries(
     """The page's entry of each image."""
     for image in images:
         if image.fault is not None:
-            missing.add(image.item.image, image.fault)
+            missing.add(image.item.image or image.item.id, image.fault)
         yield thumbnail_entry(image)
 
 

@@ -63,8 +63,8 @@ function completeRows(part, values) {
     delete row.$part;
     [row.boxes, row.masks] = values[number] ?? [];
     normalizeBoxes(row);
+    if (edits.has(row)) setEdit(row, edits.get(row));
   });
-  restoreCorrections(rows);
   const complete = new Set(rows);
   for (const index of [...rendered.keys()]) {
     if (current[index].some((number) => complete.has(data.rows[number]))) redrawCard(index);

@@ -2,9 +2,10 @@
 const FORMAT = { format: "pgcli edits", version: 1 };
 const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
 const MAX_UNDO = 1000;
-const edits = new Map(); // by row: { state, answer, boxes }; corrections are accepted
+// by row: { state, answer, boxes }; corrections are accepted. Until the row's own boxes are read, its
+// boxes are as the browser kept them, in `kept`
+const edits = new Map();
 const originals = new Map(); // the model's answer, boxes and masks of corrected rows
-const unrestored = new Map(); // corrections that the browser kept, by rows whose boxes are not read yet
 const history = []; // for undo: rows with the edits that they had
 
 /** Whether a row has an answer to review. */
@@ -12,7 +13,7 @@ const isReviewable = (row) => data.evaluation === undefined && row.$digest !== u
 /** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
 const isCorrectable = (row) => isReviewable(row) && row.$isWhole;
 const reviewable = data.rows.filter(isReviewable).length;
-const isCorrected = (edit) => edit?.answer !== undefined || edit?.boxes !== undefined;
+const isCorrected = (edit) => [edit?.answer, edit?.boxes, edit?.kept].some((value) => value !== undefined);
 
 /** The states of the filter, and which edits have them. */
 const REVIEW_STATES = {
@@ -48,9 +49,11 @@ function undo() {
   showReview(before.map(([row]) => row));
 }
 
-/** Set a row's edit, and show the row with its corrections. */
+/** Set a row's edit, and show the row with its corrections; boxes once the row's own are read. */
 function setEdit(row, edit) {
+  if (edit?.kept && !isPartial(row)) edit = { state: edit.state, answer: edit.answer, boxes: restoredBoxes(edit.kept, row) };
   edit === undefined ? edits.delete(row) : edits.set(row, edit);
+  if (isPartial(row)) return;
   if (!originals.has(row)) {
     if (!isCorrected(edit)) return;
     originals.set(row, { answer: row.answer, boxes: row.boxes, masks: row.masks });
@@ -151,10 +154,12 @@ function updateReview() {
 
 /** The edits in the format of the file. */
 function editsDocument() {
-  const rows = data.rows.filter((row) => edits.has(row) || unrestored.has(row));
-  return { ...FORMAT, edits: rows.map((row) => unrestored.get(row) ?? {
-    file: hasSeveralFiles ? data.files[row.$file].name : undefined,
-    index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, ...edits.get(row), boxes: savedBoxes(edits.get(row).boxes),
+  return { ...FORMAT, edits: data.rows.filter((row) => edits.has(row)).map((row) => {
+    const { state: verdict, answer, boxes, kept } = edits.get(row);
+    return {
+      file: hasSeveralFiles ? data.files[row.$file].name : undefined,
+      index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, state: verdict, answer, boxes: kept ?? savedBoxes(boxes),
+    };
   }) };
 }
 
@@ -163,9 +168,9 @@ const savedBoxes = (boxes) => boxes?.map(({ label, corners, source }) => {
   return { label, ...named(corners.map((value) => Math.round(value * 10) / 10)), source };
 });
 
-/** The boxes of an edit that the browser kept; undefined if there are none, or not such ones. */
+/** Boxes that the browser kept, as an edit; undefined if they are not valid. */
 function restoredBoxes(boxes, row) {
-  if (!Array.isArray(boxes) || !isCorrectable(row)) return undefined;
+  if (!isCorrectable(row)) return undefined;
   const made = boxes.map((box) => ({ label: box?.label, corners: CORNERS.map((name) => box?.[name]), source: box?.source }));
   const isBox = ({ label, corners, source }) => typeof label === "string" && corners.every(Number.isFinite)
     && (source === undefined || row.boxes?.[source] !== undefined);
@@ -194,7 +199,7 @@ function keepNow() {
   clearTimeout(keeping);
   keeping = undefined;
   try {
-    edits.size || unrestored.size ? localStorage.setItem(STORE, JSON.stringify(editsDocument())) : localStorage.removeItem(STORE);
+    edits.size ? localStorage.setItem(STORE, JSON.stringify(editsDocument())) : localStorage.removeItem(STORE);
     state.isKept = true;
   } catch {
     state.isKept = false;
@@ -217,25 +222,8 @@ function restoreEdits() {
   for (const edit of kept.edits) {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
-    if (isPartial(row) && (edit.answer !== undefined || edit.boxes)) {
-      unrestored.set(row, edit);
-      completeRow(row);
-    } else restoreEdit(row, edit);
-  }
-}
-
-function restoreEdit(row, { state: verdict, answer, boxes }) {
-  setEdit(row, { state: verdict, answer: typeof answer === "string" ? answer : undefined, boxes: restoredBoxes(boxes, row) });
-}
-
-/** Restore the corrections of rows whose boxes were read since. */
-function restoreCorrections(rows) {
-  for (const row of rows) {
-    const edit = unrestored.get(row);
-    if (edit === undefined) continue;
-    unrestored.delete(row);
-    restoreEdit(row, edit);
-    updateReview();
+    setEdit(row, { state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined, kept: Array.isArray(edit.boxes) ? edit.boxes : undefined });
+    if (isCorrected(edits.get(row))) completeRow(row);
   }
 }
 
