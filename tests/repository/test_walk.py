@@ -32,7 +32,7 @@ finally:
 @pytest.mark.slow
 def test_calls_happen_in_the_documented_order(tmp_path):
     page = (ROOT / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
-    walk = page.split("## The way of a row")[1].split("## The engine")[0]
+    walk = page.split("## The calls of a run")[1].split("## The engine")[0]
     documented = re.findall(r"^\d+\. `([\w.]+)`", walk, re.M)
     assert len(documented) == 15
     functions = (name.rpartition(".")[0] for name in documented)
