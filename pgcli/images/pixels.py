@@ -83,6 +83,7 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
         low, high = 0.0, 1.0 if high < 2 else 255.0  # resizing puts values slightly above 1
 
     def shorten(values: Values, white: int) -> Values:
+        values = values if meaning.nodata is None else values.clip(0, white)
         greys: Values = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
         if isinstance(transparent, int):
             greys[values == transparent] = 255
@@ -92,7 +93,7 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
         # NaN becomes 0, infinities the ends of the range
         numbers: Values = np.nan_to_num(values, nan=low, posinf=high, neginf=low).astype(np.float64)
         scale = 255 / (high - low) if high > low else 0.0
-        greys: Values = np.rint((numbers - low) * scale).clip(max=255).astype(np.uint8)
+        greys: Values = np.rint((numbers - low) * scale).clip(0, 255).astype(np.uint8)
         return greys
 
     def convert(tile: Image.Image) -> Image.Image:
@@ -104,10 +105,11 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
 
 
 def _range(image: Image.Image, meaning: GreyValues) -> tuple[float, float]:
-    """The least and the greatest finite value; zeros without any."""
+    """The least and the greatest finite value of pixels with data; zeros without any."""
     low, high = inf, -inf
     for _, tile in _tiles(image):
         values = meaning.of(np.asarray(tile))
+        values = values if meaning.nodata is None else values[values != meaning.nodata]
         finite = values[np.isfinite(values)] if image.mode == "F" else values
         if finite.size:
             low, high = min(low, finite.min().item()), max(high, finite.max().item())

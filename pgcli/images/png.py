@@ -25,13 +25,13 @@ BOMB = Fault("decode_failed", "The image's metadata unpacks to more than 64 MiB.
 def necessary_chunks(data: bytes) -> bytes:
     """The PNG with the chunks of its pixels, its colour profile and its orientation.
 
-    Broken ancillary chunks, and those too large to unpack, are dropped, as in libpng; so is a
-    transparent colour after the pixels, or a second one.
+    Broken ancillary chunks, and those too large to unpack, are dropped, as in libpng; so is
+    transparency after the pixels, before the palette or with more entries, or a second one.
     Raises ImageError for metadata that is a decompression bomb.
     """
     view: memoryview = memoryview(data)  # large pixels are not copied twice
     pieces: list[bytes | memoryview] = [SIGNATURE]
-    position, metadata_bytes, kinds = len(SIGNATURE), 0, set[bytes]()
+    position, metadata_bytes, sizes = len(SIGNATURE), 0, dict[bytes, int]()
     while position + CHUNK.size <= len(data):
         size, kind = CHUNK.unpack_from(data, position)
         end = position + CHUNK.size + size + 4
@@ -46,25 +46,27 @@ def necessary_chunks(data: bytes) -> bytes:
                 raise ImageError(BOMB)
             is_sound = zlib.crc32(kind + body).to_bytes(4, "big") == data[end - 4 : end]
             is_kept = is_sound and unpacked_bytes <= MAX_CHUNK_BYTES
-            is_kept = is_kept and _is_necessary(kind, body, data)
-            if kind == b"tRNS" and kinds & {b"IDAT", b"tRNS"}:
+            is_kept = is_kept and _is_necessary(kind, body, data, sizes.get(b"PLTE", 0))
+            if kind == b"tRNS" and sizes.keys() & {b"IDAT", b"tRNS"}:
                 is_kept = False
         if kind == b"tRNS" and is_kept:
             pieces.append(_transparency(body, data))
         elif is_kept:
             pieces.append(view[position:end])
         position = end
-        kinds.add(kind)
+        sizes[kind] = size
         if kind == b"IEND":
             break
     return b"".join((*pieces, view[position:]))
 
 
-def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:
+def _is_necessary(kind: bytes, body: bytes, data: bytes, palette_bytes: int) -> bool:
     """Whether the pixels, their colours or their orientation depend on an ancillary chunk."""
     if kind == b"tRNS":
         colour_type = data[COLOUR_TYPE]
-        return colour_type == PALETTE or len(body) == TRANSPARENCY_BYTES.get(colour_type)
+        if colour_type == PALETTE:
+            return 3 * len(body) <= palette_bytes
+        return len(body) == TRANSPARENCY_BYTES.get(colour_type)
     if kind in (b"iCCP", b"zTXt") and body.partition(b"\0")[2][:1] != b"\0":
         return False  # an unknown compression method
     return kind in (b"eXIf", b"iCCP") or (

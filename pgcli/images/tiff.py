@@ -20,6 +20,7 @@ from pgcli.images.image_spec import Size
 from pgcli.printable import printable
 from pgcli.records import Fault
 
+SUBFILE, SUB_IFDS, NODATA = 254, 330, 42113
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
 ORIENTATION, SAMPLES, MAXIMUM, PLANES, PREDICTOR, COLOURS = 274, 277, 281, 284, 317, 320
 #: The tags of the positions and sizes of strips or tiles.
@@ -43,6 +44,7 @@ NONE, JPEG, FAX, PACKBITS = 1, (6, 7), (2, 3, 4), 32773
 #: A compression that no uncompressed file has; it makes Pillow leave all reading to libtiff.
 BY_LIBTIFF = 32771
 ASSOCIATED_ALPHA = 1
+REDUCED = 1  # the bit of a subfile type that marks a preview
 MAX_SAMPLES = 256
 MAX_STATED = 150  # characters of a layout that a message shows
 #: Raw modes of compressed pixels, which libtiff returns in the byte order of the machine.
@@ -58,13 +60,17 @@ Values = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class GreyValues:
-    """How to read the values of a grey image that are not unsigned 8-bit integers."""
+    """How to read the values of a grey image that are not unsigned 8-bit integers.
+
+    `nodata` is the value of pixels without data, which is outside the range of the others.
+    """
 
     bits: int = 16
     format: int = UNSIGNED
     is_inverted: bool = False
     has_sensor_bits: bool = False
     maximum: int = 0
+    nodata: float | None = None
 
     def of(self, pixels: Values) -> Values:
         """The values of pixels, which Pillow holds as integers of the same size."""
@@ -127,6 +133,8 @@ class TiffLayout:
             self.photometric not in (RGB, CMYK) or ASSOCIATED_ALPHA in self.extra
         ):
             return False
+        if self.has_planes and len(self.extra) > 1 and any(self.extra):
+            return False
         if self.compression in JPEG and {*self.bits} != {8}:
             return False
         if self.compression not in COMPRESSION_INFO or not _has_codec(self.compression):
@@ -157,9 +165,12 @@ class TiffFile(TiffImageFile):
     max_sensor_colour: int | None = None
     #: Whether an RGB file has four samples and does not state the meaning of the fourth.
     has_unstated_alpha = False
+    nodata: float | None = None
 
     def _setup(self) -> None:
         tags: Any = self.tag_v2
+        if tags.get(SUBFILE, 0) & REDUCED and (tags.next or SUB_IFDS in tags):
+            raise unsupported("that begins with a preview of the image", _upright_size(tags))
         if PHOTOMETRIC not in tags:  # libtiff assumes the same
             grey = WHITE_IS_ZERO if tags.get(COMPRESSION, NONE) in FAX else BLACK_IS_ZERO
             tags[PHOTOMETRIC] = RGB if tags.get(SAMPLES, 1) == 3 else grey
@@ -179,11 +190,11 @@ class TiffFile(TiffImageFile):
 
     def _note_values(self, layout: TiffLayout, tags: Any) -> None:
         """Record values that Pillow ignores, and change the tags to a layout that it reads."""
-        maximum = _maximum(tags)
+        maximum, self.nodata = _maximum(tags), _nodata(tags)
         if layout.has_grey_values:
             bits, format_ = layout.bits[0], layout.formats[0]
             is_inverted = layout.photometric == WHITE_IS_ZERO
-            self.greys = GreyValues(bits, format_, is_inverted, bits != 12, maximum)
+            self.greys = GreyValues(bits, format_, is_inverted, bits != 12, maximum, self.nodata)
             tags[PHOTOMETRIC] = BLACK_IS_ZERO
             if bits == 32 and format_ == UNSIGNED:
                 tags[SAMPLE_FORMAT] = (SIGNED,)
@@ -240,6 +251,13 @@ def _maximum(tags: Any) -> int:
     return stated if stated >= 255 and not stated & (stated + 1) else 0
 
 
+def _nodata(tags: Any) -> float | None:
+    """The value of pixels without data, which GDAL states; None without one."""
+    with suppress(TypeError, ValueError):
+        return float(tags.get(NODATA))
+    return None
+
+
 def _has_codec(compression: int) -> bool:
     """Whether Pillow's libtiff was built with this compression; True if it cannot tell."""
     with suppress(OSError, AttributeError):  # a Pillow without libtiff's symbols
@@ -268,6 +286,8 @@ def _with_other_byte(tile: _Tile) -> _Tile:
 
 
 def _greatest(image: TiffFile) -> int:
-    """The greatest value of the decoded colours."""
-    extrema: Any = image.getextrema()
-    return max(int(high) for _, high in extrema[:3])
+    """The greatest value of the decoded colours, except for pixels without data."""
+    nodata = None if image.nodata is None else image.nodata // 256
+    counts = image.histogram()[: 3 * 256]
+    values = (n % 256 for n, count in enumerate(counts) if count)
+    return max((value for value in values if value != nodata), default=0)

@@ -264,6 +264,66 @@ def test_stated_maximum_below_the_values_of_colours_is_ignored():
     assert abs(loaded(data) - pixels / 257).max() <= 1
 
 
+NODATA: dict[str, tuple[float, float, Any, str, tuple[float, float]]] = {
+    "elevations": (100, 900, np.float32, "-9999", (100, 900)),
+    "the least float32": (-5, 900, np.float32, "-3.4028234663852886e+38", (-5, 900)),
+    "reflectances": (0, 1, np.float32, "-1", (0, 1)),
+    "12 bits in 16": (0, 4000, np.uint16, "65535", (0, 4095)),
+    "16 bits": (0, 60_000, np.uint16, "0", (0, 65535)),
+    "int16": (0, 900, np.int16, "-32768", (0, 1023)),
+    "negative int16": (-400, 900, np.int16, "-32768 ", (-400, 900)),
+    "int32": (0, 100_000, np.int32, "-2147483648", (0, 100_000)),
+}
+
+
+@pytest.mark.parametrize("name", NODATA)
+@pytest.mark.parametrize("photometric", ["minisblack", "miniswhite"])
+def test_pixels_without_data_do_not_change_the_range_of_the_others(name, photometric):
+    low, high, dtype, nodata, range_ = NODATA[name]
+    pixels, empty = values(low, high, dtype), np.zeros((HEIGHT, WIDTH), bool)
+    empty[3:9, 5:60] = True
+    stored = np.where(empty, np.float64(nodata).astype(dtype), pixels)
+    tag = (42113, 2, 0, nodata, True)
+    greys = scaled(pixels, *range_)
+    expected = greys if photometric == "minisblack" else 255 - greys
+    found = loaded(tiff(stored, photometric=photometric, extratags=[tag]))[..., 0]
+    assert abs(found - expected)[~empty].max() <= 1
+    assert len({*found[empty].tolist()} & {0, 255}) == len({*found[empty].tolist()}) == 1
+
+
+@pytest.mark.parametrize("nodata", ["nan", "", "none", "1e999"])
+def test_nodata_that_is_no_value_is_ignored(nodata):
+    pixels = values(0, 4095, np.uint16)
+    data = tiff(pixels, extratags=[(42113, 2, 0, nodata, True)])
+    assert np.array_equal(loaded(data)[..., 0], scaled(pixels, 0, 4095))
+
+
+def test_dark_16_bit_colours_beside_pixels_without_data_are_rejected():
+    pixels = values(0, 4095, np.uint16, 3)
+    pixels[3:9] = 65535
+    tag = (42113, 2, 0, "65535", True)
+    assert "fit in 12 bits" in refusal(tiff(pixels, photometric="rgb", extratags=[tag]))
+    bright = values(0, 65535, np.uint16, 3)
+    found = loaded(tiff(bright, photometric="rgb", extratags=[tag]))
+    assert abs(found - bright / 257).max() <= 1
+
+
+@pytest.mark.parametrize("places", ["pages", "a tree"])
+def test_tiff_that_begins_with_a_preview_is_rejected(places):
+    file, photo = io.BytesIO(), values(0, 255, np.uint8, 3)
+    options: dict[str, Any] = {"photometric": "rgb", "metadata": None}
+    with tifffile.TiffWriter(file) as writer:
+        below = {"subifds": 1} if places == "a tree" else {}
+        writer.write(photo[:16, :16], subfiletype=1, **below, **options)
+        writer.write(photo, **options)
+    assert "begins with a preview" in refusal(file.getvalue())
+
+
+def test_page_that_was_cut_from_a_pyramid_is_read():
+    photo = values(0, 255, np.uint8, 3)
+    assert np.array_equal(loaded(tiff(photo, photometric="rgb", subfiletype=1)), photo)
+
+
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("byteorder", "<>")
 @pytest.mark.parametrize("samples", [3, 4])
@@ -404,6 +464,15 @@ UNSUPPORTED = {
     "not CMYK": (
         by_hand(bytes(99_000), t258=(8,) * 4, t262=(5,), t277=(4,), t332=(2,)),
         "CMYK, 4 x 8 bits",
+    ),
+    "planes of alpha and infrared": (
+        tiff(
+            np.moveaxis(values(0, 255, np.uint8, 5), -1, 0),
+            photometric="rgb",
+            planarconfig="separate",
+            extrasamples=["unassalpha", "unspecified"],
+        ),
+        "RGB, 5 x 8 bits, unsigned, separate planes",
     ),
     "premultiplied planes": (
         tiff(

@@ -139,6 +139,16 @@ def test_alpha_of_two_colours_of_a_palette_is_applied(depth):
     assert pixels_of(data)[0, :, 0].tolist() == [255, 204, 0]
 
 
+@pytest.mark.parametrize(("entries", "is_first"), [(4, False), (256, False), (2, True)])
+def test_alpha_before_a_palette_or_of_more_colours_is_ignored(entries, is_first):
+    """As in libpng."""
+    palette, alpha = chunk(b"PLTE", bytes(range(9))), chunk(b"tRNS", bytes(entries))
+    chunks = alpha + palette if is_first else palette + alpha
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 3, 1, 8, 3, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0\0\1\2")) + chunk(b"IEND", b"")
+    assert pixels_of(PNG[:8] + head + chunks + pixels)[0, :, 0].tolist() == [0, 3, 6]
+
+
 @pytest.mark.parametrize("place", ["IDAT", "IEND"])
 def test_second_or_late_transparent_colour_is_ignored(place):
     """As in libpng; the colour is that of the background."""
