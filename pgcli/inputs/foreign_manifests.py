@@ -68,6 +68,10 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
         message = f"{name} is a {match.lastgroup} file, not a manifest of lines"
         hint = "name .parquet, .tar and .tar.gz files by these endings; unpack others"
         return ManifestError(message, hint=hint)
+    if b"\r" in head and b"\n" not in head:
+        message = f"{name} ends its lines with carriage returns, not with line feeds"
+        command = written(f"tr '\\r' '\\n' < {shlex.quote(file)}", file, PurePath(file).suffix)
+        return ManifestError(message, hint=f"convert it: {command}")
     is_array = head.startswith(b"[")
     if has_conversations(head):
         program = f".[] | {LLAVA}" if is_array else LLAVA
@@ -129,6 +133,6 @@ def jq(program: str, name: str) -> str:
     return written(f"jq -c {shlex.quote(program)} {shlex.quote(name)}", name)
 
 
-def written(command: str, file: str) -> str:
+def written(command: str, file: str, suffix: str = ".jsonl") -> str:
     """The command with a file for its output: not its input, which the shell would empty first."""
-    return f"{command} > {'new' if PurePath(file).name == 'rows.jsonl' else 'rows'}.jsonl"
+    return f"{command} > {'new' if PurePath(file).stem == 'rows' else 'rows'}{suffix}"

@@ -33,6 +33,13 @@ MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
 #: Matches numbers that may exceed 64-bit floats; Python reads these as infinity.
 _LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
 MAX_SHOWN = 40  # characters of such a number
+#: The beginnings of the csv module's messages, and what they mean.
+CSV_PROBLEMS = {
+    "new-line character": "it has a carriage return outside quotes",
+    "unexpected end": "a quote is not closed",
+    "',' expected": "text follows the closing quote of a cell",
+    "'\t' expected": "text follows the closing quote of a cell",
+}
 #: The usual delimiters of tables, for messages.
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -208,7 +215,9 @@ class CsvTable(LineTable):
             try:
                 cells = next(rows, None)
             except csv.Error as problem:
-                raise ManifestError(f"{position()}: {problem}") from problem
+                words = str(problem)
+                known = (CSV_PROBLEMS[start] for start in CSV_PROBLEMS if words.startswith(start))
+                raise self._invalid(position(), next(known, words)) from problem
             if cells is None:
                 return
             if cells:

@@ -198,6 +198,35 @@ def test_delimiters_and_first_lines_of_other_programs_are_named(file, text, mess
     assert str(refusal(file, text)).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.csv", "image,id\ra.png,1\rb.png,2\r"),
+        ("m.tsv", "image\tid\ra.png\t1\rb.png\t2"),
+        ("m.jsonl", '{"image": "a.png"}\r{"image": "b.png"}\r'),
+    ],
+)
+def test_lines_that_end_with_carriage_returns_are_named(name, text):
+    refused = refusal(name, text)
+    assert str(refused) == f"{name} ends its lines with carriage returns, not with line feeds"
+    subprocess.run(refused.hint.removeprefix("convert it: "), shell=True, check=True, timeout=60)
+    new = ("new" if name == "rows.csv" else "rows") + Path(name).suffix
+    assert [item.image for item in items(new)] == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ("a\rb.png", "line 2: it has a carriage return outside quotes"),
+        ('"a.png" b', "line 2: text follows the closing quote of a cell"),
+        ('"a.png', "line 3: a quote is not closed"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_damaged_cells_are_named(cell, reason, ending):
+    assert str(refusal(f"m.{ending}", f"image\n{cell}\nb.png\n")) == f"m.{ending}, {reason}"
+
+
 @pytest.mark.parametrize("ending", ["jsonl.gz", "tar.zst", "tar.bz2", "tar.xz", "zip", "7z"])
 def test_compressed_files_are_rejected_by_kind(ending):
     refused = refusal(f"m.{ending}", b"x")
