@@ -117,7 +117,9 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["dataset.yaml", "classes.txt", "labels/classes.txt", "obj.names", "elsewhere.yml"]
+    "name",
+    ["dataset.yaml", "coco8.yaml", "classes.txt", "labels/classes.txt", "obj.names"]
+    + ["elsewhere.yml"],
 )
 def test_files_of_other_tools_name_the_classes(tmp_path, name):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")
@@ -126,6 +128,52 @@ def test_files_of_other_tools_name_the_classes(tmp_path, name):
     (tmp_path / name).write_text(content)
     file = tmp_path / name if name == "elsewhere.yml" else tmp_path
     assert yolo.read_yolo(file, ImportSettings(tmp_path)).labels == ["owl", "bat"]
+
+
+@pytest.mark.parametrize("names", ["owl\n\nbat\n", "\nbat\n"])
+def test_blank_line_between_class_names_is_an_error(tmp_path, names):
+    """It shifts the numbers of the classes in some tools only."""
+    read(tmp_path, a="1 0.5 0.5 0.25 0.25")
+    (tmp_path / "data.yaml").unlink()
+    (tmp_path / "classes.txt").write_text(names)
+    with pytest.raises(UsageError, match="class . is empty"):
+        yolo.read_yolo(tmp_path, ImportSettings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("image", "labels", "needed"),
+    [
+        ("images/a.png", "annotations/a.txt", "labels/a.txt"),
+        ("Images/a.png", "Labels/a.txt", "Images/a.txt"),
+        ("images/a.png", "images/a.txt", "labels/a.txt"),
+        ("images/train/a.png", "labels/a.txt", "labels/train/a.txt"),
+        ("images/a.png", "labels/a.TXT", "labels/a.txt"),
+        ("images/a.png", "labels/A.txt", "labels/a.txt"),
+        ("images/a.png", "labels/a.png.txt", "labels/a.txt"),
+    ],
+)
+def test_image_whose_labels_are_elsewhere_is_not_an_image_of_nothing(
+    cli, workdir, image, labels, needed
+):
+    for name in (image, labels):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (64, 48)).save(image)
+    Path(labels).write_text("0 0.5 0.5 0.25 0.25")
+    Path("data.yaml").write_text(NAMES)
+    words = ("import", ".", "--from", "yolo", "-o", "truth.jsonl")
+    code, _, err = cli(*words)
+    assert code == 2
+    assert "no image in . has a label file" in err
+    assert f"hint: {image} needs {needed}; rename {labels}" in err
+    Image.new("RGB", (64, 48)).save("b.png")
+    Image.new("RGB", (64, 48)).save("c.png")
+    Path("b.txt").write_text("1 0.5 0.5 0.25 0.25")
+    code, _, err = cli(*words)
+    assert code == 3
+    assert "1 image without a row of boxes" in err
+    assert f"{labels}: There is no image for this label file." in err
+    boxes = {row["id"]: [box["label"] for box in row["boxes"]] for row in read_rows("truth.jsonl")}
+    assert boxes == {"b.png": ["dog"], "c.png": []}
 
 
 @pytest.mark.parametrize("name", ["data.yaml", "labels/a.txt"])

@@ -60,23 +60,38 @@ def read_yolo(file: Path, settings: ImportSettings) -> Annotations:
     paths = [PurePosixPath(name) for name in names_below(folder)]
     names = [str(path) for path in paths if path.suffix.lower() in IMAGE_ENDINGS]
     label_files = LabelFiles(folder, data, [labels_path(name) for name in names])
+    missing = {name for name in label_files.names if not label_files.exists(name)}
+    unlabelled, known = set(map(stem_of, missing)), set(label_files.names)
     unused = {
-        str(path)
+        str(path): stem_of(path)
         for path in paths
-        if path.suffix.lower() == ".txt" and "labels" in path.parts[:-1] and path.name != CLASSES
-    }.difference(label_files.names)
-    images = []
+        if path.suffix.lower() == ".txt" and path.name != CLASSES
+        if ("labels" in path.parts[:-1] or stem_of(path) in unlabelled)
+        if str(path) not in known
+    }
+    if names and missing == known:
+        where = f"{names[0]} needs {label_files.names[0]}"
+        more = f"; rename {min(unused)}" if unused else ""
+        raise UsageError(f"no image in {file} has a label file", hint=f"{where}{more}")
+    images, unused_stems = [], set(unused.values())
     for name, label_file in zip(names, label_files.names, strict=True):
         path = locate(name, settings, folder)
         size = upright_size(name, path, settings) if path is not None else None
         if path is None or size is None:
             continue
         truth = label_files.truth(label_file, size, settings.counts)
+        if label_file in missing and stem_of(name) in unused_stems:
+            truth.unread.add(None)  # its boxes are unknown
         id_ = display_path(str(replace_images(name)))
         images.append(AnnotatedImage(id_, path, *size, **vars(truth)))
     for name in sorted(unused):
         settings.counts.missing.add(name, NO_IMAGE)
     return Annotations(images, [*dict.fromkeys(data.names)], data.prompt, is_upright=True)
+
+
+def stem_of(name: str | PurePosixPath) -> str:
+    """The file name up to the first dot, to find label files in other folders or in other case."""
+    return PurePosixPath(name).name.casefold().partition(".")[0]
 
 
 def names_below(folder: Path) -> list[str]:
@@ -107,6 +122,8 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
     Labels in the settings replace the names. Raises UsageError.
     """
     candidates = [file] if file.is_file() else [file / name for name in NAME_FILES]
+    other_yaml = [] if file.is_file() else [*file.glob("*.yaml"), *file.glob("*.yml")]
+    candidates += other_yaml if len(other_yaml) == 1 else []
     names_file = next((path for path in candidates if path.is_file()), None)
     hint = "--label cat --label dog, or --label-file FILE, names the classes"
     if names_file is None:
@@ -116,7 +133,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
     try:
         content = read_text_inside(names_file, MAX_NAMES_BYTES)
         if names_file.suffix in (".txt", ".names"):
-            document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
+            document: Mapping[str, Any] = {"names": content.rstrip().splitlines()}
         else:
             document = yaml_mapping(content)
         values = settings.labels or ordered_names(document.get("names"))
@@ -189,6 +206,10 @@ class LabelFiles:
     data: DataFile
     names: Sequence[str]
 
+    def exists(self, name: str) -> bool:
+        """Whether a label file exists."""
+        return os.path.lexists(self.folder / name)
+
     def truth(self, name: str, size: PixelSize, counts: ImportCounts) -> ImageTruth:
         """The boxes in a label file, empty if it does not exist. Raises UsageError."""
         truth = ImageTruth()
@@ -203,7 +224,7 @@ class LabelFiles:
 
     def lines(self, name: str) -> Iterator[tuple[str, list[float]]]:
         """The lines of a file that are not empty, as numbers. Raises InvalidValue."""
-        if not os.path.lexists(self.folder / name):
+        if not self.exists(name):
             return
         try:
             content = read_text_inside(self.folder / name, MAX_BYTES, os.path.realpath(self.folder))
