@@ -8,11 +8,11 @@ TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
     "pipeline": 7_885,
-    "inputs": 4_640,
+    "inputs": 4_655,
     "stores": 2_325,
     "images": 2_385,
     "output": 1_145,
-    "results": 7_000,
+    "results": 7_020,
     "engine device": 3_535,
     "model": 4_275,
     "checkpoints": 3_840,
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_100,
-    "tests": 52_755,
+    "tests": 52_830,
 }
 
 
