@@ -136,7 +136,7 @@ def test_blank_line_between_class_names_is_an_error(tmp_path, names):
     read(tmp_path, a="1 0.5 0.5 0.25 0.25")
     (tmp_path / "data.yaml").unlink()
     (tmp_path / "classes.txt").write_text(names)
-    with pytest.raises(UsageError, match="class . is empty"):
+    with pytest.raises(UsageError, match=r"class \d is empty"):
         yolo.read_yolo(tmp_path, ImportSettings(tmp_path))
 
 
