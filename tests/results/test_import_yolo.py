@@ -118,8 +118,10 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["dataset.yaml", "coco8.yaml", "classes.txt", "labels/classes.txt", "obj.names"]
-    + ["elsewhere.yml"],
+    [
+        *("dataset.yaml", "coco8.yaml", "classes.txt", "labels/classes.txt", "obj.names"),
+        "elsewhere.yml",
+    ],
 )
 def test_files_of_other_tools_name_the_classes(tmp_path, name):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")
