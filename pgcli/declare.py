@@ -29,6 +29,8 @@ VARIABLES = frozenset(
     "config log_format no_progress quiet debug".split()
 )
 ENV_PREFIX = "PGCLI_"
+#: Values of options that name something, which must not be empty; the current folder is ".".
+NAMED = frozenset({"DIR", "FILE", "MODEL", "PAGE", "PATH", "SOURCE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,8 @@ class Option:
             value = os.fsdecode(value)
         if not isinstance(value, str):
             raise ValueError(f"must be text, not {value!r}")
+        if not value and self.metavar in NAMED:
+            raise ValueError("must not be empty")
         if self.choices and not callable(self.choices) and value not in self.choices:
             raise ValueError(f"must be one of {', '.join(self.choices)}, not {value!r}")
         return value

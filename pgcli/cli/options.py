@@ -15,6 +15,7 @@ from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
 from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value, unknown_variables
 from pgcli.cli.usage_errors import missing_options
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
+from pgcli.errors import UsageError
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
 from pgcli.pipeline.request.values import Dtype
 
@@ -156,6 +157,7 @@ def command(
             words = {option.name: values.pop(option.name) for option in options}
             call = read_call(name, words, context.obj, reads_config)
             report_unknown_variables(call)
+            check_arguments(values)
             function(**values, call=call)
 
         hints = get_type_hints(function, include_extras=True)
@@ -190,6 +192,14 @@ def command(
         return function
 
     return declare
+
+
+def check_arguments(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for an empty argument, which would be the current folder."""
+    for value in values.values():
+        if "" in (value if isinstance(value, list | tuple) else [value]):
+            hint = "name a file, folder or model; is a variable of the shell not set?"
+            raise UsageError("an argument is empty", hint=hint)
 
 
 def panel_order(option: Option) -> int:

@@ -226,7 +226,7 @@ class SourceFiles:
             patterns = NameFilter(include=(self.path[fixed:],))
             return MATCHED, without_hidden(matches, patterns, only_folders=True)
         raise UsageError(
-            f"{(path if self._base else name) or 'an empty name'} does not exist",
+            f"{path if self._base else name or 'the source with an empty name'} does not exist",
             hint="check the spelling and the folder" + separator_hint(name),
         )
 

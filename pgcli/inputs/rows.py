@@ -178,8 +178,9 @@ def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether an id is missing: null, pandas' NaN, or an empty text in CSV."""
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    """Whether an id is missing: null, pandas' NaN, or a blank text."""
+    is_blank = isinstance(value, str) and not value.strip()
+    return value is None or is_blank or (isinstance(value, float) and math.isnan(value))
 
 
 def row_name(row: ManifestRow, options: ReadOptions) -> str | None:
@@ -222,7 +223,7 @@ def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes
         message = f"The image in {name!r} is neither base64 nor a valid `data:` address."
         raise BadValue(message) from problem
     if isinstance(path, str | None) and isinstance(data, bytes | None):
-        return path or None, data or None
+        return None if is_missing(path) else path, data or None
     raise WrongType(f"The image in {name!r} is neither a path nor bytes.")
 
 

@@ -46,7 +46,8 @@ def built_in_model(request: RunRequest) -> str:
 
 def model_name(request: RunRequest) -> str:
     """The name of the run's model."""
-    return request.model.model or built_in_model(request)
+    model = request.model.model
+    return built_in_model(request) if model is None else model
 
 
 def check_model(request: RunRequest) -> None:

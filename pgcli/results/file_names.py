@@ -62,7 +62,7 @@ class FileNames:
         A suffix, as the object that a row is about, is added to the stem.
         """
         text = _CONTROL.sub("_", _NOT_BYTES.sub("\ufffd", parse_path(id_)))
-        names = [name for name in _SLASHES.split(text) if name not in ("", ".", "..")]
+        names = [name for name in _SLASHES.split(text) if name.strip() not in ("", ".", "..")]
         *folders, last = names = names or [str(index)]
         own_name = "/".join(names)
         folders = [shortened(name, self._folder) for name in folders[-MOST_FOLDERS:]]

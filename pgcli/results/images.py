@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import PgcliError, UsageError
-from pgcli.inputs.paths import locate_url
+from pgcli.inputs.paths import NO_IMAGE, locate_url
 from pgcli.inputs.readers import manifest_ending
 from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
@@ -55,7 +55,8 @@ class MissingImages:
     def add(self, image: str, fault: Fault) -> None:
         """Count one more."""
         self.faults[fault] += 1
-        self.first = self.first or f"{image}: {fault.message}"
+        name = image if image.strip() else repr(image)
+        self.first = self.first or f"{name}: {fault.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,8 @@ class RunInput:
 
     def fault(self, image: str) -> Fault:
         """Why the image is missing. A problem of the whole input is reported once."""
+        if not image:
+            return NO_IMAGE
         # paths of files start with their source
         is_file = any(f"{image}/".startswith(source.rstrip("/") + "/") for source in self.sources)
         if self.problem and (is_in_container(image) or not is_file):

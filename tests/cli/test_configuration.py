@@ -8,7 +8,8 @@ from PIL import Image
 
 from pgcli.cli.app import PANELS, declaration, negated, typer_command
 from pgcli.cli.main import command_group
-from pgcli.declare import options_of
+from pgcli.declare import options_of, parse_value
+from pgcli.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = ("caption", "ask", "detect", "segment", "ocr")
@@ -75,3 +76,30 @@ def test_variables_mean_the_same_in_all_commands():
             if option.variable and (command in ANSWERING or option.variable in shared):
                 meaning = (option.kind, option.parse, option.panel, option.default)
                 assert shared.setdefault(option.variable, meaning) == meaning, command
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("caption ''", "caption photos '' --model demo", "view '' -o v.html", "info ''"),
+        *("check ''", "merge a.jsonl '' -o b.jsonl", "explain '' photos/a.png --prompt x -o e.html"),
+    ],
+)
+def test_empty_argument_is_not_the_current_folder(cli, line):
+    code, _, err = cli(line)
+    assert code == 2
+    assert "an argument is empty" in err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_empty_name_of_a_file_or_folder_is_refused(name):
+    options = [option for record in declaration(name).records for option in options_of(record)]
+    for option in (option for option in options if option.metavar in ("DIR", "FILE", "PATH")):
+        with pytest.raises(UsageError, match=f"{option.flag} must not be empty"):
+            parse_value(option, "", option.flag)
+
+
+def test_empty_model_is_not_the_built_in_one(cli):
+    code, _, err = cli("caption photos --model ''")
+    assert code == 10
+    assert "there is no model folder ''" in err

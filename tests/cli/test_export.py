@@ -64,6 +64,17 @@ ODD = ["a\0b.png", "", "/", ".", "..", "file:%FF%00.png", "http://x/y.png", "x" 
 ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/hostname"]
 
 
+@pytest.mark.parametrize("name", ["", " ", "\u00a0"])
+def test_row_without_a_name_is_named_in_messages(cli, folder, tmp_path, name):
+    rows = [of(0, folder, id=name), of(1, folder, id=name)]
+    _, err = exported(cli, saved(tmp_path / "r.jsonl", rows), "txt", tmp_path / "texts")
+    assert "renamed" not in err
+    assert sorted(files(tmp_path / "texts")) == ["1.txt", "2.txt"]
+    lost = saved(tmp_path / "l.jsonl", [row(0, id=name, image=name)])
+    _, err = exported(cli, lost, "imagefolder", tmp_path / "copies")
+    assert f"the first skipped image: {name!r}: The " in err
+
+
 @pytest.mark.parametrize("to", BUILT_IN["exports"])
 def test_any_image_name_in_a_row_is_handled(cli, tmp_path, monkeypatch, to):
     monkeypatch.chdir(tmp_path)

@@ -382,6 +382,10 @@ class TestManifests:
         assert named["times"][1] == "b.png"
         assert named["nullable"] == ["7", "b.png", "9"]
 
+    def test_blank_texts_are_neither_ids_nor_paths(self):
+        name = json_lines({"image": "a.jpg", "id": " "}, {"image": "\u2003", "id": ""})
+        assert [(item.id, item.path) for item in items(name)] == [("a.jpg", "a.jpg"), ("1", None)]
+
     @pytest.mark.parametrize("type_", [pa.float64(), pa.float32(), pa.float16()])
     def test_nan_is_no_id(self, type_):
         values = pa.array(np.array([1, np.nan, 3, np.nan]), pa.float64()).cast(type_)
@@ -595,8 +599,8 @@ class TestManifests:
 
 
 SAFE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
-NAMES = st.text(SAFE, min_size=1).filter(lambda text: ":" not in text)
-IDS = st.text(SAFE, min_size=1)
+IDS = st.text(SAFE).filter(str.strip)
+NAMES = IDS.filter(lambda text: ":" not in text)
 ROWS = st.lists(st.tuples(NAMES, IDS), min_size=1, unique_by=lambda row: row[1])
 
 

@@ -467,7 +467,7 @@ def test_rows_of_other_programs_are_drawn_if_they_are_valid():
     )
     drawn = drawable_answer(row | {"masks": None, "boxes": [BARE]})
     assert (len(drawn.boxes), drawn.boxes[0].score, drawn.masks) == (1, None, None)
-    with pytest.raises(UsageError, match="cannot be drawn: masks"):
+    with pytest.raises(UsageError, match="cannot be drawn: its mask"):
         drawable_answer(row)  # the mask has another size
     for boxes in ([{"label": 3}], ["box"], [BARE | {"xmin": float("nan")}], 3):
         with pytest.raises(UsageError, match="cannot be drawn: boxes"):

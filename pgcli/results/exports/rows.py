@@ -201,20 +201,20 @@ def find_row_error(row: Row) -> str:
     """Why a row without an error cannot be exported; empty for a valid row."""
     for name in TEXT_COLUMNS:
         if not isinstance(row[name], str):
-            return f"{name} is not a text"
+            return f"its {name!r} is not text"
     if not isinstance(row["answer"], str | None):
-        return "answer is not a text"
+        return "its 'answer' is not text"
     sides = [row.get("height"), row.get("width")]
     if not all(type(side) is int and 0 < side < MAX_SIDE for side in sides):
-        return "width and height are not sizes"
+        return "its 'width' and 'height' are not sizes"
     try:
         read_boxes(row["boxes"])
         for number, value in enumerate(row.get("masks") or ()):
             mask = value and read_mask(value["rle"])
             if mask and list(mask.size) != sides:
-                return f"masks[{number}] has another size than its image"
+                return f"its mask {number} and its image have different sizes"
     except (TypeError, KeyError):
-        return "masks is not a list of masks"
+        return "its 'masks' are not a list of masks"
     except ValueError as problem:
         return str(problem)
     return ""
