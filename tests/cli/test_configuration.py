@@ -82,7 +82,7 @@ def test_variables_mean_the_same_in_all_commands():
     "line",
     [
         *("caption ''", "caption photos '' --model demo", "view '' -o v.html", "info ''"),
-        *("check ''", "merge a.jsonl '' -o b.jsonl", "explain '' photos/a.png --prompt x -o e.html"),
+        *("check ''", "merge a.jsonl '' -o b.jsonl", "explain demo '' --prompt x -o e.html"),
     ],
 )
 def test_empty_argument_is_not_the_current_folder(cli, line):
