@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pgcli.errors import UsageError
+from pgcli.wording import listed
 
 Record = TypeVar("Record")
 #: The default of an option that has to be given.
@@ -133,7 +134,8 @@ class Option:
         if not value and self.metavar in NAMED:
             raise ValueError("must not be empty")
         if self.choices and not callable(self.choices) and value not in self.choices:
-            raise ValueError(f"must be one of {', '.join(self.choices)}, not {value!r}")
+            choices = listed(self.choices, len(self.choices))
+            raise ValueError(f"must be one of {choices}, not {value!r}")
         return value
 
     def _read_number(self, value: Any) -> float:

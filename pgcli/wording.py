@@ -27,11 +27,15 @@ def listed(
 ) -> str:
     """`a, b and 3 more`: the first names, and how many more there are of the `total`.
 
-    With `separator=";"`, which is for texts: `a; b; and 3 more`.
+    Names are quoted if one is blank or has a comma. With `separator=";"`, which is for texts:
+    `a; b; and 3 more`.
     """
-    remaining = (len(names) if total is None else total) - len(names[:limit])
+    shown = [str(name) for name in names[:limit]]
+    if separator == "," and any("," in name or not name.strip() for name in shown):
+        shown = [repr(name) for name in shown]
+    remaining = (len(names) if total is None else total) - len(shown)
     more = f"{separator.strip(',')} and {remaining:,} more" if remaining > 0 else ""
-    return f"{separator} ".join(map(str, names[:limit])) + more
+    return f"{separator} ".join(shown) + more
 
 
 def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli.printable import encodable, printable
+from pgcli.wording import listed
 
 any_text = st.text(st.characters())  # lone surrogates included
 
@@ -55,3 +56,16 @@ def test_encodable_text_differs_only_in_lone_surrogates(text):
 
 def test_each_lone_surrogate_is_replaced():
     assert encodable("a\udcffb\ud800") == "a\ufffdb\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["a", "b c"], "a, b c"),
+        (["a,b", "c"], "'a,b', 'c'"),
+        (["a", " "], "'a', ' '"),
+        (["a"] * 7, "a, a, a, a, a and 2 more"),
+    ],
+)
+def test_names_with_commas_and_blank_names_are_quoted(names, shown):
+    assert listed(names) == shown

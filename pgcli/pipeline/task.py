@@ -24,6 +24,7 @@ from pgcli.pipeline.workers.answer import AnswerFn, Ask, rows_in_order
 from pgcli.records import error_answer
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
 from pgcli.towers.abilities import check_kind, check_question
+from pgcli.wording import listed
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadProgress
@@ -180,7 +181,7 @@ def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
     for prompt in question.templates or ("the manifest's own",):
         yield "prompt", prompt
     if question.choices:
-        yield "choices", ", ".join(question.choices)
+        yield "choices", listed(question.choices, len(question.choices))
     if question.choices_column is not None:
         yield "choices", f"the manifest's {question.choices_column!r}"
     if question.strict:

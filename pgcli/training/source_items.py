@@ -21,7 +21,7 @@ from pgcli.regions import parse_region
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import note
+from pgcli.wording import listed, note
 
 #: The error columns of result files.
 ERROR_COLUMNS = ("error", "error_message")
@@ -99,9 +99,8 @@ def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[s
     """The requested columns of a row. Raises UsageError for a missing one."""
     for column in options.fields:
         if column not in row:
-            raise UsageError(
-                f"{name} has no column {column!r}", hint=f"its columns are: {', '.join(row)}"
-            )
+            hint = f"its columns are: {listed(list(row), len(row))}"
+            raise UsageError(f"{name} has no column {column!r}", hint=hint)
     return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
 
 

@@ -96,6 +96,8 @@ def test_lists_of_training_keep_all_their_values():
     assert parse_keywords(TRAINING, {"freeze": "vision,projector"})["freeze"] == values["freeze"]
     with pytest.raises(UsageError, match="freeze must be one of vision"):
         parse_keywords(TRAINING, {"freeze": ["vision", "head"]})
+    with pytest.raises(UsageError, match="one of 'attention', 'all', 'attention,vision', 'all,vi"):
+        parse_keywords(TRAINING, {"targets": "vision"})
 
 
 @pytest.mark.parametrize("command", [*COMMAND_OPTIONS, "train"])
