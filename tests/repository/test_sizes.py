@@ -7,7 +7,7 @@ PACKAGE = ROOT / "pgcli"
 TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
-    "pipeline": 7_885,
+    "pipeline": 7_890,
     "inputs": 4_655,
     "stores": 2_325,
     "images": 2_385,
@@ -17,7 +17,7 @@ BOUNDS = {
     "model": 4_275,
     "checkpoints": 3_840,
     "towers": 760,
-    "training": 5_300,
+    "training": 5_295,
     "evaluation": 2_710,
     "search": 635,
     "api runs.py ray.py __init__.py __main__.py": 1_360,
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_105,
-    "tests": 52_875,
+    ): 3_110,
+    "tests": 52_890,
 }
 
 
