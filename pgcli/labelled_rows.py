@@ -101,17 +101,16 @@ class ExampleColumns:
                 f"{where}: 'masks' has {numbers}",
                 hint="a mask, or null, for each box",
             )
-        others = [name for name in answered[1:] if row[name] != row[answered[0]]]
+        choices = [tuple(asked)] if asked and self.prompt is None else []
+        if answered and self.answer is None:
+            others = [name for name in answered[1:] if row[name] != row[answered[0]]]
+            choices.append((answered[0], *others))
         return Example(
             texts[asked[0]] if asked else None,
             read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
             boxes,
             masks,
-            tuple(
-                tuple(names)
-                for names, named in ((asked, self.prompt), ([*answered[:1], *others], self.answer))
-                if names and named is None
-            ),
+            tuple(choices),
         )
 
     def _named(self, column: str, value: Any) -> Any:
@@ -145,16 +144,19 @@ class ExampleReader:
     def fields(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values of a row: None for NaN, which pandas writes for nothing, and blank cells."""
 
-        def is_missing(value: Any) -> bool:
-            is_blank = self.has_blanks and not str(value).strip()
-            return is_blank or (isinstance(value, float) and math.isnan(value))
-
-        return {name: None if is_missing(value) else value for name, value in row.items()}
+        return {
+            name: None
+            if (isinstance(value, float) and math.isnan(value))
+            or (self.has_blanks and not str(value).strip())
+            else value
+            for name, value in row.items()
+        }
 
     def read(self, fields: Mapping[str, Any], where: str) -> Example:
         """The example in the values of a row. Raises UsageError that names `where`."""
         example = self.columns.read(fields, where)
-        self.choices.update(example.choices)
+        for names in example.choices:
+            self.choices[names] += 1
         return example
 
 
@@ -263,6 +265,8 @@ def boxes_of(row: Mapping[str, Any], where: str, label: Any) -> tuple[Box, ...] 
 
 def as_number(value: Any) -> float | None:
     """The value as a number; None for anything else."""
+    if value is None:
+        return None
     with suppress(TypeError, ValueError, OverflowError):
         return finite_number(float(value))
     return None

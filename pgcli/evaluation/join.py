@@ -287,8 +287,8 @@ def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
             hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
         )
     width, height = size or (1, 1)
+    truths = [truth]
     for text in texts:
         boxes = parse_boxes(text_spans(text), width=width, height=height)
-        areas = None if size else (math.nan,) * len(boxes)
-        truth = merged(truth, RowTruth(boxes=boxes, areas=areas))
-    return truth
+        truths.append(RowTruth(boxes=boxes, areas=None if size else (math.nan,) * len(boxes)))
+    return merged(truths)[0]

@@ -85,6 +85,19 @@ def quotient(numerator_N: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
     return quotients_N
 
 
+def offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Where each of some parts with these lengths begins, and the end of the last one."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def blocks(offsets: np.ndarray, limit: int) -> Iterator[slice]:
+    """Slices of consecutive parts with `offsets`, together of at most a length, or of one part."""
+    begin = 0
+    while begin < len(offsets) - 1:
+        end = int(np.searchsorted(offsets, offsets[begin] + limit, side="right")) - 1
+        yield slice(begin, begin := max(begin + 1, end))
+
+
 @dataclass(frozen=True)
 class Estimate:
     """The value of a measure, and the bounds of its 95 % interval; NaN if undefined."""

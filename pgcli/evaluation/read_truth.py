@@ -117,7 +117,7 @@ def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
                 raise UsageError(f"{row.position} cannot be read: {row.fault.message}", hint=HINT)
             values = reader.fields(row.values)
             truths.columns |= dict.fromkeys(values)
-            id_ = row_name(row._replace(values=values), options)
+            id_ = row_name(ManifestRow(row.position, values), options)
             if id_ is None:
                 raise UsageError(
                     f"{row.position} has neither {columns.id!r} nor a path in 'image'",

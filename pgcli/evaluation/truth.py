@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.labelled_rows import Example, note_of_choices
+from pgcli.parsing import has_locations
+from pgcli.records import Box, Region, Rle
 from pgcli.wording import count
 
 Key = tuple[str, str | None]
@@ -39,29 +43,34 @@ class Truths:
     """
 
     name: str
-    by_key: dict[Key, RowTruth] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
     repeated: int = 0
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
     remarks: dict[str, None] = field(default_factory=dict)
     swaps_sides: bool = False
+    _added: dict[Key, list[RowTruth]] = field(default_factory=dict)
 
     def add(self, key: Key, truth: RowTruth) -> None:
-        """Add a truth; merges truths of the same id and prompt, like captions of an image."""
-        known = self.by_key.get(key)
-        if known is None:
-            self.by_key[key] = truth
-            return
-        if known.size and truth.size and known.size != truth.size:
-            first, second = (f"{size[0]} x {size[1]}" for size in (known.size, truth.size))
-            raise UsageError(
-                f"{self.name}: rows of {key[0]!r} state {first} and {second} as the size",
-                hint="correct the size or the boxes of one of them",
-            )
-        is_repeated = any(text and text in known.box_texts for text in truth.box_texts)
-        self.repeated += is_repeated or len(new_boxes(known, truth)) < len(truth.boxes or ())
-        self.by_key[key] = merged(known, truth)
+        """Add a truth; those of the same id and prompt are merged, like captions of an image."""
+        self._added.setdefault(key, []).append(truth)
+
+    @cached_property
+    def by_key(self) -> dict[Key, RowTruth]:
+        """The truth by id and prompt, once all are added. Raises UsageError for different sizes."""
+        merged_truths = {}
+        for key in [*self._added]:
+            truths = self._added.pop(key)
+            sizes = [*dict.fromkeys(truth.size for truth in truths if truth.size)]
+            if len(sizes) > 1:
+                first, second = (f"{width} x {height}" for width, height in sizes[:2])
+                raise UsageError(
+                    f"{self.name}: rows of {key[0]!r} state {first} and {second} as the size",
+                    hint="correct the size or the boxes of one of them",
+                )
+            merged_truths[key], repeated = merged(truths)
+            self.repeated += repeated
+        return merged_truths
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Notes about ambiguous columns and repeated boxes, each with a hint."""
@@ -86,12 +95,14 @@ def truth_of(
 
     Boxes come from the most frequent of several answers.
     """
-    most_frequent = [text for text, _ in Counter(example.answers).most_common(1)]
-    texts = () if example.boxes is not None else tuple(most_frequent)
+    answers = example.answers
+    texts = answers if example.boxes is None else ()
+    if len(texts) > 1:
+        texts = (Counter(texts).most_common(1)[0][0],)
     sizes = (mask.size[::-1] for mask in example.masks or () if mask is not None)
     stated = size or next(sizes, None)
     return RowTruth(
-        example.answers,
+        answers,
         example.boxes,
         example.masks,
         columns=columns or {},
@@ -100,49 +111,45 @@ def truth_of(
     )
 
 
-def merged(first: RowTruth, second: RowTruth) -> RowTruth:
-    """Both truths in one: all answers and all boxes; shared boxes once."""
-    new = new_boxes(first, second)
-    boxes, masks, areas = first.boxes, first.masks, first.areas
-    if second.boxes is not None:
-        boxes = (*(boxes or ()), *(second.boxes[number] for number in new))
-    if masks is not None or second.masks is not None:
-        masks = (*aligned_masks(first), *(aligned_masks(second)[number] for number in new))
-    if areas is not None or second.areas is not None:
-        areas = (*first.box_areas, *(second.box_areas[number] for number in new))
-    return RowTruth(
-        first.answers + second.answers,
-        boxes,
-        masks,
-        areas,
-        first.crowds + second.crowds,
-        merged_columns(first.columns, second.columns),
-        (*first.box_texts, *(text for text in second.box_texts if text not in first.box_texts)),
-        first.size or second.size,
+def merged(truths: Sequence[RowTruth]) -> tuple[RowTruth, int]:
+    """The truths in one: all answers and all boxes. Counts truths with boxes of earlier ones.
+
+    Such boxes are kept once.
+    """
+    if len(truths) == 1:
+        return truths[0], 0
+    known: set[tuple[str, Region] | str] = set()  # boxes, and texts with location tokens
+    boxes: list[tuple[Box, Rle | None, float]] = []
+    repeated = 0
+    for truth in truths:
+        own = [*zip_longest(truth.boxes or (), truth.masks or (), truth.box_areas)]
+        new = [values for values in own if (values[0].label, values[0].corners) not in known]
+        texts = {text for text in truth.box_texts if has_locations(text)}
+        repeated += len(new) < len(own) or not known.isdisjoint(texts)
+        known.update(texts, ((box.label, box.corners) for box, _, _ in new))
+        boxes += new
+    has_masks = any(truth.masks is not None for truth in truths)
+    has_areas = any(truth.areas is not None for truth in truths)
+    truth = RowTruth(
+        tuple(text for truth in truths for text in truth.answers),
+        None if all(truth.boxes is None for truth in truths) else tuple(box for box, _, _ in boxes),
+        tuple(mask for _, mask, _ in boxes) if has_masks else None,
+        tuple(area for _, _, area in boxes) if has_areas else None,
+        tuple(box for truth in truths for box in truth.crowds),
+        merged_columns([truth.columns for truth in truths]),
+        tuple(dict.fromkeys(text for truth in truths for text in truth.box_texts)),
+        next((truth.size for truth in truths if truth.size), None),
     )
+    return truth, repeated
 
 
-def new_boxes(first: RowTruth, second: RowTruth) -> list[int]:
-    """The numbers of the boxes that only the second truth has."""
-    known = {(box.label, box.corners) for box in first.boxes or ()}
-    boxes = second.boxes or ()
-    return [n for n, box in enumerate(boxes) if (box.label, box.corners) not in known]
-
-
-def aligned_masks(truth: RowTruth) -> Sequence[Any]:
-    """A mask, or None, for each box."""
-    missing = len(truth.boxes or ()) - len(truth.masks or ())
-    return (*(truth.masks or ()), *([None] * missing))
-
-
-def merged_columns(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of both; different values become a tuple."""
-    columns = {**second, **first}
-    for name in first.keys() & second.keys():
-        values = first[name] if isinstance(first[name], tuple) else (first[name],)
-        if second[name] not in values:
-            columns[name] = (*values, second[name])
-    return columns
+def merged_columns(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of all; different values become a tuple."""
+    values: dict[str, dict[Any, None]] = {}
+    for own in columns:
+        for name, value in own.items():
+            values.setdefault(name, {})[value] = None
+    return {name: tuple(own) if len(own) > 1 else next(iter(own)) for name, own in values.items()}
 
 
 def group_values(row: Mapping[str, Any]) -> dict[str, Any]:

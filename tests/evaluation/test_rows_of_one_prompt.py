@@ -190,6 +190,7 @@ def test_captions_of_rows_are_several_true_answers(cli):
     assert evaluate(cli, rows, "--truth", truth)["metrics"] == {
         "vqa": {"value": 1.0, "low": 1.0, "high": 1.0, "rows": 1}
     }
+    assert "boxes" not in cli("eval", rows, "--truth", truth)[2]
 
 
 def test_column_that_rows_of_one_prompt_disagree_on_is_no_group(cli):

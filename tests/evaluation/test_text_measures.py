@@ -15,7 +15,7 @@ from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import estimates, mean, paired_differences, value_of
 from pgcli.evaluation.metrics import accuracy
 from pgcli.evaluation.metrics.cider import cider
-from pgcli.evaluation.metrics.ptb_tokenizer import caption_tokens
+from pgcli.evaluation.metrics.ptb_tokenizer import chunk_tokens, chunks_of
 from pgcli.evaluation.metrics.texts import anls, is_relaxed_match, measure_exact
 from pgcli.evaluation.metrics.vqa import vqa_accuracy
 
@@ -48,7 +48,11 @@ def test_tokens_equal_the_java_tokenizer():
     """`ptb_captions.tsv` has captions and what CoreNLP 3.4.1 with coco-caption makes of them."""
     lines = Path(__file__).with_name("ptb_captions.tsv").read_text(encoding="utf-8").splitlines()
     pairs = dict(line.split("\t") for line in lines)
-    assert {caption: " ".join(caption_tokens(caption)) for caption in pairs} == pairs
+    tokens = {
+        caption: [token for chunk in chunks_of(caption) for token in chunk_tokens(chunk)]
+        for caption in pairs
+    }
+    assert {caption: " ".join(own) for caption, own in tokens.items()} == pairs
 
 
 CAPTIONS = {

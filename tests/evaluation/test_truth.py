@@ -55,6 +55,19 @@ def test_join_takes_time_in_proportion_to_the_rows():
     assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
 
 
+def test_rows_of_one_prompt_are_merged_in_linear_time():
+    corners = dict.fromkeys(("xmin", "ymin"), 0.0) | {"ymax": 9.0}
+    seconds = []
+    for count in (500, 4_000):
+        boxes = [{"label": "cat", **corners, "xmax": number + 1.0} for number in range(count)]
+        truth = write("truth.jsonl", [{"id": "a", "split": one["xmax"], **one} for one in boxes])
+        start = time.process_time()
+        known = read_truth(truth, TruthColumns()).by_key["a", None]
+        seconds.append(time.process_time() - start)
+        assert [box.xmax for box in known.boxes or ()] == [one["xmax"] for one in boxes]
+    assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
+
+
 def test_rows_are_joined_by_id_and_prompt(cli):
     both = answers(("a", "red"), prompt="colour?") + answers(("a", "2"), prompt="how many?")
     rows = write("rows.jsonl", both)

@@ -1,25 +1,30 @@
 """CIDEr-D of captions, with the numbers of coco-caption.
 
-Letters of shapes: C captions, the answered ones first and then the references, W words of all
-captions, E pairs of a caption and one of its n-grams, F captions that are references.
+Letters of shapes: R rows, those of an image together; C captions, of each row the answer and then
+the references; W words of all captions; G distinct n-grams, K n-grams in their order; E pairs of a
+caption and an n-gram.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, mean
+from pgcli.evaluation.measures import Measure, blocks, mean, offsets
 from pgcli.evaluation.metrics import Metric
-from pgcli.evaluation.metrics.ptb_tokenizer import caption_tokens
+from pgcli.evaluation.metrics.ptb_tokenizer import chunk_tokens, chunks_of
 
 MAX_N = 4  # words of an n-gram
 SIGMA = 6.0  # of the penalty for a difference in length
 SCALE = 10.0
+MAX_WORDS = 2**18  # of the captions that are compared at a time
+PARTS = 8  # of the n-grams, each sorted alone, which takes less memory
 
 
 def measure_cider(rows: Sequence[JoinedRow]) -> list[Measure]:
@@ -45,89 +50,128 @@ def cider(
     Document frequencies count images: several captions of an image count once. Scores therefore
     depend on the set of images; a single image scores 0.
     """
-    if not captions:
-        return []
     numbers: dict[Hashable, int] = {}
-    image_R = np.array([numbers.setdefault(image, len(numbers)) for image in images])
-    row_F = np.repeat(np.arange(len(captions)), [len(texts) for texts in references])
-    words = Words.of([*captions, *(text for texts in references for text in texts)])
-    similarity_F, length_C = np.zeros(len(row_F)), np.zeros(words.captions, np.int64)
-    for n in range(1, MAX_N + 1):
-        counts = words.count_ngrams(n)
-        similarity_F += similarities(counts, row_F, image_R, len(captions))
-        if n == 2:  # upstream measures the length in bigrams
-            np.add.at(length_C, counts.caption_E, counts.count_E)
-    change_F = length_C[row_F] - length_C[len(captions) :]
-    penalty_F = np.exp(-(change_F**2) / (2 * SIGMA**2))
-    total_R = np.bincount(row_F, similarity_F * penalty_F / MAX_N, len(captions))
-    scores: list[float] = (SCALE * total_R / np.bincount(row_F, minlength=len(captions))).tolist()
+    image_R = np.array([numbers.setdefault(image, len(numbers)) for image in images], np.int32)
+    by_image = np.argsort(image_R, kind="stable")
+    texts = [(captions[row], *references[row]) for row in by_image]
+    first_R = offsets([len(own) for own in texts])
+    words = Words.of(text for own in texts for text in own)
+    row_C = np.repeat(np.arange(len(texts)), np.diff(first_R))
+    answer_C, image_C = first_R[row_C], image_R[by_image][row_C]
+    image_C[first_R[:-1]] = -1  # answers count for no document frequency
+    similarity_C = np.zeros(len(row_C))
+    for ngram_W, images_G in words.ngrams(image_C):
+        for rows in blocks(words.first_C[first_R], MAX_WORDS):
+            first, last = first_R[rows.start], first_R[rows.stop]
+            own = slice(words.first_C[first], words.first_C[last])
+            similarity_C[first:last] += similarities(
+                words.caption_W[own] - first,
+                ngram_W[own],
+                answer_C[first:last] - first,
+                images_G,
+                len(numbers),
+            )
+    length_C = np.maximum(np.diff(words.first_C) - 1, 0)  # upstream measures it in bigrams
+    change_C = length_C[answer_C] - length_C
+    similarity_C *= np.exp(-(change_C**2) / (2 * SIGMA**2)) * SCALE / MAX_N
+    similarity_C[first_R[:-1]] = 0
+    scores_R = np.empty(len(texts))
+    scores_R[by_image] = np.bincount(row_C, similarity_C, len(texts)) / (np.diff(first_R) - 1)
+    scores: list[float] = scores_R.tolist()
     return scores
 
 
 @dataclass(frozen=True)
-class NgramCounts:
-    """How often captions have n-grams, by caption and then by the number of the n-gram."""
-
-    ngrams: int
-    caption_E: np.ndarray
-    ngram_E: np.ndarray
-    count_E: np.ndarray
-
-
 class Words:
-    """The words of captions as numbers, and the n-grams that start with each word."""
+    """The words of captions as numbers below `vocabulary`; `first_C` also has their total."""
 
-    def __init__(self, captions: int, caption_W: np.ndarray, word_W: np.ndarray, size: int):
-        self.captions = captions
-        self._caption_W, self._word_W, self._size = caption_W, word_W, size
-        self._ngram_W = np.zeros(len(word_W), np.int64)  # of one word less than the next ones
+    first_C: np.ndarray
+    caption_W: np.ndarray
+    word_W: np.ndarray
+    vocabulary: int
 
     @classmethod
-    def of(cls, captions: Iterable[str]) -> Words:
+    def of(cls, captions: Iterable[str]) -> Self:
         """The words of the captions."""
-        known: dict[str, int] = {}
-        word_W, lengths = [], []
+        chunks, numbers, lengths = ChunkWords(), array("i"), array("i")
         for caption in captions:
-            tokens = caption_tokens(caption)
-            word_W += [known.setdefault(token, len(known)) for token in tokens]
-            lengths.append(len(tokens))
-        caption_W = np.repeat(np.arange(len(lengths)), lengths)
-        return cls(len(lengths), caption_W, np.array(word_W, np.int32), len(known))
+            own = [number for chunk in chunks_of(caption) for number in chunks[chunk]]
+            numbers.fromlist(own)
+            lengths.append(len(own))
+        caption_W = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        word_W = np.array(numbers, np.int32)
+        return cls(offsets(lengths), caption_W, word_W, len(chunks.numbers))
 
-    def count_ngrams(self, n: int) -> NgramCounts:
-        """The counts of n-grams; `n` is 1 first, and then one more at each call."""
-        starts = len(self._word_W) - n + 1
-        is_whole_W = self._caption_W[:starts] == self._caption_W[n - 1 :]
-        kept = np.flatnonzero(is_whole_W) if starts > 0 else np.zeros(0, np.int64)
-        key = self._ngram_W[kept] * self._size + self._word_W[kept + n - 1]
-        distinct, ngram = np.unique(key, return_inverse=True)
-        self._ngram_W[kept] = ngram
-        pair, count_E = np.unique(
-            self._caption_W[kept] * max(1, len(distinct)) + ngram, return_counts=True
-        )
-        return NgramCounts(len(distinct), *np.divmod(pair, max(1, len(distinct))), count_E)
+    def ngrams(self, image_C: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For each length, the number of the n-gram at each word, and the images that have it.
+
+        Words without enough words behind them have -1. Captions of the image -1 do not count.
+        """
+        ngram_W = np.zeros(len(self.word_W), np.int32)
+        for n in range(1, MAX_N + 1):
+            starts = max(0, len(ngram_W) - n + 1)
+            is_whole = self.caption_W[:starts] == self.caption_W[n - 1 :]
+            shorter_W, ngram_W = ngram_W, np.full(len(ngram_W), -1, np.int32)
+            images, total = [np.zeros(0, np.int32)], 0
+            for part in range(PARTS):  # of the n-grams, by their first word
+                start_K = np.flatnonzero(is_whole & (self.word_W[:starts] % PARTS == part))
+                last_K = self.word_W[start_K + (n - 1)]
+                key_K = shorter_W[start_K] * np.int64(self.vocabulary) + last_K
+                order_K = np.argsort(key_K, kind="stable")
+                start_K, number_K = start_K[order_K], np.cumsum(changes(key_K[order_K])) - 1
+                ngram_W[start_K] = number_K + total
+                # the captions of an image follow each other, so that it counts once
+                image_K = image_C[self.caption_W[start_K]]
+                number_K, image_K = (values[image_K >= 0] for values in (number_K, image_K))
+                is_next = changes(number_K) | changes(image_K)
+                size = int(ngram_W[start_K].max(initial=total - 1)) + 1 - total
+                images.append(np.bincount(number_K[is_next], minlength=size).astype(np.int32))
+                total += size
+            yield ngram_W, np.concatenate(images)
+
+
+class ChunkWords(dict[str, list[int]]):
+    """The numbers of the words of each chunk of a caption."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __missing__(self, chunk: str) -> list[int]:
+        numbers = self.numbers
+        words = [numbers.setdefault(token, len(numbers)) for token in chunk_tokens(chunk)]
+        self[chunk] = words
+        return words
+
+
+def changes(values: np.ndarray) -> np.ndarray:
+    """Whether each value differs from the one before it; True for the first one."""
+    is_changed = np.ones(len(values), bool)
+    is_changed[1:] = values[1:] != values[:-1]
+    return is_changed
 
 
 def similarities(
-    counts: NgramCounts, row_F: np.ndarray, image_R: np.ndarray, captions: int
+    caption_W: np.ndarray,
+    ngram_W: np.ndarray,
+    answer_C: np.ndarray,
+    images_G: np.ndarray,
+    images: int,
 ) -> np.ndarray:
-    """The clipped cosine of each reference and its row's caption, for n-grams of one length."""
-    caption_E, ngram_E = counts.caption_E, counts.ngram_E
-    split = int(np.searchsorted(caption_E, captions))  # references begin here
-    row_E = row_F[caption_E[split:] - captions]
-    in_image = np.sort(image_R[row_E] * max(1, counts.ngrams) + ngram_E[split:])
-    in_image = in_image[np.diff(in_image, prepend=-1) > 0]  # each n-gram of an image once
-    frequency = np.bincount(in_image % max(1, counts.ngrams), minlength=counts.ngrams)
-    idf = math.log(max(1, image_R.max() + 1)) - np.log(np.maximum(1, frequency))
-    weight_E = counts.count_E * idf[ngram_E]
-    norm_C = np.sqrt(np.bincount(caption_E, weight_E**2, captions + len(row_F)))
-    # the weight of each n-gram of a reference in the caption of its row, which may not have it
-    key_E = caption_E[:split] * counts.ngrams + ngram_E[:split]
-    wanted_E = row_E * counts.ngrams + ngram_E[split:]
-    place_E = np.minimum(np.searchsorted(key_E, wanted_E), max(0, split - 1))
-    shared = np.flatnonzero(key_E[place_E] == wanted_E) if split else np.zeros(0, np.int64)
-    true_weight = weight_E[split:][shared]
-    product = np.minimum(weight_E[:split][place_E[shared]], true_weight) * true_weight
-    product_F = np.bincount(caption_E[split:][shared] - captions, product, len(row_F))
-    norm_F = norm_C[row_F] * norm_C[captions:]
-    return product_F / np.where(norm_F > 0, norm_F, 1)
+    """The clipped cosine of each caption and the answer of its row, for n-grams of one length.
+
+    `images_G` of all `images` have an n-gram.
+    """
+    whole, size = np.flatnonzero(ngram_W >= 0), max(1, len(images_G))
+    key_W = caption_W[whole] * size + ngram_W[whole]
+    key_E, count_E = np.unique(key_W, return_counts=True)
+    caption_E, ngram_E = np.divmod(key_E, size)
+    weight_E = count_E * (math.log(max(1, images)) - np.log(np.maximum(1, images_G[ngram_E])))
+    norm_C = np.sqrt(np.bincount(caption_E, weight_E**2, len(answer_C)))
+    # the weight of each n-gram in the answer, which may not have it
+    wanted_E = answer_C[caption_E] * size + ngram_E
+    place_E = np.minimum(np.searchsorted(key_E, wanted_E), len(key_E) - 1)
+    shared = np.flatnonzero(key_E[place_E] == wanted_E)
+    product = np.minimum(weight_E[place_E[shared]], weight_E[shared]) * weight_E[shared]
+    product_C = np.bincount(caption_E[shared], product, len(answer_C))
+    scale_C = norm_C[answer_C] * norm_C
+    return product_C / np.where(scale_C > 0, scale_C, 1)

@@ -16,6 +16,7 @@ import numpy as np
 
 from pgcli.boxes import box_area
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.measures import blocks, offsets
 from pgcli.records import Box
 
 IOUS = np.linspace(0.5, 0.95, 10)
@@ -207,18 +208,14 @@ def near_pairs(
     first_D = np.searchsorted(group_G, group_D, side="left")
     count_D = np.searchsorted(group_G, group_D, side="right") - first_D
     near: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    end_D, begin = np.cumsum(count_D), 0
-    while begin < len(group_D):
-        limit = MAX_PAIRS + (end_D[begin - 1] if begin else 0)
-        end = max(begin + 1, int(np.searchsorted(end_D, limit, side="right")))
-        counts = count_D[begin:end]
-        answered_P = np.repeat(np.arange(begin, end), counts)
+    for block in blocks(offsets(count_D), MAX_PAIRS):
+        counts = count_D[block]
+        answered_P = np.repeat(np.arange(block.start, block.stop), counts)
         within_P = np.arange(len(answered_P)) - np.repeat(np.cumsum(counts) - counts, counts)
         true_P = first_D[answered_P] + within_P
         iou_P = ious(answered.sides[answered_P], true.sides[true_P], true.is_crowd[true_P])
         is_near_P = iou_P >= IOUS[0]
         near.append((answered_P[is_near_P], true_P[is_near_P], iou_P[is_near_P]))
-        begin = end
     empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     answered_P, true_P, iou_P = (
         np.concatenate(arrays) for arrays in zip(empty, *near, strict=True)

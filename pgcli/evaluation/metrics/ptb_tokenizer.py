@@ -7,9 +7,7 @@ telephone numbers, faces and rare abbreviations, which captions do not have, may
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
-CACHED_CHUNKS = 2**17
 #: Removed from the tokens by coco-caption. Its names of brackets are in upper case and match no
 #: token, so brackets stay.
 REMOVED = frozenset("\" '' ' `` ` . ? ! , : ... .. ;".split())
@@ -46,13 +44,13 @@ TOKEN = re.compile(
 )
 
 
-def caption_tokens(caption: str) -> list[str]:
-    """The tokens of a caption in lower case, without punctuation."""
-    return [token for chunk in caption.translate(REPLACED).split() for token in chunk_tokens(chunk)]
+def chunks_of(caption: str) -> list[str]:
+    """The parts of a caption that are tokenised separately: whitespace is around them."""
+    # no character of REPLACED is in ASCII
+    return (caption if caption.isascii() else caption.translate(REPLACED)).split()
 
 
-@lru_cache(maxsize=CACHED_CHUNKS)
-def chunk_tokens(chunk: str) -> tuple[str, ...]:
-    """The tokens of text without whitespace."""
+def chunk_tokens(chunk: str) -> list[str]:
+    """The tokens of text without whitespace, in lower case and without punctuation."""
     tokens = [BRACKETS.get(token, token).lower() for token in TOKEN.findall(chunk)]
-    return tuple(token for token in tokens if token not in REMOVED and token.strip("-"))
+    return [token for token in tokens if token not in REMOVED and token.strip("-")]
