@@ -18,7 +18,7 @@ BOUNDS = {
     "checkpoints": 3_840,
     "towers": 760,
     "training": 5_295,
-    "evaluation": 2_710,
+    "evaluation": 2_770,
     "search": 635,
     "api runs.py ray.py __init__.py __main__.py": 1_360,
     "explain doctor info verify bench": 3_230,
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_110,
-    "tests": 52_890,
+    ): 3_115,
+    "tests": 52_910,
 }
 
 
