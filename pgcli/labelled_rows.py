@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -128,12 +128,13 @@ class ExampleReader:
     """Reads the labelled rows of a table, for training, as ground truth and for imports.
 
     With `has_blanks`, as in CSV, blank cells say nothing. `choices` counts rows by the columns that
-    were read, each before others with values.
+    were read, each before others with values. `units` is not empty after a row with boxes.
     """
 
     columns: ExampleColumns = field(default_factory=ExampleColumns)
     has_blanks: bool = False
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    units: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, file: InputFile, columns: ExampleColumns | None = None) -> ExampleReader:
@@ -153,8 +154,17 @@ class ExampleReader:
         }
 
     def read(self, fields: Mapping[str, Any], where: str) -> Example:
-        """The example in the values of a row. Raises UsageError that names `where`."""
+        """The example in the values of a row. Raises UsageError that names `where`, also for the
+        first boxes if they are fractions.
+        """
         example = self.columns.read(fields, where)
+        if example.boxes and not self.units:
+            if are_fractions(box.corners for box in example.boxes):
+                raise UsageError(
+                    f"{where}: the boxes are fractions of the image, not pixels",
+                    hint="multiply them by the width and the height of the image",
+                )
+            self.units.add("pixels")
         for names in example.choices:
             self.choices[names] += 1
         return example
@@ -261,6 +271,11 @@ def boxes_of(row: Mapping[str, Any], where: str, label: Any) -> tuple[Box, ...] 
     except ValueError as problem:
         hint = "a box is {label, xmin, ymin, xmax, ymax} in pixels"
         raise UsageError(f"{where}: {problem}", hint=hint) from problem
+
+
+def are_fractions(boxes: Iterable[Sequence[float]]) -> bool:
+    """Whether all numbers of some boxes are between 0 and 1, as no box in pixels has them."""
+    return all(0 <= side <= 1 for box in boxes for side in box)
 
 
 def as_number(value: Any) -> float | None:

@@ -52,6 +52,31 @@ def test_corners_of_a_row_are_a_box_with_its_label(row, labels):
     assert [box.label for box in read(row).boxes] == labels
 
 
+def box(*corners: float) -> dict[str, object]:
+    return {"label": "cat", **dict(zip(CORNERS, corners, strict=True))}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"boxes": [box(0.1, 0.2, 0.5, 0.75), box(0, 0, 1, 1)]},
+        {"boxes": json.dumps([box(0.1, 0.2, 0.5, 0.75)])},
+        box(0.1, 0.2, 0.5, 0.75),
+    ],
+)
+def test_boxes_that_are_fractions_are_an_error(row):
+    with pytest.raises(UsageError, match="m, row 1: the boxes are fractions of the image"):
+        read(row)
+
+
+@pytest.mark.parametrize("first", [[], [box(0.1, 0.2, 0.5, 7)], [box(0, 0, 1, 1), box(0, 0, 9, 9)]])
+def test_small_boxes_after_boxes_in_pixels_are_read(first):
+    reader = ExampleReader()
+    reader.read({"boxes": [box(2, 2, 9, 9)]}, "m, row 1")
+    for boxes in (first, [box(0, 0, 1, 1)]):
+        assert len(reader.read({"boxes": boxes}, "m, row 2").boxes or ()) == len(boxes)
+
+
 def test_incomplete_corners_are_an_error():
     with pytest.raises(UsageError, match=r"m, row 1: boxes\[0\]: ymin is not a number"):
         read({"label": "x", **CORNERS, "ymin": nan})

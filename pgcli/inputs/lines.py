@@ -249,7 +249,7 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     decoder = _WITH_NAN if allow_nan else _STRICT
     if _LARGE_NUMBER.search(line):
         decoder = json.JSONDecoder(
-            object_pairs_hook=_object,
+            object_pairs_hook=unique_keys,
             parse_constant=decoder.parse_constant,
             parse_float=_finite,
         )
@@ -271,7 +271,8 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     return row
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The JSON object of the pairs. Raises ValueError for a key that occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("it has a key twice")
@@ -294,8 +295,8 @@ def _finite(text: str) -> float:
 
 
 #: `json.loads` makes a decoder for each call with such options, which takes longer than a row.
-_STRICT = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)
-_WITH_NAN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_null)
+_STRICT = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_refuse)
+_WITH_NAN = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_null)
 
 
 def _has_lone_surrogate(row: Any) -> bool:

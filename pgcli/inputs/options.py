@@ -89,14 +89,16 @@ class ReadOptions:
     manifest with prompts, `refuses_regions` a row with a region. Without `url_reader`, URLs are
     refused. With `fixes_types`, kept columns have the types of the input's first generation.
     Relative names are relative to `folder`, or to the current folder. `spool` reads standard input
-    to its end first, to count its items. Messages call a prompt `prompt_noun`. `track` is called
-    with the number of items counted since its last call.
+    to its end first, to count its items. Messages call a prompt `prompt_noun`, and name the options
+    that choose columns if `has_column_options`. `track` is called with the number of items counted
+    since its last call.
     """
 
     image_column: str = "image"
     id_column: str = "id"
     prompt_column: str = "prompt"
     prompt_noun: Literal["prompt", "text"] = "prompt"
+    has_column_options: bool = True
     keep: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     optional_fields: tuple[str, ...] = ()

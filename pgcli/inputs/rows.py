@@ -258,7 +258,9 @@ def missing_column(
 ) -> UsageError:
     """The error for a missing column, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
-    if wanted in (options.image_column, options.id_column):
+    if not options.has_column_options:
+        hint += f"; rename one to {wanted!r}"
+    elif wanted in (options.image_column, options.id_column):
         noun = "image" if wanted == options.image_column else "id"
         hint += f"; <--{noun}-column NAME> chooses one"
     elif wanted == options.prompt_column and "conversations" in columns:

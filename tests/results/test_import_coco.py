@@ -204,6 +204,34 @@ def test_a_box_that_cvat_rotated_is_its_bounding_box(cli, degrees, bbox, expecte
     assert corners[1] == [10, 20, 30, 30]
 
 
+def test_boxes_that_are_fractions_are_an_error(cli):
+    boxes = [[0, 0, 0, 0], [0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1]]
+    annotations = [{"image_id": "a", "category_id": 3, "bbox": box} for box in boxes]
+    Path("given.json").write_text(json.dumps(document(*annotations)))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert code == 2
+    assert "given.json: the boxes are fractions of the image, not pixels" in err
+
+
+def test_captions_beside_an_empty_box_do_not_say_that_there_is_nothing(cli):
+    empty = {"image_id": "b", "category_id": 3, "bbox": [], "caption": "a cat"}
+    Path("given.json").write_text(json.dumps(document(*BOXES[:2], empty)))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert code == 0
+    assert "1 image without a row of boxes" in err
+    rows = [(row["id"], row["prompt"], row["answer"]) for row in read_rows("rows.jsonl")]
+    assert [row for row in rows if row[0] == "b.png"] == [("b.png", "caption en", "a cat")]
+
+
+@pytest.mark.parametrize("key", ["annotations", "images", "info"])
+def test_keys_that_occur_twice_are_an_error(cli, key):
+    text = json.dumps(document(*BOXES))
+    Path("given.json").write_text(f'{{"{key}": [], "{key}": [], {text[1:]}')
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert code == 2
+    assert "given.json is not valid JSON: it has a key twice" in err
+
+
 def test_a_caption_of_a_box_needs_no_category(cli):
     box = {"image_id": "a", "bbox": [8, 4, 20, 10]}
     given = document({**box, "caption": "a tail"}, {**box, "image_id": "b", "category_id": 3})

@@ -203,6 +203,28 @@ def test_results_of_one_id_are_one_region(cli):
     assert "1 image without a row of boxes" in err
 
 
+def test_absent_rotation_is_none(cli):
+    place = {"x": 10, "y": 10, "width": 20, "height": 30}
+    results = [
+        region("rectangle", {**place, "rotation": 0}, id="r"),
+        region("rectanglelabels", {**place, **CAT}, id="r"),
+        region("textarea", {**place, "text": ["STOP"]}, id="r"),
+    ]
+    detected, asked = imported(cli, results)[0]
+    assert [corners(box) for box in detected["boxes"]] == [[6.4, 4.8, 19.2, 19.2]]
+    assert (asked["answer"], asked["region"]) == ("STOP", [6.4, 4.8, 19.2, 19.2])
+
+
+def test_regions_that_are_fractions_are_an_error(cli):
+    results = [region("rectanglelabels", rectangle(0.25, 0.5, 0.5, 0.25))]
+    _, err = imported(cli, results, results, code=2)
+    assert "tasks.json: the regions are fractions of the image, not percentages" in err
+    large = region("rectanglelabels", rectangle(25, 50, 50, 25))
+    first, second = imported(cli, results, [large])[0]
+    assert corners(first["boxes"][0]) == [0.16, 0.24, 0.48, 0.36]
+    assert corners(second["boxes"][0]) == [16, 24, 48, 36]
+
+
 def test_equal_ids_of_different_places_are_different_regions(cli):
     boxes = [rectangle(25, 25, 50, 25), rectangle(0, 0, 25, 25), rectangle(0, 0, 25, 25)]
     boxes[2]["rectanglelabels"] = ["dog"]
@@ -307,6 +329,9 @@ def test_exports_of_other_kinds_and_of_several_images_are_named(cli):
         _, err = imported_document(cli, document, code=2)
         assert "tasks.json is a JSON-MIN export" in err
         assert "hint: export the project as JSON, not as JSON-MIN or CSV" in err
+    data = {"img": "a.png", "thumb": "b.png"}
+    _, err = imported_document(cli, [{"data": data, "annotations": [{"result": []}]}], code=2)
+    assert "task 1 has 2 images in its data, and none is called 'image'" in err
     value = rectangle(1, 1, 9, 9)
     results = [region("rectanglelabels", value, to_name=name) for name in ("left", "right")]
     _, err = imported(cli, results, code=2)

@@ -171,6 +171,36 @@ def test_a_table_may_have_several_rows_of_an_image(cli, workdir):
     assert rows == [(0, "one"), (0, "three"), (1, "two")]
 
 
+def test_a_table_may_have_a_row_for_each_box_of_an_image(cli, workdir):
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (64, 48)).save(name)
+    lines = [
+        "image,width,height,label,xmin,ymin,xmax,ymax",
+        *("a.png,64,48,cat,8,4,28,14", "b.png,64,48,dog,1,1,5,5", "a.png,64,48,dog,2,2,9,9"),
+        *("a.png,64,48,cat,8,4,28,14", "a.png,64,48,cat;dog,1,1,9,9", "a.png,64,48,,1,1,9,9"),
+    ]
+    Path("made.csv").write_text("\n".join(lines))
+    code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
+    assert code == 0
+    assert "1 box that earlier rows of the image have too skipped (first: a.png)" in err
+    assert "2 boxes with labels that no prompt can contain skipped (first: a.png)" in err
+    rows = {row["id"]: row for row in read_rows("truth.jsonl")}
+    boxes = {
+        id_: [(box["label"], box["xmin"], box["ymax"]) for box in row["boxes"]]
+        for id_, row in rows.items()
+    }
+    assert boxes == {"a.png": [("cat", 8, 14), ("dog", 2, 9)], "b.png": [("dog", 1, 5)]}
+    assert {row["prompt"] for row in rows.values()} == {"detect cat ; dog"}
+
+
+def test_message_about_a_missing_column_names_no_option_of_other_commands(cli, workdir):
+    Path("made.csv").write_text("filename,caption\na.png,x\n")
+    code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
+    assert code == 2
+    assert "made.csv has no column 'image'" in err
+    assert "hint: its columns are: caption, filename; rename one to 'image'" in err
+
+
 def test_two_images_with_one_id_are_an_error(cli, workdir):
     make_images(Path("photos"))
     lines = ["id,image,prompt,answer", "1,photos/a.png,q,one", "1,photos/b.jpg,r,two"]

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from pgcli.labelled_rows import stated_size
+from pgcli.labelled_rows import are_fractions, stated_size
 from pgcli.printable import encodable
 from pgcli.records import Fault
 from pgcli.results.imports.coco_annotations import (
     JsonEntry,
     UnreadableError,
+    four_numbers,
     has_shape,
     read_annotation,
     read_caption,
@@ -22,7 +23,7 @@ from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
     id_text,
-    label,
+    label_or_none,
     mapping,
     read_document,
     unique_ids,
@@ -66,6 +67,9 @@ def read_images(document: JsonEntry, settings: ImportSettings) -> Annotations:
         raise InvalidValue("it has no 'annotations', and says nothing about its images")
     annotations = entries(document["annotations"], "annotations", "annotation")
     unique_ids(annotations, "annotation")
+    boxes = [box for entry in annotations if any(box := four_numbers(entry.get("bbox")) or ())]
+    if boxes and are_fractions(boxes):
+        raise InvalidValue("the boxes are fractions of the image, not pixels")
     annotations = annotations if settings.as_given else with_shares(annotations)
     labels = labels_by_category(categories)
     by_image: dict[str, dict[str, JsonEntry]] = {
@@ -112,10 +116,7 @@ def labels_by_category(categories: Sequence[JsonEntry]) -> Labels:
     labels: dict[str, str | None] = {}
     for key, category in zip(unique_ids(categories, "category"), categories, strict=True):
         if key is not None:
-            try:
-                labels[key] = label(category.get("name"), "name")
-            except InvalidValue:
-                labels[key] = None
+            labels[key] = label_or_none(category.get("name"))
     return labels
 
 
@@ -205,6 +206,8 @@ def add_annotation(
             counts.skip("captions without a text", where)
         else:
             truth.texts.append(text)
+        if "bbox" in annotation or "segmentation" in annotation:
+            truth.unread.add(labels.get(id_text(annotation.get("category_id")) or ""))
         return
     try:
         box, mask, area = read_annotation(annotation, where, labels, size, counts)

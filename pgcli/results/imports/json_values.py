@@ -11,6 +11,7 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer, without_marks
 from pgcli.inputs.foreign_manifests import HEAD_BYTES, foreign_manifest, has_conversations
+from pgcli.inputs.lines import unique_keys
 from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
@@ -37,7 +38,7 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
         head = data[:HEAD_BYTES].lstrip()
         if has_conversations(head) and (foreign := foreign_manifest(str(file), head)):
             raise foreign
-        document = json.loads(data, parse_int=parse_int)
+        document = json.loads(data, parse_int=parse_int, object_pairs_hook=unique_keys)
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
     except (ValueError, RecursionError) as problem:  # also UnicodeDecodeError
@@ -146,3 +147,11 @@ def label(value: object, what: str) -> str:
     if not name or ";" in name or "<loc" in name or "<seg" in name or len(name.splitlines()) > 1:
         raise InvalidValue(f"{what} is empty, or has a line break, a semicolon or a token of a box")
     return name
+
+
+def label_or_none(value: object) -> str | None:
+    """The value as `label`, or None."""
+    try:
+        return label(value, "")
+    except InvalidValue:
+        return None

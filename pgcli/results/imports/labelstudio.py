@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
 from pgcli.errors import UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.labelled_rows import are_fractions
 from pgcli.results.exports.labelstudio import HAS_BOXES
 from pgcli.results.imports.json_values import (
     InvalidValue,
@@ -70,6 +71,7 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
         )
         if unit != 1:
             counts.notes.append("scores are above 1: they are read as percentages")
+        check_percentages(region for group in regions for region in group or ())
         read_one = [
             read_task(task, own, unit, f"task {n}", settings)
             for n, (task, own) in enumerate(zip(tasks, regions, strict=True), start=1)
@@ -77,6 +79,16 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
     images = [image for image in read_one if image is not None]
     labels = {box.label: None for image in images for box, _ in image.boxes}
     return Annotations(images, sorted(labels))
+
+
+def check_percentages(regions: Iterable[RegionResults]) -> None:
+    """Raise InvalidValue if all rectangles are fractions."""
+    values = (value for region in regions for value in region.values)
+    places = ([value.get(name) for name in ("x", "y", "width", "height")] for value in values)
+    numbers = ([side for side in place if isinstance(side, int | float)] for place in places)
+    boxes = [place for place in numbers if len(place) == 4]
+    if boxes and are_fractions(boxes):
+        raise InvalidValue("the regions are fractions of the image, not percentages")
 
 
 def is_minimal(task: object) -> bool:
@@ -166,7 +178,8 @@ def image_address(data: Value, what: str) -> str:
         )
     ]
     if len(names) != 1:
-        raise InvalidValue(f"{what} has no image in its data")
+        several = f"{len(names)} images in its data, and none is called 'image'"
+        raise InvalidValue(f"{what} has {several if names else 'no image in its data'}")
     return text(names[0], what)
 
 

@@ -29,7 +29,7 @@ Value = Mapping[str, Any]
 TEXT_KEYS = {"textarea": "text", "choices": "choices"}
 #: Keys of a value with the position of a region in an image or a video.
 PLACE_KEYS = (
-    *("x", "y", "width", "height", "rotation", "radiusX", "radiusY"),
+    *("x", "y", "width", "height", "radiusX", "radiusY"),
     *("points", "vertices", "rle", "imageDataURL", "sequence"),
 )
 #: The types of unread regions, by their prefixes.

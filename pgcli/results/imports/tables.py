@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -25,6 +25,7 @@ from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Item
 from pgcli.results.frames import whole_header
 from pgcli.results.images import is_in_container
+from pgcli.results.imports.json_values import label_or_none
 from pgcli.results.imports.locate import UNKNOWN_SIZE, locate
 from pgcli.results.imports.truth import (
     AnnotatedImage,
@@ -51,7 +52,10 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
         )
     reader = ExampleReader.of(InputFile(str(file), str(file)))
     options = ReadOptions(
-        optional_fields=(*reader.columns.known, *ROW_COLUMNS), repeats_ids=True, allows_nulls=True
+        optional_fields=(*reader.columns.known, *ROW_COLUMNS),
+        has_column_options=False,
+        repeats_ids=True,
+        allows_nulls=True,
     )
     images = []
     for item in Inventory.scan([str(file)], options):
@@ -64,8 +68,27 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
             images.append(image)
     if note := note_of_choices(reader.choices):
         settings.counts.notes.append(note)
+    images = merged_rows(images, settings)
     labels = dict.fromkeys(box.label for image in images for box, _ in image.boxes)
     return Annotations(images, sorted(labels))
+
+
+def merged_rows(images: Iterable[AnnotatedImage], settings: ImportSettings) -> list[AnnotatedImage]:
+    """The rows, with the boxes of one image and prompt in one: tables may have a row for each."""
+    merged: dict[object, AnnotatedImage] = {}
+    for number, image in enumerate(images):
+        key = image.id, image.image, image.width, image.height, image.prompt
+        first = merged.setdefault(key if image.says_boxes else number, image)
+        if first is image:
+            continue
+        known = {(box.label, box.corners) for box, _ in first.boxes}
+        new = [pair for pair in image.boxes if (pair[0].label, pair[0].corners) not in known]
+        for _ in image.boxes[len(new) :]:
+            settings.counts.skip("boxes that earlier rows of the image have too", image.id)
+        merged[key] = replace(
+            first, boxes=(*first.boxes, *new), unread={*first.unread, *image.unread}
+        )
+    return list(merged.values())
 
 
 def image_of_row(
@@ -96,11 +119,15 @@ def image_of_row(
             if text.strip() and not has_locations(text):
                 settings.counts.skip("texts of rows with boxes", item.id)
     prompt = (example.prompt or "").strip() or None
+    named = [pair for pair in boxes or () if prompt or label_or_none(pair[0].label)]
+    for _ in (boxes or ())[len(named) :]:
+        settings.counts.skip("boxes with labels that no prompt can contain", item.id)
     return AnnotatedImage(
         item.id,
         path,
         *size,
-        boxes=boxes or (),
+        boxes=named,
+        unread={None} if len(named) < len(boxes or ()) else frozenset(),
         texts=()
         if boxes is not None
         else tuple(TrueText(t, prompt, item.region) for t in example.answers),
