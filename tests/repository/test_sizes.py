@@ -8,11 +8,11 @@ TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
     "pipeline": 7_890,
-    "inputs": 4_655,
+    "inputs": 4_660,
     "stores": 2_325,
     "images": 2_385,
     "output": 1_145,
-    "results": 7_025,
+    "results": 7_075,
     "engine device": 3_535,
     "model": 4_275,
     "checkpoints": 3_840,
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_115,
-    "tests": 52_910,
+    ): 3_130,
+    "tests": 53_020,
 }
 
 
