@@ -17,9 +17,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+import numpy
 
 from pgcli.images.limits import die_with_parent, limit_memory
 
@@ -28,6 +31,7 @@ MAX_REASON_BYTES = 4096
 MAX_HEADER_BYTES = 2**24
 #: The socket buffers, as far as the system allows: 448 x 448 pixels are sent in one call.
 BUFFER_BYTES = 2**20
+AHEAD_BYTES = 4096  # that are read at once: a header and the beginning of its data
 SIZES = struct.Struct("!II")  # of the header and of the data that follow
 
 #: The parent's module path is passed on, so that a checkout works that is not installed. -P keeps
@@ -59,41 +63,58 @@ class Connection:
     """One end of a connection. Its methods raise ProcessFailed."""
 
     def __init__(self, end: socket.socket):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self._socket = end
+        self._ahead = b""  # bytes after those that were asked for
 
     def send(
         self, header: Mapping[str, Any], data: Any = b"", seconds: float | None = None
     ) -> None:
         """Send a JSON object and bytes, within so many seconds."""
         text = json.dumps(header).encode("ascii")
+        start = SIZES.pack(len(text), len(data)) + text
         with process_errors():
-            self._socket.settimeout(seconds)
-            self._socket.sendall(SIZES.pack(len(text), len(data)) + text)
-            self._socket.sendall(data)
+            self._limit(seconds)
+            sent = self._socket.sendmsg([start, data])  # at once: each call wakes the reader
+            if sent < len(start) + len(data):
+                self._socket.sendall(start[sent:])
+                self._socket.sendall(memoryview(data)[max(0, sent - len(start)) :])
 
     def receive(
         self, max_bytes: int, seconds: float | None = None
-    ) -> tuple[dict[str, Any], bytearray]:
-        """A JSON object, and at most `max_bytes` of data, within so many seconds."""
-        deadline = None if seconds is None else monotonic() + seconds
+    ) -> tuple[dict[str, Any], memoryview]:
+        """A JSON object, and at most `max_bytes` of data.
+
+        Waits at most so many seconds, or twice as long for bytes that trickle in.
+        """
+        deadline = inf if seconds is None else monotonic() + seconds
         with process_errors():
+            self._limit(seconds)
             sizes = SIZES.unpack(self._read(SIZES.size, deadline))
             if sizes[0] > MAX_HEADER_BYTES or sizes[1] > max_bytes:
                 raise ValueError("a message is too large")
-            header = json.loads(self._read(sizes[0], deadline))
+            header = json.loads(str(self._read(sizes[0], deadline), "ascii"))
             if not isinstance(header, dict):
                 raise ValueError("a header is not a JSON object")
             return header, self._read(sizes[1], deadline)
 
-    def _read(self, size: int, deadline: float | None) -> bytearray:
-        """Exactly so many bytes, read into one buffer. Raises OSError and EOFError."""
-        data, done = bytearray(size), 0
+    def _limit(self, seconds: float | None) -> None:
+        """Set the limit of each system call that follows. Setting it is a system call, too."""
+        if self._socket.gettimeout() != seconds:
+            self._socket.settimeout(seconds)
+
+    def _read(self, size: int, deadline: float) -> memoryview:
+        """Exactly so many bytes. Raises OSError and EOFError."""
+        data, done = numpy.empty(size, numpy.uint8).data, 0  # a bytearray would be zeroed first
         while done < size:
-            remaining = None if deadline is None else deadline - monotonic()
-            if remaining is not None and remaining <= 0:
+            if not self._ahead and monotonic() > deadline:
                 raise TimeoutError
-            self._socket.settimeout(remaining)
-            count = self._socket.recv_into(memoryview(data)[done:])
+            if not self._ahead and size - done >= AHEAD_BYTES:
+                count = self._socket.recv_into(data[done:])
+            else:
+                ahead = self._ahead or self._socket.recv(AHEAD_BYTES)
+                count = min(size - done, len(ahead))
+                data[done : done + count], self._ahead = ahead[:count], ahead[count:]
             if not count:
                 raise EOFError
             done += count
@@ -112,7 +133,6 @@ class ChildProcess(Connection):
         path = [entry for entry in sys.path if entry]
         parent_end, child_end = socket.socketpair()
         super().__init__(parent_end)
-        child_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
         command += [module, json.dumps(settings or {}), str(child_end.fileno())]
         self._is_ready = False

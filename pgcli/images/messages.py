@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Any, ClassVar, Protocol, get_type_hints
@@ -57,24 +57,41 @@ def from_fields(kind: type[Any], values: Mapping[str, Any]) -> Any:
     )
 
 
-def item_header(item: Item) -> dict[str, Any]:
-    """The fields of an item that decoding needs beside its data; prompts and columns stay here."""
-    return {
-        "index": item.index,
-        "id": item.id,
-        "path": item.path,
-        "span": item.span,
-        "root": item.root,
-        "has_data": item.data is not None,
-    }
+def items_message(items: Sequence[Item]) -> tuple[dict[str, Any], bytes]:
+    """What decoding needs of some items; prompts and columns stay here."""
+    headers = [
+        {
+            "index": item.index,
+            "id": item.id,
+            "path": item.path,
+            "span": item.span,
+            "root": item.root,
+            "size": None if item.data is None else len(item.data),
+        }
+        for item in items
+    ]
+    data = [item.data for item in items if item.data]
+    return {"items": headers}, data[0] if len(data) == 1 else b"".join(data)
 
 
-def item_from(header: Mapping[str, Any], data: bytearray) -> Item:
-    """The item to decode."""
-    names = header["id"], header["id"], header["path"]
-    span = None if header["span"] is None else tuple(header["span"])
-    content = bytes(data) if header["has_data"] else None
-    return Item(header["index"], *names, content, root=header["root"], span=span)
+def items_from(header: Mapping[str, Any], data: memoryview) -> list[Item]:
+    """The items to decode."""
+    items, start = [], 0
+    for values in header["items"]:
+        names = values["id"], values["id"], values["path"]
+        span = None if values["span"] is None else tuple(values["span"])
+        content = None
+        if (size := values["size"]) is not None:
+            content = bytes(data[start : start + size])
+            start += size
+        items.append(Item(values["index"], *names, content, root=values["root"], span=span))
+    return items
+
+
+def most_bytes(item: Item) -> int:
+    """The bytes of an item in a message, or more: JSON escapes a character in six."""
+    names = len(item.id) + len(item.path or "") + len(item.root or "")
+    return len(item.data or b"") + 6 * names
 
 
 def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | bytes]:
@@ -92,7 +109,7 @@ def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | byt
 
 
 def image_from(
-    header: Mapping[str, Any], data: bytearray, item: Item, decoder: Decoder
+    header: Mapping[str, Any], data: memoryview, item: Item, decoder: Decoder
 ) -> DecodedImage:
     """The decoded item. Raises ProcessFailed for a result that the decoder cannot have made."""
     fault, pixels = header.get("fault"), None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pgcli.errors import NoUsableDevice
 from pgcli.images.decode import silence_decoders
 from pgcli.images.limits import Budget
-from pgcli.images.messages import Decoder, without_data
-from pgcli.images.worker import Worker, start_errors
+from pgcli.images.messages import Decoder, most_bytes, without_data
+from pgcli.images.worker import Job, Worker, start_errors, with_fault
 from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class _Feed(Generic[Entry]):
 
 
 class _Pool:
-    """Decoding processes with a thread each, and threads that fetch.
+    """Decoding processes with a thread each, a thread that reads items, and threads that fetch.
 
     The bytes of images waiting in the pool stay below `max_bytes`, except for a single image.
     """
@@ -178,15 +179,19 @@ class _Pool:
         except NoUsableDevice:
             self._close_workers()
             raise
-        self._idle: SimpleQueue[Worker] = SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._threads: list[threading.Thread] = []
         self._reader = copy(reader)  # the copy closes with the pool, the original stays open
-        fetch_threads = reader.fetch_threads if reader else 0
-        self._fetching = threading.Semaphore(fetch_threads or count)
-        self._threads = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
-        self._ahead, self._room = Budget(max_bytes), Budget(MAX_IMAGES_AHEAD)
+        self._fetching = ThreadPoolExecutor(reader.fetch_threads) if reader else None
+        self._fetched = Budget(count + (reader.fetch_threads if reader else 0))
+        self._ahead, self._least = Budget(max_bytes), max_bytes // MAX_IMAGES_AHEAD
         self._usual_bytes = LARGEST_PIXEL_BYTES
+        lock = threading.Lock()
+        # the jobs that no process has yet, and the job whose image is requested
+        self._has_waiting, self._is_done = threading.Condition(lock), threading.Condition(lock)
+        self._waiting: deque[Job] = deque()
+        self._requested: Job | None = None
+        self._is_closed = False
+        self._problem: Exception | None = None
 
     def images(
         self,
@@ -197,72 +202,140 @@ class _Pool:
     ) -> Generator[DecodedImage | None, None, None]:
         """None once items are being decoded; after that the images, in order."""
         try:
+            with start_errors():
+                for worker in self._workers:
+                    thread = threading.Thread(target=self._decode, args=(worker,), daemon=True)
+                    thread.start()
+                    self._threads.append(thread)
             feed = _Feed(items, self._submit)
             yield None
-            for future in feed.entries(should_stop):
-                while future is not None and not should_stop():
-                    try:
-                        image = future.result(timeout=POLL_SECONDS)
-                    except TimeoutError as problem:
-                        # one of the image's own, not of this wait, after which it may be done
-                        if future.done() and future.exception() is problem:
-                            raise
-                        if pauses:
-                            yield None
-                        continue
-                    self._ahead.give(_pixel_bytes(image))
-                    self._room.give(1)
-                    yield image
-                    break
-                if future is None and pauses:
+            for job in feed.entries(should_stop):
+                while not (job is None or self._wait(job) or should_stop()):
+                    if pauses:
+                        yield None
+                if job is not None and job.image is not None:
+                    self._ahead.give(job.reserved)
+                    yield job.image
+                elif pauses:
                     yield None
         finally:
             self._close()
 
-    def _submit(self, item: Item | DecodedImage) -> Future[DecodedImage] | None:
-        """A slot for the next image, once there is room; None once the pool is closed."""
-        if isinstance(item, DecodedImage):
-            reserved = _pixel_bytes(item)
-        else:
-            reserved = len(item.data or b"") + self._usual_bytes
-        if not (self._room.take(1) and self._ahead.take(reserved)):
-            return None
-        if isinstance(item, DecodedImage):
-            future = Future[DecodedImage]()
-            future.set_result(item)
-            return future
-        with start_errors():
-            return self._threads.submit(self._decode, item, reserved)
+    def _wait(self, job: Job) -> bool:
+        """Whether the job has its image, after POLL_SECONDS at most."""
+        if job.image is None:
+            with self._is_done:
+                self._requested = job
+                self._is_done.wait_for(lambda: job.image or self._problem, POLL_SECONDS)
+            if job.image is None and self._problem is not None:
+                raise self._problem
+        return job.image is not None
 
-    def _decode(self, item: Item, reserved: int) -> DecodedImage:
-        with ExitStack() as stack:
-            with self._fetching:
-                readable, took_ms = stack.enter_context(_read(item, self._reader))
-            worker = self._idle.get()
-            try:
-                image = worker.decode(readable)
-            finally:
-                self._idle.put(worker)
-        size = _pixel_bytes(image)
-        self._usual_bytes = size or self._usual_bytes
-        self._ahead.give(reserved - size)
-        return replace(image, load_ms=image.load_ms + took_ms) if took_ms else image
+    def _submit(self, item: Item | DecodedImage) -> Job | None:
+        """The job of the next item, once there is room; None once the pool is closed."""
+        if isinstance(item, DecodedImage):
+            job = Job(item.item, self._bytes_of(item), image=item)
+        else:
+            job = Job(item, max(self._least, len(item.data or b"") + self._usual_bytes))
+        if not self._ahead.take(job.reserved):
+            return None
+        if job.image is not None:
+            return job
+        if self._fetching is None:
+            self._queue(job)
+        else:
+            with start_errors():
+                self._fetching.submit(self._fetch, job)
+        return job
+
+    def _fetch(self, job: Job) -> None:
+        """Fetch the bytes of an item at an address, and hold them until they are decoded."""
+        with self._problems():
+            if self._fetched.take(1):
+                job.held = ExitStack()
+                job.item, job.fetch_ms = job.held.enter_context(_read(job.item, self._reader))
+                self._queue(job)
+
+    def _queue(self, job: Job) -> None:
+        if job.item.fault is not None:
+            self._finish(job, with_fault(job.item, job.item.fault))
+            return
+        job.size = most_bytes(job.item)
+        with self._has_waiting:
+            if not self._is_closed:
+                self._waiting.append(job)
+                self._has_waiting.notify()
+                return
+        release([job])
+
+    def _decode(self, worker: Worker) -> None:
+        """Decode waiting jobs in a process until the pool is closed."""
+        with self._problems():
+            while not self._is_closed:
+                if worker.wants_jobs:
+                    with self._has_waiting:
+                        while not (worker.jobs or self._waiting or self._is_closed):
+                            self._has_waiting.wait()
+                        worker.take(self._waiting, 1 + len(self._waiting) // len(self._workers))
+                if worker.jobs:
+                    self._finish(*worker.decode())
+        release(worker.jobs)
+
+    def _finish(self, job: Job, image: DecodedImage) -> None:
+        if job.held is not None:
+            job.held.close()
+            self._fetched.give(1)
+            image = replace(image, load_ms=image.load_ms + job.fetch_ms)
+        job.item = image.item  # without its bytes
+        self._usual_bytes = _pixel_bytes(image) or self._usual_bytes
+        reserved, job.reserved = job.reserved, self._bytes_of(image)
+        self._ahead.give(reserved - job.reserved)
+        with self._is_done:
+            job.image = image
+            if job is self._requested:
+                self._is_done.notify()
+
+    def _bytes_of(self, image: DecodedImage) -> int:
+        """The memory that a decoded image takes, at least that of MAX_IMAGES_AHEAD images."""
+        return max(self._least, _pixel_bytes(image))
+
+    @contextmanager
+    def _problems(self) -> Iterator[None]:
+        """A block in a thread, whose exception is raised where the images are taken."""
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
+            with self._is_done:
+                self._problem = self._problem or problem
+                self._is_done.notify()
 
     def _close(self) -> None:
-        self._ahead.close()
-        self._room.close()
-        self._memory.close()
+        for budget in (self._ahead, self._fetched, self._memory):
+            budget.close()
+        with self._has_waiting:
+            self._is_closed = True
+            self._has_waiting.notify_all()
         if self._reader is not None:
             self._reader.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.stop()
-        self._threads.shutdown(wait=True)
+        for thread in self._threads:
+            thread.join()
+        release(self._waiting)
+        if self._fetching is not None:
+            self._fetching.shutdown(wait=True, cancel_futures=True)
         self._close_workers()
 
     def _close_workers(self) -> None:
         for worker in self._workers:
             worker.close()
+
+
+def release(jobs: Iterable[Job]) -> None:
+    """Release the fetched bytes of jobs: other threads that fetch may wait for them."""
+    for job in jobs:
+        if job.held is not None:
+            job.held.close()
 
 
 def _pixel_bytes(image: DecodedImage) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from PIL import Image
@@ -20,8 +23,8 @@ from pgcli.images.messages import (
     describe_decoder,
     image_from,
     image_message,
-    item_from,
-    item_header,
+    items_from,
+    items_message,
     load_decoder,
     without_data,
 )
@@ -31,6 +34,10 @@ from pgcli.records import MAX_IMAGE_BYTES, DecodedImage, Fault, Item
 PROCESSOR_SECONDS = 30
 #: Wall time for one image, including waits for a disk.
 TIME_LIMIT_SECONDS = 300
+#: The work that waits in a process, so that it never waits for its next item.
+WAITING_MS = 15.0
+#: Items that wait there; the system's buffers have room for them.
+MAX_WAITING_BYTES = 2**17
 #: The claims of an image: for its file, and for its pixels.
 MAX_CLAIMS = 2
 CRASHED = Fault("worker_crashed", "The process that decodes the image crashed twice.")
@@ -41,25 +48,55 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
 
     An image that takes too much processor time ends the process by SIGPROF.
     """
+    items: deque[Item] = deque()
+
+    def receive() -> bool:
+        """Receive more items; False for none, which grants a claim."""
+        received = items_from(*connection.receive(MAX_IMAGE_BYTES))
+        items.extend(received)
+        return bool(received)
 
     def claim(size: int) -> None:
         connection.send({"claim": size})
-        connection.receive(0)
+        while receive():
+            pass
 
     decode = load_decoder(settings)
     ask_for_memory(claim)
     Image.MAX_IMAGE_PIXELS = None  # the decoder checks --max-pixels itself
     start_serving(connection)
     while True:
-        item = item_from(*connection.receive(MAX_IMAGE_BYTES))
+        while not items:
+            receive()
         limit_processor_time(settings["processor_seconds"])
-        message = image_message(decode(item))
+        message = image_message(decode(items.popleft()))
         limit_processor_time(0)
         connection.send(*message)
 
 
+@dataclass(eq=False, slots=True)
+class Job:
+    """An item to decode, and its image once it is decoded.
+
+    It has `reserved` so many bytes of memory, and `size` is the most that it takes in a message.
+    `held` is closed once its bytes are not needed.
+    """
+
+    item: Item
+    reserved: int
+    size: int = 0
+    image: DecodedImage | None = None
+    held: ExitStack | None = None
+    fetch_ms: float = 0.0
+    has_crashed: bool = False
+
+
 class Worker:
-    """A decoding process, restarted whenever it has died. One thread at a time decodes with it."""
+    """A decoding process with its jobs, restarted whenever it has died. One thread uses it.
+
+    It decodes the jobs in order and returns each image at once, so the first job without an image
+    is the one that kills it.
+    """
 
     def __init__(self, decoder: Decoder, memory: Budget):
         limit = {"processor_seconds": PROCESSOR_SECONDS}
@@ -67,26 +104,44 @@ class Worker:
         self._settings = {**describe_decoder(decoder), **limit}
         self._lock = threading.Lock()
         self._stopped = False
+        self.jobs: deque[Job] = deque()
+        self._sent = self._bytes = 0  # of the jobs
+        self._claimed = 0
+        self._max_jobs = 1
         self._process = self._start()
 
-    def decode(self, item: Item) -> DecodedImage:
-        """The decoded item. If the process dies, the item is tried once more in a new process."""
-        if item.fault is not None:
-            return with_fault(item, item.fault)
-        for _ in range(2):
+    @property
+    def wants_jobs(self) -> bool:
+        """Whether the process has done half of its jobs."""
+        return len(self.jobs) <= self._max_jobs // 2
+
+    def take(self, waiting: deque[Job], limit: int) -> None:
+        """Take the first of the waiting jobs, at most so many."""
+        limit = min(self._max_jobs, len(self.jobs) + limit)
+        while waiting and len(self.jobs) < limit:
+            if self.jobs and self._bytes + waiting[0].size > MAX_WAITING_BYTES:
+                return
+            self._bytes += waiting[0].size
+            self.jobs.append(waiting.popleft())
+
+    def decode(self) -> tuple[Job, DecodedImage]:
+        """The first job and its image. If the process dies, it is tried once more in a new one."""
+        while True:
             with start_errors():
                 self._process.wait_until_ready()
+            job = self.jobs[0]
             try:
-                return self._request(item)
+                image = self._request(job)
+                self._max_jobs = 1 + int(WAITING_MS / max(image.load_ms, 1.0))
+                break
             except ProcessFailed as problem:
-                code = self._restart()
-                limit = f"{TIME_LIMIT_SECONDS} seconds" if problem.is_late else ""
-                if not limit and code == -signal.SIGPROF:
-                    limit = f"{PROCESSOR_SECONDS} seconds of processor time"
-                if limit:
-                    message = f"Decoding the image takes longer than {limit}."
-                    return with_fault(item, Fault("timeout", message))
-        return with_fault(item, CRASHED)
+                if fault := self._fault(job, problem.is_late, self._restart()):
+                    image = with_fault(job.item, fault)
+                    break
+        self.jobs.popleft()
+        self._sent = max(0, self._sent - 1)
+        self._bytes -= job.size
+        return job, image
 
     def stop(self) -> None:
         """End the process for good. A thread that is decoding with it gets an error."""
@@ -98,21 +153,43 @@ class Worker:
         """Release the memory claimed by the process, once no thread uses it any more."""
         self._process.close()
 
-    def _request(self, item: Item) -> DecodedImage:
-        header, data = item_header(item), item.data or b""
-        claimed = len(data) if len(data) > UNCLAIMED_BYTES else 0
-        for _ in range(MAX_CLAIMS + 1):
-            try:
-                if not self._memory.take(claimed):  # a process that waits holds nothing
-                    raise ProcessFailed
-                self._process.send(header, data, TIME_LIMIT_SECONDS)
+    def _request(self, job: Job) -> DecodedImage:
+        size = len(job.item.data or b"")
+        try:
+            if not self._sent:
+                self._claim(size if size > UNCLAIMED_BYTES else 0)
+            if items := [job.item for job in islice(self.jobs, self._sent, None)]:
+                self._process.send(*items_message(items), TIME_LIMIT_SECONDS)
+                self._sent = len(self.jobs)
+            for _ in range(MAX_CLAIMS + 1):
                 reply, pixels = self._process.receive(MAX_PIXEL_BYTES, TIME_LIMIT_SECONDS)
-            finally:
-                self._memory.give(claimed)
-            if "claim" not in reply:
-                return image_from(reply, pixels, item, self._decoder)
-            header, data, claimed = {}, b"", claim_of(reply)
-        raise ProcessFailed("too many claims")
+                if "claim" not in reply:
+                    return image_from(reply, pixels, job.item, self._decoder)
+                self._claim(claim_of(reply))
+                self._process.send(*items_message([]), TIME_LIMIT_SECONDS)
+            raise ProcessFailed("too many claims")
+        finally:
+            self._claim(0)
+
+    def _claim(self, size: int) -> None:
+        """Wait for so much memory in place of the earlier claim: a waiting process holds none."""
+        if self._claimed:
+            self._memory.give(self._claimed)
+        self._claimed = size
+        if size and not self._memory.take(size):
+            raise ProcessFailed
+
+    def _fault(self, job: Job, is_late: bool, code: int | None) -> Fault | None:
+        """The fault of a job whose process had to be restarted; None to try once more."""
+        limit = f"{TIME_LIMIT_SECONDS} seconds" if is_late else ""
+        if not limit and code == -signal.SIGPROF:
+            limit = f"{PROCESSOR_SECONDS} seconds of processor time"
+        if limit:
+            return Fault("timeout", f"Decoding the image takes longer than {limit}.")
+        if job.has_crashed:
+            return CRASHED
+        job.has_crashed = True
+        return None
 
     def _start(self) -> ChildProcess:
         with start_errors():
@@ -124,6 +201,7 @@ class Worker:
             if self._stopped:
                 raise ProcessFailed
             code = self._process.close()
+            self._sent = 0
             self._process = self._start()
             return code
 

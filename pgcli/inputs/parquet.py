@@ -235,7 +235,7 @@ class ParquetTable(Table):
         fault = LARGE_ROW if header["is_large"] else None
         return Part(header["rows"], batch, fault)
 
-    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
+    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
         """The process's reply. Raises ProcessFailed; ManifestError for an unreadable address."""
         path, reader = self.file.location, self.file.url_reader
         is_stored, stamp = reader is not None and not is_web(path), None

@@ -49,7 +49,7 @@ class ParquetProcess:
         self._process: ChildProcess | None = None
         self._owner = 0
 
-    def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
+    def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
         """The reply to a request. Raises ProcessFailed if the process dies twice.
 
         One death is no proof: the process also dies with the thread that started it, and of rows
@@ -61,7 +61,7 @@ class ParquetProcess:
             except ProcessFailed:
                 return self._ask(request)
 
-    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
+    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
         if self._process is None or self._owner != os.getpid():
             try:
                 self._process, self._owner = ChildProcess(__name__), os.getpid()

@@ -26,7 +26,7 @@ from PIL import Image
 from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, child_process
 from pgcli.images import worker as worker_module
-from pgcli.images.messages import without_data
+from pgcli.images.messages import items_message, without_data
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Item
 from tests.images.decoders import ScriptedDecoder, worker_processes
@@ -119,6 +119,117 @@ def test_image_that_crashes_its_process_fails_one_row():
         *(None, "worker_crashed", None),
         *("worker_crashed", None),
     ]
+
+
+@pytest.fixture
+def messages(monkeypatch) -> list[list[Item]]:
+    """The items of each message to a decoding process."""
+    sent: list[list[Item]] = []
+
+    def noted(items: Any) -> Any:
+        if items:
+            sent.append([*items])
+        return items_message(items)
+
+    monkeypatch.setattr(worker_module, "items_message", noted)
+    return sent
+
+
+def several(*ids: str, **options: Any) -> list[str | None]:
+    """The codes of images with these ids, after so many others that messages have several items."""
+    named = [Item(n, id_, id_) for n, id_ in enumerate(["a"] * 40 + [*ids])]
+    images = list(decode_ahead(named, ScriptedDecoder(), total=None, **options))
+    assert [image.item for image in images] == named
+    assert codes(images[:40]) == [None] * 40
+    return codes(images[40:])
+
+
+def test_crash_within_a_message_fails_one_row(messages):
+    ids = ["a", "crash", *"aa", "fault", "crash", *"aaa"]
+    crashed = [None, "worker_crashed", None, None, "missing", "worker_crashed", *[None] * 3]
+    assert several(*ids, workers=1) == crashed
+    positions = [[item.id for item in sent].index("crash") for sent in messages if has_crash(sent)]
+    assert max(positions) > 0  # in its message, others come first
+    assert max(len(sent) for sent in messages if has_crash(sent)) > 2
+
+
+def has_crash(sent: list[Item]) -> bool:
+    return any(item.id == "crash" for item in sent)
+
+
+def test_process_that_dies_once_within_a_message_costs_nothing(tmp_path):
+    named = [Item(n, "a", "a") for n in range(40)]
+    named[30] = Item(30, "crash once", "x", str(tmp_path / "been here"))
+    images = list(decode_ahead(named, ScriptedDecoder(), workers=2, total=None))
+    assert codes(images) == [None] * 40
+    assert [image.item.index for image in images] == list(range(40))
+
+
+def test_timeout_within_a_message_fails_one_row(monkeypatch):
+    monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.5)
+    late = several("a", "compute", "a", "compute", "a", workers=1)
+    assert late == [None, "timeout", None, "timeout", None]
+
+
+def test_slow_images_within_messages_keep_the_order():
+    assert several(*["a", "slow", "a", "a"] * 3, workers=3) == [None] * 12
+
+
+def test_first_image_is_sent_alone(messages):
+    named = [Item(n, "a", "a") for n in range(100)]
+    images = list(decode_ahead(named, ScriptedDecoder(), workers=2, total=None))
+    assert codes(images) == [None] * 100
+    assert [item.index for item in messages[0]] in ([0], [1])
+    assert max(map(len, messages)) > 4
+    assert sorted(item.index for sent in messages for item in sent) == list(range(100))
+
+
+def test_large_files_are_sent_one_by_one(messages):
+    large = replace(items(1)[0], data=PNG + bytes(worker_module.MAX_WAITING_BYTES // 2))
+    entries = [replace(large if n % 3 else items(1)[0], index=n) for n in range(60)]
+    images = list(decode_ahead(entries, DECODE, workers=1, total=None, max_bytes=2**22))
+    assert [image.item.index for image in images] == list(range(60))
+    assert codes(images) == [None] * 60
+    for sent in messages:
+        data = sum(len(item.data or b"") for item in sent)
+        assert len(sent) == 1 or data <= worker_module.MAX_WAITING_BYTES
+
+
+def test_stop_within_a_message_does_not_wait_for_its_images():
+    named = [Item(n, "a", "a") for n in range(40)] + [Item(40, "hang", "x"), Item(41, "a", "a")]
+    stopped = threading.Event()
+    images = decode_ahead(
+        named, ScriptedDecoder(), workers=1, total=None, should_stop=stopped.is_set
+    )
+    assert [next(images).item.index for _ in range(40)] == list(range(40))
+    threading.Timer(0.2, stopped.set).start()
+    with ends_soon():
+        assert list(images) == []
+    assert not worker_processes()
+
+
+class OneAtATime(CountingReader):
+    """Holds its lock until an item is decoded, as readers do for large images."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self._large = threading.Lock()
+
+    @contextlib.contextmanager
+    def fetched(self, item: Item) -> Iterator[Item]:
+        with self._large:
+            yield replace(item, data=PNG)
+
+
+def test_closing_releases_the_bytes_of_fetched_images():
+    named = [Item(0, "hang", "x")] + [Item(n, "a", "a") for n in range(1, 30)]
+    images = decode_ahead(
+        named, ScriptedDecoder(), workers=2, total=None, reader=OneAtATime(), pauses=True
+    )
+    assert next(images) is None
+    with ends_soon():
+        images.close()
+    assert not worker_processes()
 
 
 def test_requested_workers_decode_a_few_images_too():
