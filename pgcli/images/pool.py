@@ -266,7 +266,7 @@ class _Pool:
                 self._waiting.append(job)
                 self._has_waiting.notify()
                 return
-        release([job])
+        _release([job])
 
     def _decode(self, worker: Worker) -> None:
         """Decode waiting jobs in a process until the pool is closed."""
@@ -279,7 +279,7 @@ class _Pool:
                         worker.take(self._waiting, 1 + len(self._waiting) // len(self._workers))
                 if worker.jobs:
                     self._finish(*worker.decode())
-        release(worker.jobs)
+        _release(worker.jobs)
 
     def _finish(self, job: Job, image: DecodedImage) -> None:
         if job.held is not None:
@@ -321,7 +321,7 @@ class _Pool:
             worker.stop()
         for thread in self._threads:
             thread.join()
-        release(self._waiting)
+        _release(self._waiting)
         if self._fetching is not None:
             self._fetching.shutdown(wait=True, cancel_futures=True)
         self._close_workers()
@@ -331,7 +331,7 @@ class _Pool:
             worker.close()
 
 
-def release(jobs: Iterable[Job]) -> None:
+def _release(jobs: Iterable[Job]) -> None:
     """Release the fetched bytes of jobs: other threads that fetch may wait for them."""
     for job in jobs:
         if job.held is not None:
