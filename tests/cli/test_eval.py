@@ -10,6 +10,7 @@ import pytest
 from pgcli.cli.main import main
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import detected, make_images, of, plain, row, segmented
+from tests.support.parsed_page import page_rows
 
 
 @pytest.mark.parametrize(
@@ -127,9 +128,10 @@ def test_page_has_the_worst_rows_beside_the_truth(cli, tmp_path):
     assert main(["eval", *words, "-q"]) == 0
     data = page_data("worst.html")
     assert [file["name"] for file in data["files"]] == ["rows.jsonl", "truth"]
-    assert [row["id"] for row in data["rows"]] == [rows[2]["id"], rows[0]["id"]] * 2
+    shown = page_rows(data)
+    assert [row["id"] for row in shown] == [rows[2]["id"], rows[0]["id"]] * 2
     assert data["cards"] == [[0, 2], [1, 3]]
-    assert data["rows"][0]["f1@0.5"] == 0.0
+    assert shown[0]["f1@0.5"] == 0.0
     evaluation = data["evaluation"]
     assert evaluation["files"][0]["metrics"]["ap"]["rows"] == 3
     assert main(["eval", *words, "-q"]) == 0  # a page is replaced
@@ -144,11 +146,9 @@ def test_page_has_answers_and_differences_of_two_files(cli, tmp_path):
     words = ("one.jsonl", "two.jsonl", "--truth", truth, "--metric", "exact")
     evaluate(cli, *words, "--view", "worst.html")
     data = page_data("worst.html")
-    assert [data["rows"][number]["answer"] for number in data["cards"][0]] == [
-        "1",
-        "x",
-        "0\n1\n2 (2 times)",
-    ]
+    shown = page_rows(data)
+    answers = [shown[number]["answer"] for number in data["cards"][0]]
+    assert answers == ["1", "x", "0\n1\n2 (2 times)"]
     assert data["evaluation"]["differences"]["exact"]["value"] == pytest.approx(-1 / 3)
 
 

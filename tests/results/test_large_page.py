@@ -8,6 +8,7 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.results.gallery import gallery_page, parts
+from pgcli.results.gallery.cards import Cards, ResultFile
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, gallery, hostile, row
 from tests.support.runs import wait_until
 
@@ -73,18 +74,29 @@ def test_rows_of_other_programs_may_have_no_image(tmp_path, capsys):
     assert "1 image is not shown: seven: The image does not exist any more." in (
         capsys.readouterr().err
     )
-    columns = parts.row_columns(
-        [{"id": "a"}, {"id": "b", "image": "b"}, {"id": "c", "image": "d"}], []
-    )
-    assert columns["image"] == [None, None, "d"]
 
 
 def test_row_whose_boxes_are_all_invalid_has_a_part():
     """Without one, the page would take the row for one without boxes, which can be corrected."""
     invalid = [{"label": "cat", "xmin": "left"}]
-    columns = parts.row_columns([{"id": "a", "boxes": invalid}, {"id": "b", "boxes": []}], ["cat"])
-    assert columns["boxes"] == [[], None]
-    assert dict(parts.row_parts([{"boxes": invalid}])) == {"rows-0": [[invalid, None]]}
+    cards = Cards()
+    cards.add(ResultFile("rows"), [row(0, boxes=invalid), row(1, boxes=[])])
+    assert cards.columns["boxes"] == [[], None]
+    assert dict(parts.detail_parts(cards.details)) == {
+        "rows-0": '[[[{"label":"cat","xmin":"left"}],null],null]'
+    }
+
+
+def test_details_have_the_tokens_of_answers(tmp_path):
+    """They are most of an answer, and nobody searches for them."""
+    answers = ["<loc0001><loc0002><loc0003><loc0004> owl", "two owls", None]
+    cards = Cards()
+    cards.add(ResultFile("rows"), [row(0, answer=answer, boxes=[box("owl")]) for answer in answers])
+    cards.add(ResultFile("more"), [row(0, answer=answers[0], boxes=[])])
+    assert cards.columns["answer"] == ["owl", *answers[1:], answers[0]]
+    assert [details and details[2:] for details in cards.parsed_details()] == [
+        [answers[0]], [], [], None
+    ]  # fmt: skip
 
 
 def test_foreign_folder_is_not_replaced(tmp_path):

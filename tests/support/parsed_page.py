@@ -48,6 +48,16 @@ def content(file: Path) -> Parsed:
     return Parsed(file.read_text(encoding="utf-8"))
 
 
+def page_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The columns of each row of a page, without those that it lacks."""
+    rows: list[dict[str, Any]] = [{} for _ in range(data["total"])]
+    for name, values in data["columns"].items():
+        each = values if isinstance(values, list) else [values["all"]] * len(rows)
+        for row, value in zip(rows, each, strict=True):
+            row |= {} if value is None else {name: value}
+    return rows
+
+
 def copy(parsed: Parsed, number: int) -> Image.Image:
     entry = parsed.named(f"images-{number // 24}")[number % 24]
     return Image.open(BytesIO(b64decode(entry[0])))

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pgcli.boxes import CORNERS
 from pgcli.labelled_rows import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
+from pgcli.parsing import TOKEN, has_locations
 from pgcli.results.drawings.colours import LabelColours, contrasting
 from pgcli.results.images import ImageRef
 from pgcli.results.masks import svg_path
 from pgcli.results.pages.sanitize import as_list, clean, clean_line, clean_text
 from pgcli.rle import read_mask
-from pgcli.rows import answer_digest
+from pgcli.rows import MAX_FLOAT, answer_digest
 
 #: Columns that are text, whatever another program wrote into them.
 TEXTS = frozenset("id image task prompt answer finish model error error_message".split())
 #: What the page adds to the columns of a row, in place of kept columns of these names.
 FILE, IMAGE, DIGEST, PART = "$file", "$image", "$digest", "$part"
 SEARCH = "search"  # the task of rows of a search
+#: JSON without spaces.
+compact_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 #: The most rows of an image on a card: boxes are side by side, answers below one image.
 MAX_BOXES, MAX_ANSWERS = 6, 12
 
@@ -46,16 +51,21 @@ class ResultFile:
 
 
 class Cards:
-    """The page's data except the images, collected row by row."""
+    """The page's data except the images, collected row by row.
+
+    `columns` are what search, filters and sorting need. `details` has the rest of each row that has
+    boxes, as the JSON of a list: its boxes, masks and answer, which has their tokens.
+    """
 
     def __init__(self) -> None:
         self.images: list[ImageRef] = []
-        self.rows: list[dict[str, Any]] = []
+        self.columns: dict[str, list[Any]] = {}
+        self.details: list[str | None] = []
         self._files: list[dict[str, Any]] = []
         self._identities: list[str] = []  # what rows of an image have in common: the first's id
         self._ids: dict[str, str] = {}  # of image files, by their paths
         self._prompt_labels: set[str] = set()
-        self._labels: dict[str, None] = {}  # of the boxes
+        self._labels: dict[str, int] = {}  # of the boxes, with their numbers
         self._image_numbers: dict[Hashable, int] = {}
 
     def add(self, file: ResultFile, rows: Iterable[Row]) -> None:
@@ -77,33 +87,64 @@ class Cards:
             image = self._image_numbers.setdefault(key, len(self.images))
             if image == len(self.images):
                 self.images.append(ref)
-            self.rows.append(columns | {FILE: number, IMAGE: image})
-            boxes = (box for box in as_list(columns.get("boxes")) if isinstance(box, Mapping))
-            texts = (box.get("label") for box in boxes)
-            self._labels |= {text: None for text in texts if isinstance(text, str)}
+            self._append(columns | {FILE: number, IMAGE: image})
         settings = [[clean_line(name), clean_line(value)] for name, value in file.settings]
         self._files.append(
             {"name": clean_line(file.name), "settings": settings, "note": clean_line(file.note)}
         )
 
+    def _append(self, row: dict[str, Any]) -> None:
+        """Add a row to the columns, with a summary of its boxes, and to the details."""
+        boxes, masks = as_list(row.pop("boxes", None)), row.pop("masks", None)
+        details: list[Any] = []
+        if boxes:
+            row["boxes"] = [self._summary(box) for box in boxes if is_box(box)]
+            details = [boxes, masks]
+            if (answer := row.get("answer")) and has_locations(answer):
+                row["answer"] = TOKEN.sub("", answer).strip()
+                details.append(answer)
+        self.details.append(compact_json(details) if details else None)
+        for name in row:
+            if name not in self.columns:
+                self.columns[name] = [None] * (len(self.details) - 1)
+        for name, values in self.columns.items():
+            values.append(row.get(name))
+
+    def _summary(self, box: Mapping[str, Any]) -> list[Any]:
+        """The number of a box's label, and its confidence or, without one, its score."""
+        label, number, confidence = box.get("label"), -1, box.get("confidence")
+        if isinstance(label, str):
+            number = self._labels.setdefault(label, len(self._labels))
+        return [number, confidence] if confidence is not None else [number, None, box.get("score")]
+
     def data(self) -> dict[str, Any]:
         """The JSON that the script reads."""
         colours = LabelColours(self.distinct_labels)
         grouping, cards = "file", None
+        nothing = [None] * len(self.details)
+        tasks, prompts, files, images = (
+            self.columns.get(name, nothing) for name in ("task", "prompt", FILE, IMAGE)
+        )
         if len(self._files) > 1:
-            cards = group_cards(self.rows, self._identities)
-        elif any(row.get("task") == SEARCH for row in self.rows):
+            cards = group_cards(self._identities, zip(tasks, prompts, strict=True), files)
+        elif SEARCH in tasks:
             grouping = "query"
-        elif shows_prompts(self.rows):
-            grouping, cards = "image", image_cards(self.rows)
+        elif shows_prompts(images, prompts):
+            grouping = "image"
+            cards = image_cards(images, MAX_BOXES if "boxes" in self.columns else MAX_ANSWERS)
         return {
             "files": self._files,
             "labels": [[label, *label_colours(colours, label)] for label in self._labels],
-            "rows": self.rows,
+            "columns": {name: page_column(values) for name, values in self.columns.items()},
+            "total": len(self.details),
             "by": grouping,
             "cards": cards,
             "images": len(self.images),
         }
+
+    def parsed_details(self) -> list[Any]:
+        """The details as values, for a page that has no folder."""
+        return [row and json.loads(row) for row in self.details]
 
     @property
     def distinct_labels(self) -> tuple[str, ...]:
@@ -157,46 +198,60 @@ def mask_path(value: Any, row: Row) -> str | None:
         return None
 
 
-def group_cards(rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable]) -> list[list[int]]:
+def is_box(value: object) -> bool:
+    """Whether the page draws a value as a box: its corners are finite numbers in JavaScript."""
+    if not isinstance(value, dict):
+        return False
+    corners: list[Any] = [value.get(name) for name in CORNERS]
+    return {*map(type, corners)} <= {int, float} and max(map(abs, corners)) <= MAX_FLOAT
+
+
+def page_column(values: list[Any]) -> list[Any] | dict[str, Any]:
+    """The column as the page has it: a list, or `{"all": value}` if all rows have one value."""
+    first = values[0] if values else None
+    is_constant = isinstance(first, str | int | float) and all(v == first for v in values)
+    return {"all": first} if is_constant else values
+
+
+def group_cards(
+    images: Iterable[Hashable], questions: Iterable[Hashable], files: Iterable[int]
+) -> list[list[int]]:
     """Indices of the rows of several files that share a card, in order.
 
-    Rows of the same image are matched by prompt if another file has the prompt too, else by order.
+    Rows of the same image are matched by question if another file has it too, else by order.
     """
-    keys = [
-        (image, (row.get("task"), row.get("prompt")), row[FILE])
-        for image, row in zip(images, rows, strict=True)
-    ]
-    num_files = Counter((image, prompt) for image, prompt, _ in {*keys})
+    keys = [*zip(images, questions, files, strict=True)]
+    num_files = Counter((image, question) for image, question, _ in {*keys})
     unmatched: Counter[Hashable] = Counter()
     repeated: Counter[Hashable] = Counter()
     cards: dict[Hashable, list[int]] = {}
-    for index, (image, prompt, file) in enumerate(keys):
+    for index, (image, question, file) in enumerate(keys):
         key: Hashable
-        if num_files[image, prompt] > 1:
-            key = (image, "prompt", prompt, repeated[image, prompt, file])
-            repeated[image, prompt, file] += 1
+        if num_files[image, question] > 1:
+            key = (image, "question", question, repeated[image, question, file])
+            repeated[image, question, file] += 1
         else:
             key = (image, "order", unmatched[image, file])
             unmatched[image, file] += 1
         cards.setdefault(key, []).append(index)
-    return list(cards.values())
+    return [*cards.values()]
 
 
-def shows_prompts(rows: Iterable[Mapping[str, Any]]) -> bool:
+def shows_prompts(images: Iterable[int], prompts: Iterable[str | None]) -> bool:
     """Whether any image has rows with different prompts."""
-    first: dict[int, Any] = {}
-    return any(first.setdefault(row[IMAGE], row.get("prompt")) != row.get("prompt") for row in rows)
+    first: dict[int, str | None] = {}
+    pairs = zip(images, prompts, strict=True)
+    return any(first.setdefault(image, prompt) != prompt for image, prompt in pairs)
 
 
-def image_cards(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def image_cards(images: Iterable[int], most: int) -> list[list[int]]:
     """Indices of the rows of a file that share a card: those of an image, at most so many."""
-    most = MAX_BOXES if any(row.get("boxes") for row in rows) else MAX_ANSWERS
     cards: list[list[int]] = []
     latest: dict[int, list[int]] = {}
-    for index, row in enumerate(rows):
-        card = latest.get(row[IMAGE])
+    for index, image in enumerate(images):
+        card = latest.get(image)
         if card is None or len(card) == most:
-            card = latest[row[IMAGE]] = []
+            card = latest[image] = []
             cards.append(card)
         card.append(index)
     return cards

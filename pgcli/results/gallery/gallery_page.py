@@ -26,15 +26,14 @@ from pgcli.results.gallery.parts import (
     MAX_ROWS_IN_PAGE,
     ROWS_PER_PART,
     image_parts,
-    row_columns,
     write_parts,
 )
 from pgcli.results.gallery.run_info import path_on_page, read_run_info
 from pgcli.results.gallery.thumbnails import (
-    ThumbnailEntry,
     ThumbnailMaker,
     default_side,
     thumbnail_entry,
+    without_copy,
 )
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.options import GalleryOptions
@@ -103,9 +102,9 @@ def write_gallery(
         info = read_run_info(group.output, path_on_page(group.name, parent), parent)
         info = replace(info, output_of=group.output_of)
         cards.add(info, group.rows(options.limit))
-    if not cards.rows:
+    if not cards.details:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
-    is_large = len(cards.rows) > MAX_ROWS_IN_PAGE
+    is_large = len(cards.details) > MAX_ROWS_IN_PAGE
     total, missing = len(cards.images), MissingImages()
     maker = ThumbnailMaker(
         options.size or default_side(total), ImageLimits(), "jpeg" if is_large else "webp"
@@ -113,6 +112,7 @@ def write_gallery(
     copied = small_copies(locator.items(cards.images), total, locator, maker)
     tracking = tracked(copied, on_event, "images", total, unit="images")
     data = cards.data() | {"imageType": maker.encoding, "chunkSize": IMAGES_PER_PART}
+    data |= {"rowsPerPart": ROWS_PER_PART}
     if evaluation is not None:
         files = [
             file | {"name": path_on_page(file["name"], parent)} for file in evaluation["files"]
@@ -125,12 +125,14 @@ def write_gallery(
             folder.check()
             key = token_hex(8)
             with folder.publish() as part:
-                folder_size = write_parts(part, key, cards.rows, entries)
-            data |= large_page_data(data, key, folder.path)
+                folder_size = write_parts(part, key, cards.details, entries)
+            data |= {"folder": f"./{quote(os.fsencode(folder.path.name))}/", "key": key}
             entries = iter(())
+        else:
+            data["details"] = cards.parsed_details()
         with target.publish() as part, part.open("w", encoding="utf-8") as file:
             file.writelines(render_gallery(data, entries, title=title))
-    rows, images = count(len(cards.rows), "row"), count(total, "image")
+    rows, images = count(len(cards.details), "row"), count(total, "image")
     size = byte_count(target.path.stat().st_size)
     locator.say(f"{target.path}: {rows}, {images}, {size}")
     if is_large:
@@ -141,7 +143,7 @@ def write_gallery(
     elif is_page_folder(folder.path):  # of an earlier page with this name
         rmtree(folder.path)
     report_missing(missing, locator)
-    return Gallery(len(cards.rows), cards.distinct_labels)
+    return Gallery(len(cards.details), cards.distinct_labels)
 
 
 def folder_target(page: Target, options: GalleryOptions, inputs: Sequence[Path]) -> Target:
@@ -163,22 +165,7 @@ def is_page_folder(folder: Path) -> bool:
     return all(file.suffix == ".js" or file.name == MARK for file in folder.iterdir())
 
 
-def large_page_data(data: Mapping[str, Any], key: str, folder: Path) -> dict[str, Any]:
-    """What the script of a large page reads in place of the rows in `data`."""
-    rows = data["rows"]
-    return {
-        "rows": None,
-        "columns": row_columns(rows, [label for label, *_ in data["labels"]]),
-        "total": len(rows),
-        "rowsPerPart": ROWS_PER_PART,
-        "folder": f"./{quote(os.fsencode(folder.name))}/",
-        "key": key,
-    }
-
-
-def render_gallery(
-    data: Mapping[str, Any], images: Iterable[ThumbnailEntry], *, title: str
-) -> Iterator[str]:
+def render_gallery(data: Mapping[str, Any], entries: Iterable[str], *, title: str) -> Iterator[str]:
     """The page in pieces, the images last."""
     return render_page(
         "pgcli.results.gallery",
@@ -186,16 +173,16 @@ def render_gallery(
         data,
         title=title,
         loads_parts="folder" in data,
-        chunks=image_parts(images),
+        parts=image_parts(entries),
     )
 
 
 def small_copies(
     items: Iterable[Item], total: int, locator: ImageLocator, maker: ThumbnailMaker
 ) -> Generator[DecodedImage]:
-    """A small copy of each image, by processes on all cores."""
+    """A small copy of each image, by processes on all cores; missing ones need no process."""
     copied: Any = decode_ahead(
-        items,
+        (without_copy(item) if item.fault else item for item in items),
         maker,
         workers=worker_count(total),
         # images at addresses may be anybody's and are always decoded in another process
@@ -206,9 +193,7 @@ def small_copies(
         yield from copied
 
 
-def page_entries(
-    images: Iterator[DecodedImage], missing: MissingImages
-) -> Iterator[ThumbnailEntry]:
+def page_entries(images: Iterator[DecodedImage], missing: MissingImages) -> Iterator[str]:
     """The page's entry of each image."""
     for image in images:
         if image.fault is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import dataclass, replace
 from io import BytesIO
 from time import perf_counter
@@ -24,10 +25,6 @@ SLACK = {"webp": 1.0, "jpeg": 1.5}
 SIDES = ((20, 2048), (60, 1024), (400, 640), (3_000, 448))
 MIN_SIDE = 320
 
-#: What the script reads of an image: its thumbnail (base64, 0 for none), the original's upright
-#: size, and its error as a code and a message.
-ThumbnailEntry = tuple[str, int | None, int | None] | tuple[int, None, None, str, str]
-
 
 @dataclass(frozen=True)
 class ThumbnailMaker:
@@ -41,7 +38,7 @@ class ThumbnailMaker:
         """The item's image with the bytes of the encoded thumbnail as its pixels, or its fault."""
         started = perf_counter()
         if item.fault is not None:
-            return DecodedImage(item, None, None, None, 0.0, item.fault)
+            return without_copy(item)
         try:
             data, slack = item_bytes(item, self.limits), SLACK[self.encoding]
             size, small = load_thumbnail(data, self.side, self.limits, slack=slack)
@@ -59,15 +56,24 @@ class ThumbnailMaker:
         return len(shape) == 1
 
 
+def without_copy(item: Item) -> DecodedImage:
+    """The result for an item that has a fault."""
+    return DecodedImage(item, None, None, None, 0.0, item.fault)
+
+
 def default_side(count: int) -> int:
     """The default longest side in pixels of the thumbnails of `count` images."""
     return next((side for max_count, side in SIDES if count <= max_count), MIN_SIDE)
 
 
-def thumbnail_entry(image: DecodedImage) -> ThumbnailEntry:
-    """The page's data of an image."""
+def thumbnail_entry(image: DecodedImage) -> str:
+    """The page's data of an image as JSON: its thumbnail as base64 and its upright size.
+
+    Without a thumbnail: 0, no size, and the error as a code and a message.
+    """
     if image.fault is not None or image.pixels is None:
         fault = image.fault
         assert fault is not None
-        return (0, None, None, fault.code, printable(fault.message))
-    return (base64.b64encode(image.pixels.tobytes()).decode("ascii"), image.width, image.height)
+        return json.dumps([0, None, None, fault.code, printable(fault.message)])
+    text = base64.b64encode(image.pixels.tobytes()).decode("ascii")
+    return f'["{text}",{image.width},{image.height}]'

@@ -27,18 +27,18 @@ def render_page(
     *,
     title: str,
     loads_parts: bool = False,
-    chunks: Iterable[object] = (),
+    parts: Iterable[tuple[str, str]] = (),
 ) -> Iterator[str]:
     """The page in pieces, from the body, style and `scripts` in the folder `page` of a package.
 
-    Its chunks of images come last, so that a browser shows the page while it loads them. No foreign
-    value is markup: all are JSON in which no tag can begin. The content security policy allows this
-    script alone, by its digest, and no requests; a page that `loads_parts` also allows the scripts
-    that this script adds.
+    Its parts, JSON by names, come last, so that a browser shows the page while it loads them. No
+    foreign value is markup: all are JSON in which no tag can begin. The content security policy
+    allows this script alone, by its digest, and no requests; a page that `loads_parts` also allows
+    the scripts that this script adds.
     """
     style = asset("shell.css") + asset("page.css", package)
-    parts = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
-    script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+    code = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
+    script = f'"use strict";\n(() => {{\n{code}\n}})();\n'
     allowed = f"{digest(script)} 'strict-dynamic'" if loads_parts else digest(script)
     policy = (
         "default-src 'none'",
@@ -53,11 +53,11 @@ def render_page(
         title=escape(clean_line(title)),
         style=style,
         body=asset("page.html", package),
-        data=inert(data),
+        data=inert(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
         script=script,
     )
-    for number, chunk in enumerate(chunks):
-        yield f'<script type="application/json" id="images-{number}">{inert(chunk)}</script>\n'
+    for name, text in parts:
+        yield f'<script type="application/json" id="{name}">{inert(text)}</script>\n'
     yield "</body>\n</html>\n"
 
 
@@ -87,9 +87,8 @@ def is_page(file: Path) -> bool:
         return False
 
 
-def inert(value: object) -> str:
-    """JSON for a script element, escaped so that it cannot contain a tag or a comment."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def inert(text: str) -> str:
+    """JSON escaped so that it cannot contain a tag or a comment in a script element."""
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from pgcli.printable import encodable, printable
 
-Row = Mapping[str, Any]
-
 
 def clean_text(value: object) -> str | None:
     """The value as text with its line breaks, with control characters escaped."""
@@ -30,11 +28,13 @@ def clean(value: Any) -> Any:
         return value
     if isinstance(value, int | float):
         return clean_number(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return clean_text(value)
+    if is_clean_value(value):
+        return value
     if isinstance(value, Mapping):
         return {clean_line(name): clean(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(inner) for inner in value]
-    return clean_text(value)
+    return [clean(inner) for inner in value]
 
 
 def clean_line(value: object) -> str:
@@ -46,6 +46,15 @@ def clean_line(value: object) -> str:
 def is_clean(text: str) -> bool:
     """Whether the text needs no cleaning: true for most, and fast."""
     return text.isascii() and text.isprintable()
+
+
+def is_clean_value(value: object) -> bool:
+    """Whether a list or an object needs no cleaning at any depth: true for most, and fast."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):  # a value that JSON does not have
+        return False
+    return "\\" not in text and "\x7f" not in text
 
 
 def clean_number(value: object, digits: int = 6) -> float | int | None:

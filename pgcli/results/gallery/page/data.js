@@ -13,7 +13,7 @@ const KNOWN = new Set([...NUMBERS, ...LISTS, "index", "id", "image", "task", "pr
   "$file", "$image", "$digest", "$isWhole", "$part"]);
 const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
 
-/** The rows of a large page from its columns: a list of values, or the one value that all rows have. */
+/** The rows from their columns: a list of values, or the one value that all rows have. */
 function rowsOf(columns) {
   const rows = Array.from({ length: data.total }, () => ({}));
   for (const [name, values] of Object.entries(columns)) {
@@ -21,8 +21,8 @@ function rowsOf(columns) {
     else for (const row of rows) row[name] = values.all;
   }
   rows.forEach((row, number) => {
-    row.image ??= row.id;
-    if (row.boxes === undefined) return;
+    normalizeColumns(row);
+    if (row.boxes === undefined) return normalizeBoxes(row);
     row.boxes = row.boxes.map(([label, confidence, score]) => ({ label: data.labels[label]?.[0] ?? "", confidence, score }));
     row.$part = Math.floor(number / data.rowsPerPart);
   });
@@ -32,12 +32,16 @@ function rowsOf(columns) {
 /** Whether a value of a result file, which any program may have written, is a box. */
 const isBox = (box) => CORNERS.every((name) => Number.isFinite(box?.[name]));
 
-/** Delete values of another type than their column's. */
-function normalize(row) {
-  normalizeColumns(row);
-  if (!isPartial(row)) normalizeBoxes(row);
+/** Give a row its boxes and masks, and its answer with their tokens. */
+function giveDetails(row, details) {
+  if (!isPartial(row)) return;
+  delete row.$part;
+  const { answer } = row;
+  [row.boxes, row.masks, row.answer = answer] = details;
+  normalizeBoxes(row);
 }
 
+/** Delete values of another type than their column's. */
 function normalizeColumns(row) {
   for (const name of NUMBERS) if (!Number.isFinite(row[name])) delete row[name];
   if (!(row.width > 0 && row.height > 0)) delete row.width, delete row.height;
@@ -55,8 +59,8 @@ function normalizeBoxes(row) {
   row.masks = row.masks?.some(Boolean) ? kept.map((number) => row.masks[number]) : undefined; // paths
   row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
 }
-if (data.columns) data.rows = rowsOf(data.columns);
-data.rows.forEach(normalize);
+data.rows = rowsOf(data.columns);
+data.details?.forEach((details, number) => giveDetails(data.rows[number], details));
 
 /** Whether a card has the rows of one image in one file, by their prompts. */
 const isByImage = data.by === "image";

@@ -42,7 +42,8 @@ const texts = new Map();
 function text(row) {
   let words = texts.get(row);
   if (words === undefined) {
-    const values = [row.id, row.image, row.prompt, row.answer, row.error, row.error_message, row.text];
+    const answer = row.answer?.replace(/<(loc|seg)\d+>/g, ""); // as rows have it until their boxes are read
+    const values = [row.id, row.image, row.prompt, answer, row.error, row.error_message, row.text];
     for (const box of row.boxes ?? []) values.push(box.label);
     for (const [, value] of otherColumns(row)) values.push(asText(value));
     words = values.filter(Boolean).join("\n").toLowerCase();
@@ -76,7 +77,7 @@ function matches(row) {
 
 /** Whether the files have different answers about an image. */
 function differs(rows) {
-  const answers = new Set(rows.map((row) => row.error ?? row.answer));
+  const answers = new Set(rows.map((row) => row.error ?? (row.boxes ? row.$digest : row.answer)));
   return answers.size > 1 || (rows.length < data.files.length && state.file === ALL);
 }
 

@@ -1,4 +1,4 @@
-// Images, and the boxes of a large page's rows, are in parts: in the page, or in a folder beside it that is read as one scrolls.
+// Images, and on a large page boxes, are in parts: in the page, or in a folder beside it that is read as one scrolls.
 const MAX_CHUNKS = 64; // of images that are kept
 const chunks = new Map(); // of images, the most recently used last
 const requested = new Set(); // parts that are being read
@@ -56,13 +56,11 @@ window.pgcliPart = (key, name, text) => {
   showLoaded();
 };
 
-/** Give the rows of a part their boxes and masks. */
+/** Complete the rows of a part. */
 function completeRows(part, values) {
   const rows = data.rows.slice(part * data.rowsPerPart, (part + 1) * data.rowsPerPart);
   rows.forEach((row, number) => {
-    delete row.$part;
-    [row.boxes, row.masks] = values[number] ?? [];
-    normalizeBoxes(row);
+    giveDetails(row, values[number]);
     if (edits.has(row)) setEdit(row, edits.get(row));
   });
   const complete = new Set(rows);
