@@ -5,7 +5,8 @@ function draw(tag, attributes = {}, ...children) {
   return setUp(document.createElementNS(SVG, tag), attributes, children);
 }
 
-const TIMES = ["load_ms", "vision_ms", "prefill_ms", "decode_ms"];
+const STAGES = ["load", "vision", "prefill", "decode"];
+const TIMES = STAGES.map((stage) => `${stage}_ms`);
 const NUMBERS = ["width", "height", "tokens", "logprob", "batch", ...TIMES];
 const LISTS = ["choices", "scores", "labels"]; // of objects
 /** The columns that are shown in a way of their own; all others are names and values. */
