@@ -25,13 +25,19 @@ from PIL import Image
 from pyarrow import parquet
 
 from benchmarks.measure import ROOT, options
+from benchmarks.resume import make_run
+from pgcli.boxes import CORNERS
+from pgcli.results.edits import FORMAT, VERSION
+from pgcli.rows import answer_digest
 
 IMAGES, WIDTH, HEIGHT = 100, 64, 48
 LABELS = [f"label {number}" for number in range(20)]
 WORDS = "a the red blue cat dog man woman sits stands on near table chair street with large".split()
 VECTOR = 192  # the size of the built-in model's vectors
+IMAGE_SIZE = {"width": WIDTH, "height": HEIGHT}
 RUN = {
-    **{"width": WIDTH, "height": HEIGHT, "tokens": 5, "finish": "stop", "logprob": -0.1},
+    **IMAGE_SIZE,
+    **{"tokens": 5, "finish": "stop", "logprob": -0.1},
     **dict.fromkeys(("load_ms", "vision_ms", "prefill_ms", "decode_ms"), 1.0),
     **{"batch": 8, "model": "m", "error": None, "error_message": None},
 }
@@ -47,8 +53,12 @@ COMMANDS = {
         "boxes",
         "export rows.jsonl --to labelstudio -o studio.json --overwrite",
     ),
+    "import --from coco": ("coco", "import coco.json --from coco -o rows.jsonl"),
+    "apply": ("boxes", "apply edits.json rows.jsonl -o applied.jsonl --overwrite"),
     "merge": ("boxes", "merge rows.jsonl again.jsonl -o merged.jsonl --overwrite"),
     "diff": ("boxes", "diff rows.jsonl again.jsonl"),
+    "status": ("run", "status out.jsonl --json"),
+    "check": ("run", "check out.jsonl"),
     "search --image": ("vectors", "search rows.parquet --image 000.png --model demo-towers"),
     "search --duplicates": ("vectors", "search rows.parquet --duplicates -o groups.jsonl"),
 }
@@ -63,13 +73,19 @@ class Cost(NamedTuple):
 
 
 def write_rows(kind: str, rows: int) -> None:
-    """Write the images, the rows, the truth about them, and the same rows again."""
+    """Write the images, the rows, the truth about them, the same rows again, and their edits."""
+    if kind == "run":
+        make_run(rows)
+        return
     for number in range(IMAGES):
         Image.new("RGB", (WIDTH, HEIGHT), (number, 99, 9)).save(f"{number:03}.png")
     if kind == "vectors":
         write_vectors(rows)
         return
-    draw = random.Random(0)
+    if kind == "coco":
+        write_coco(rows)
+        return
+    draw, edits = random.Random(0), []
     with Path("rows.jsonl").open("w") as file, Path("truth.jsonl").open("w") as truth:
         for number in range(rows):
             row, true = KINDS[kind](draw)
@@ -77,7 +93,12 @@ def write_rows(kind: str, rows: int) -> None:
             row = {"index": number, "id": id_, "image": image, **RUN, **row}
             file.write(json.dumps(row) + "\n")
             truth.writelines(json.dumps({"id": id_, **values}) + "\n" for values in true)
+            key = {"index": number, "id": id_, "prompt": row["prompt"]}
+            edits.append({**key, "digest": answer_digest(row), "state": "accepted"})
     Path("again.jsonl").write_bytes(Path("rows.jsonl").read_bytes())
+    Path("edits.json").write_text(
+        json.dumps({"format": FORMAT, "version": VERSION, "edits": edits})
+    )
 
 
 def answer(draw: random.Random) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -115,6 +136,26 @@ KINDS: dict[str, Callable[[random.Random], tuple[dict[str, Any], list[dict[str, 
 }
 
 
+def write_coco(rows: int) -> None:
+    """Write `coco.json` with as many images, which share their data."""
+    draw, annotations = random.Random(0), []
+    images = [{"id": n, "file_name": f"{n:08}.png", **IMAGE_SIZE} for n in range(rows)]
+    for image in images:
+        Path(image["file_name"]).hardlink_to(f"{image['id'] % IMAGES:03}.png")
+        for box in boxes(draw)[1][0]["boxes"]:
+            left, top, right, bottom = (box[name] for name in CORNERS)
+            annotations.append(
+                {
+                    **{"id": len(annotations), "image_id": image["id"]},
+                    "category_id": LABELS.index(box["label"]),
+                    "bbox": [left, top, right - left, bottom - top],
+                }
+            )
+    categories = [{"id": number, "name": label} for number, label in enumerate(LABELS)]
+    document = {"images": images, "annotations": annotations, "categories": categories}
+    Path("coco.json").write_text(json.dumps(document))
+
+
 def write_vectors(rows: int) -> None:
     """Write `rows.parquet` as `embed` does, with a near-duplicate in each 100 rows."""
     draw = np.random.default_rng(0)
@@ -145,7 +186,7 @@ def cost_of(words: str) -> Cost:
     message = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     code = os.waitstatus_to_exitcode(status)
-    if code not in (0, 5):  # 5: diff found differences
+    if code:
         raise RuntimeError(f"pgcli {words} ended with {code}: {message.decode()}")
     return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 

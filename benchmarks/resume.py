@@ -85,6 +85,15 @@ def run(*, to_row: int | None) -> tuple[float, float]:
     return time.monotonic() - began, usage.ru_utime + usage.ru_stime
 
 
+def make_run(rows: int) -> None:
+    """Write a manifest, and `out.jsonl` as a complete run over it leaves it."""
+    make_manifest(rows)
+    if rows > FIRST_ROWS:
+        run(to_row=FIRST_ROWS)
+        save_rows(rows)
+    run(to_row=None)
+
+
 def report(what: str, seconds: tuple[float, float]) -> None:
     sys.stdout.write(f"{what}: {seconds[0]:.1f} s, {seconds[1]:.1f} s processor time\n")
     sys.stdout.flush()

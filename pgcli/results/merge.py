@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -98,13 +99,15 @@ def ordered_rows(number: int, output: Path) -> Iterator[MergeRow]:
 def is_same_answer(first: Row, second: Row) -> bool:
     """Whether two rows have the same answer, with cosines and embeddings within TOLERANCE."""
     return content(first) == content(second) and all(
-        abs(a - b) <= TOLERANCE for a, b in zip(cells(first), cells(second), strict=True)
+        a == b or abs(a - b) <= TOLERANCE or (math.isnan(a) and math.isnan(b))
+        for a, b in zip(cells(first), cells(second), strict=True)
     )
 
 
 def cells(row: Row) -> list[float]:
-    """The cosines of a row of `score`, or the values of an embedding."""
-    return [score["cosine"] for score in row.get("scores") or ()] + (row.get("embedding") or [])
+    """The cosines of a row of `score`, or the values of an embedding; NaN for null."""
+    values = [score["cosine"] for score in row.get("scores") or ()] + (row.get("embedding") or [])
+    return [math.nan if value is None else value for value in values]
 
 
 def content(row: Row) -> tuple[Any, ...]:
