@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import time
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -95,8 +96,15 @@ def test_touched_images_count_as_unchanged(run, cli):
     assert cli("check", "rows.jsonl")[0] == 0
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("limit", [3, 9], ids=["incomplete", "complete"])
+@pytest.mark.parametrize(
+    ("run", "output", "limit"),
+    [
+        *((source, "rows.jsonl", 9) for source in SOURCES),
+        *product(["photos", "m.parquet"], OUTPUTS[1:], [9]),  # whatever the source is
+        *product(["photos", "-"], OUTPUTS, [3]),  # an incomplete output
+    ],
+    indirect=["run"],
+)
 def test_retry_changed_answers_rows_of_changed_images(run, output, limit):
     more = ["--rows-per-file", "2"] if output == "rows/" else []
     assert run(*more, "--limit", str(limit), output=output)[0] == 0
@@ -134,8 +142,11 @@ def read(output: str) -> list[dict]:
     return pq.read_table(output).to_pylist()
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("run", [name for name in SOURCES if name.startswith("m")], indirect=True)
+@pytest.mark.parametrize(
+    ("run", "output"),
+    [("m.jsonl", "rows/"), ("m.csv", "rows.jsonl"), *product(["mixed.parquet"], OUTPUTS)],
+    indirect=["run"],
+)
 def test_retry_counts_failed_and_changed_rows(run, output):
     """A missing image that appears is no change; both switches go together."""
     for number in (1, 3):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tarfile
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,11 +60,19 @@ def caption(cli, *words: str, output: Path, limit: int = 9) -> tuple[int, str, s
     return cli("caption", *words, *options)
 
 
-@pytest.mark.parametrize("form", ["rows.jsonl", "rows.parquet", "rows/"])
-@pytest.mark.parametrize(
-    "source",
+SOURCES = (
     "photos photos/ photos/0.png photos/*.png **/*.png m.jsonl m.csv m.tsv paths.parquet "
-    "structs.parquet mixed.parquet bytes.parquet set t.tar t.tar.gz".split(),
+    "structs.parquet mixed.parquet bytes.parquet set t.tar t.tar.gz"
+).split()
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        *((source, "rows.jsonl") for source in SOURCES),
+        # how names are resolved does not depend on the form; what is kept does
+        *product(["photos", "m.csv", "structs.parquet", "t.tar.gz"], ["rows.parquet", "rows/"]),
+    ],
 )
 def test_run_resumes_in_any_folder(cli, source, form):
     top, more = Path.cwd(), ("--keep", "extra,source") if "." in source[-8:] else ()
