@@ -13,10 +13,13 @@ from time import monotonic
 from typing import TypeVar
 
 from pgcli.process_end import requests_end
-from pgcli.stores.errors import STOPPED, RemoteError, TransientError
+from pgcli.stores.errors import STOPPED, RemoteError, TransientError, Unreachable
 
 #: How long a request is retried after transient errors, counted from the first one.
 PATIENCE_SECONDS = 180.0
+#: How long a server is tried that cannot be reached, before any server has answered: this machine
+#: may have no network, or the address a typing error.
+UNREACHED_SECONDS = 8.0
 #: The first pause between tries; each is twice as long as the previous one, up to the longest.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
 #: A message about retries appears after errors for so long, and at most once in the longer time.
@@ -25,6 +28,8 @@ POLL_SECONDS = 0.1
 
 Result = TypeVar("Result")
 _announced_at = -inf
+#: Set once a server has answered this process.
+answered = threading.Event()
 
 
 class Deadline:
@@ -57,11 +62,13 @@ class Deadline:
 class Pauses:
     """The pauses between the tries of one request.
 
-    There are at most `limit`, and none starts later than PATIENCE_SECONDS after the first error.
+    There are at most `limit`, and none ends later than PATIENCE_SECONDS after the first error, or
+    UNREACHED_SECONDS after the start while no server can be reached.
     """
 
     def __init__(self, deadline: Deadline, limit: float = inf):
         self._deadline, self._retries = deadline, limit
+        self._started = monotonic()
         self._began: float | None = None
         self._seconds = FIRST_PAUSE_SECONDS
 
@@ -72,6 +79,10 @@ class Pauses:
         now = monotonic()
         self._began = now if self._began is None else self._began
         spent = now - self._began
+        if not isinstance(error, Unreachable):
+            answered.set()
+        elif not answered.is_set() and now + seconds > self._started + UNREACHED_SECONDS:
+            raise error
         if self._retries < 1 or spent + seconds > PATIENCE_SECONDS:
             raise error
         self._retries -= 1
@@ -111,7 +122,10 @@ def patient(
     while True:
         try:
             with errors():
-                return in_thread(call, deadline)
+                result = in_thread(call, deadline)
+            if not callable(result):  # a function for the pages of a listing, which asks later
+                answered.set()
+            return result
         except TransientError as error:
             pauses.wait(error)
 

@@ -15,7 +15,8 @@ DENIED = Fault("permission_denied", "The server denies access to the address.")
 EXPIRED = Fault("permission_denied", "The credentials for the address have expired.")
 NO_CREDENTIALS = Fault("permission_denied", "There are no credentials for the address.")
 UNKNOWN_HOST = Fault("io_error", "The server's host name is unknown.")
-NO_CONNECTION = Fault("io_error", "The server cannot be reached, or the connection broke.")
+UNREACHABLE = Fault("io_error", "The server cannot be reached.")
+BROKEN = Fault("io_error", "The connection to the server broke.")
 PRIVATE = Fault(
     "url_blocked",
     "The address leads to a private host; --allow-private-hosts allows it.",
@@ -46,6 +47,7 @@ METADATA = re.compile(r"://(169\.254\.(169\.254|170\.2)|metadata\.google\.intern
 #: Starts `obstore`'s description of an error. It quotes foreign text, so that none looks like it.
 _SOURCE = "\n\nDebug source:\n"
 _STATUS = re.compile(r"\n +inner: Status \{\n +status: (\d{3}),\n")
+_CONNECT = re.compile(r"\n +ConnectError\(\n")
 _URI = re.compile(r"\n +uri: Some\(\n +(\S+),\n")
 
 
@@ -70,13 +72,16 @@ def is_temporary(error: RemoteError) -> bool:
     return isinstance(error, TransientError) or error.fault in (EXPIRED, UNKNOWN_HOST)
 
 
+class Unreachable(TransientError):
+    """No connection to the server: no name service, no route, or nobody answers there."""
+
+
 @contextmanager
 def remote_errors(kind: type[Exception]) -> Iterator[None]:
     """Turn a storage library's exceptions of this kind into RemoteError or TransientError.
 
     By their types, the status of the response, and the library's words about the connection;
     messages may contain addresses.
-    hold addresses.
     """
     try:
         yield
@@ -95,12 +100,15 @@ def remote_errors(kind: type[Exception]) -> Iterator[None]:
                 TransientError(fault, after) if status in BUSY else RemoteError(fault)
             ) from error
         name = type(error).__name__
+        if name in ("ConnectError", "ConnectTimeout") or _CONNECT.search(source):
+            is_unnamed = "Temporary failure in name resolution" in (source or str(error))
+            raise Unreachable(UNKNOWN_HOST if is_unnamed else UNREACHABLE) from error
         if isinstance(error, TimeoutError) or "Timeout" in name or "kind: Timeout" in source:
             raise TransientError(TOO_SLOW) from error
         is_connection = isinstance(error, ConnectionError) and name != "OfflineModeIsEnabled"
         is_http = isinstance(error, kind) and not source  # from the Hub's library
         if is_connection or is_http or "HttpError {" in source:
-            raise TransientError(NO_CONNECTION) from error
+            raise TransientError(BROKEN) from error
         raise RemoteError(failed(reason(error))) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
@@ -47,11 +48,12 @@ class HubFiles:
                 file.write(chunk)
 
     def open(self, url: str) -> tuple[int, Callable[[int, int], bytes]]:
-        file = self._files.open(url, "rb")
+        file, lock = self._files.open(url, "rb"), threading.Lock()
 
         def read(start: int, stop: int) -> bytes:
-            file.seek(start)
-            return bytes(file.read(stop - start))
+            with lock:  # an abandoned request of another thread may still read
+                file.seek(start)
+                return bytes(file.read(stop - start))
 
         return file.size, read
 

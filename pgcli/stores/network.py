@@ -10,7 +10,7 @@ from typing import Any
 
 import httpcore2
 
-from pgcli.stores.errors import PRIVATE, UNKNOWN_HOST, RemoteError, TransientError, failed
+from pgcli.stores.errors import PRIVATE, UNKNOWN_HOST, RemoteError, Unreachable, failed
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
@@ -79,7 +79,7 @@ def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
-            raise TransientError(UNKNOWN_HOST) from error
+            raise Unreachable(UNKNOWN_HOST) from error
         raise RemoteError(UNKNOWN_HOST) from error
     except (OSError, ValueError) as error:
         raise RemoteError(failed("the server's host name is invalid")) from error

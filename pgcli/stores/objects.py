@@ -45,6 +45,8 @@ ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT",),
 }
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+#: Where S3 says the region of any bucket, and how long to wait for it.
+S3, REGION_SECONDS = "https://s3.amazonaws.com", 5.0
 CHUNK_BYTES = 4 * 2**20  # most images fit in one
 PAGE = 1000  # objects in a page of a listing
 #: In the message of a store that rejects conditional puts as not implemented.
@@ -69,8 +71,8 @@ class ObjectStore:
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """The files with this prefix, without hidden (temporary) files."""
         parent, slash, start = prefix.rpartition("/")
-        pages = self._call(lambda: Pages(self._objects, parent))
-        while entries := self._call(pages.next):
+        next_page = self._call(lambda: Pages(self._objects, parent).next)
+        while entries := self._call(next_page):
             for entry in entries:
                 is_hidden = "/" in entry.name or entry.name.startswith(".")
                 if entry.name.startswith(start) and not is_hidden:
@@ -282,11 +284,18 @@ def open_bucket(url: str, folder: str | None = None) -> Any:
 
 def bucket_region(bucket: str) -> dict[str, str]:
     """The region of an S3 bucket; empty if unknown, as the first request then says why."""
-    from pyarrow.fs import resolve_s3_region
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
 
-    with suppress(OSError):
-        return {"region": str(resolve_s3_region(bucket))}
-    return {}
+    try:
+        with urlopen(Request(f"{S3}/{bucket}", method="HEAD"), timeout=REGION_SECONDS) as response:
+            headers = response.headers
+    except HTTPError as error:  # S3 names the region also where it denies access
+        headers = error.headers
+    except OSError:
+        return {}
+    region = headers.get("x-amz-bucket-region")
+    return {"region": region} if region else {}
 
 
 def profile_keys() -> dict[str, str]:

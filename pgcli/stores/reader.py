@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from pgcli.errors import SourceUnavailable
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
-from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, patient
+from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, answered, patient
 from pgcli.stores.errors import NO_ROOM, RemoteError, is_temporary
 from pgcli.stores.store import Entry
 from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of, without_credentials
@@ -47,7 +47,9 @@ class Reader:
     #: Concurrent fetches. Their threads wait for servers and need no core.
     fetch_threads = 16
 
-    def __init__(self, *, allow_private_hosts: bool = False):
+    def __init__(self, *, allow_private_hosts: bool = False, has_network: bool = False):
+        if has_network:
+            answered.set()
         self._allow_private_hosts = allow_private_hosts
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
@@ -55,7 +57,8 @@ class Reader:
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """How another process recreates this reader, with its own connections."""
-        return partial(type(self), allow_private_hosts=self._allow_private_hosts), ()
+        allows, has_network = self._allow_private_hosts, answered.is_set()
+        return partial(type(self), allow_private_hosts=allows, has_network=has_network), ()
 
     @contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:
@@ -79,15 +82,17 @@ class Reader:
         """The file at an address as a seekable stream. Raises RemoteError and SourceUnavailable."""
         if is_web(url):
             return self.local_copy(url).open("rb")
-        seconds = PATIENCE_SECONDS + FILE_SECONDS + buffer_bytes / MIN_BYTES_PER_SECOND
 
-        def wait(call: Callable[[], Any]) -> Any:
+        def wait(call: Callable[[], Any], size: int = 0) -> Any:
+            seconds = PATIENCE_SECONDS + FILE_SECONDS + size / MIN_BYTES_PER_SECOND
             with lasting_errors(url):
                 return self._wait(url, call, seconds=seconds)
 
-        size, read = wait(lambda: self._files(url).open(url))
-        file = RemoteFile(size, lambda *span: wait(lambda: read(*span)))
-        return io.BufferedReader(file, buffer_bytes)
+        def read(start: int, stop: int) -> Any:  # of more than a buffer for a large read
+            return wait(lambda: read_range(start, stop), stop - start)
+
+        size, read_range = wait(lambda: self._files(url).open(url))
+        return io.BufferedReader(RemoteFile(size, read), buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
         """A copy of the file at a web address, made once, and deleted with this reader.

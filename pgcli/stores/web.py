@@ -13,7 +13,15 @@ import httpx2
 
 from pgcli.stores import errors
 from pgcli.stores.calls import Deadline, Pauses
-from pgcli.stores.errors import BUSY, RemoteError, TransientError, failed, retry_after, too_large
+from pgcli.stores.errors import (
+    BUSY,
+    RemoteError,
+    TransientError,
+    Unreachable,
+    failed,
+    retry_after,
+    too_large,
+)
 from pgcli.stores.network import Network
 from pgcli.stores.urls import check_url, is_web
 
@@ -34,7 +42,9 @@ def http_errors() -> Iterator[None]:
     except RemoteError:
         raise
     except (TimeoutError, httpcore2.TimeoutException) as error:
-        raise TransientError(errors.TOO_SLOW) from error
+        is_connecting = isinstance(error, httpcore2.ConnectTimeout)
+        kind = Unreachable if is_connecting else TransientError
+        raise kind(errors.TOO_SLOW) from error
     except httpcore2.ConnectError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -44,7 +54,7 @@ def http_errors() -> Iterator[None]:
             fault = failed(f"the server's certificate is invalid ({why})")
             raise RemoteError(fault) from error
         why = getattr(cause, "strerror", None) or type(cause).__name__
-        raise TransientError(failed(f"no connection ({why})")) from error
+        raise Unreachable(failed(f"no connection ({why})")) from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
         raise TransientError(errors.CUT) from error
     except httpx2.InvalidURL as error:

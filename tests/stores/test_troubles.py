@@ -1,20 +1,40 @@
 """Transient store errors are retried; if they last, the exit code says "try again"."""
 
+import io
+import math
+import pickle
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
+import httpcore2
+import httpx2
 import pytest
 
 from pgcli import process_end
 from pgcli.errors import OutputFailed, PgcliError, SourceUnavailable
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, calls, objects
-from pgcli.stores.errors import DENIED, EXPIRED, NO_CREDENTIALS
+from pgcli.stores import Reader, RemoteError, calls, objects, reader
+from pgcli.stores.errors import (
+    DENIED,
+    EXPIRED,
+    NO_CREDENTIALS,
+    TOO_SLOW,
+    UNREACHABLE,
+    TransientError,
+    Unreachable,
+)
+from pgcli.stores.hub import HubFiles
+from pgcli.stores.network import checked_addresses
 from pgcli.stores.objects import ObjectStore
+from pgcli.stores.web import http_errors
 from tests.support.time_limits import ends_soon
 from tests.support.writable_stores import Trouble, Unreliable, environment, unreliable_store
 
@@ -99,7 +119,8 @@ def test_read_that_keeps_failing_says_to_try_again(server, read, how):
         assert ("(SlowDown)" in message) == ("GET" in pattern)
     else:
         assert any(
-            part in message.lower() for part in ("in time", "cannot be reached", "no connection")
+            part in message.lower()
+            for part in ("in time", "broke", "cannot be reached", "no connection")
         )
     assert "http:" not in message
     if not is_image:
@@ -246,3 +267,124 @@ def test_calls_end_when_the_process_must_end(server):
         assert "The run ended" in str(problems[0])
     finally:
         process_end.end_requests(float("inf"))
+
+
+@pytest.fixture
+def has_network() -> Iterator[threading.Event]:
+    """Whether a server has answered; no server has."""
+    before = calls.answered.is_set()
+    calls.answered.clear()
+    yield calls.answered
+    (calls.answered.set if before else calls.answered.clear)()
+
+
+def tries(failures: list[RemoteError]) -> int:
+    """How often a call is tried that fails so, and then again like the last time."""
+    count = 0
+
+    def fail() -> None:
+        nonlocal count
+        count += 1
+        raise failures[min(count, len(failures)) - 1]
+
+    with pytest.raises(RemoteError):
+        calls.patient(fail, nullcontext, calls.Deadline(math.inf, threading.Event()))
+    return count
+
+
+def test_unreachable_server_is_given_up_soon_until_one_has_answered(has_network, monkeypatch):
+    monkeypatch.setattr(calls, "UNREACHED_SECONDS", 0.0)
+    silent, busy = Unreachable(UNREACHABLE), TransientError(TOO_SLOW)
+    assert tries([silent]) == 1
+    assert tries([busy, silent]) > 2
+    assert has_network.is_set()
+    assert tries([silent]) > 2
+
+
+def test_network_is_known_to_other_processes_and_after_a_listing(has_network, server):
+    assert pickle.loads(pickle.dumps(Reader())) is not None
+    assert not has_network.is_set()
+    assert len(listed(Reader())) == len(PHOTOS)
+    assert has_network.is_set()
+    sent = pickle.dumps(Reader())
+    has_network.clear()
+    pickle.loads(sent)
+    assert has_network.is_set()
+
+
+def test_what_cannot_be_reached_is_told_from_what_breaks(monkeypatch):
+    def unnamed(*more: Any, **options: Any) -> Any:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    for name, value in environment("http://127.0.0.1:9").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Unreachable, match="cannot be reached"), objects.store_errors():
+        objects.ObjectFiles().kind("s3://bucket/x")
+    for error in ("ConnectError", "ConnectTimeout"):
+        with pytest.raises(Unreachable, match="cannot be reached"), HubFiles().errors():
+            raise getattr(httpx2, error)("[Errno 101] Network is unreachable")
+    with pytest.raises(TransientError, match="broke") as broken, HubFiles().errors():
+        raise httpx2.ReadError("")
+    assert not isinstance(broken.value, Unreachable)
+    with pytest.raises(Unreachable), http_errors():
+        raise httpcore2.ConnectTimeout
+    monkeypatch.setattr(socket, "getaddrinfo", unnamed)
+    with pytest.raises(Unreachable, match="host name is unknown"):
+        checked_addresses("images.example", 443, allow_private=False)
+
+
+@pytest.mark.parametrize("status", [200, 301, 403])
+def test_region_of_a_bucket_is_the_one_that_s3_names(monkeypatch, status):
+    class Regions(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            if self.path == "/bucket":
+                self.send_header("x-amz-bucket-region", "eu-central-1")
+            self.end_headers()
+
+        def log_message(self, *unused: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Regions) as regions:
+        threading.Thread(target=regions.serve_forever, daemon=True).start()
+        monkeypatch.setattr(objects, "S3", f"http://127.0.0.1:{regions.server_port}")
+        assert objects.bucket_region("bucket") == {"region": "eu-central-1"}
+        assert objects.bucket_region("other") == {}
+        regions.shutdown()
+    assert objects.bucket_region("bucket") == {}
+
+
+def test_large_read_has_more_time_than_a_buffer(server, monkeypatch):
+    given: list[float] = []
+    wait = Reader._wait
+
+    def recorded(self: Reader, url: str, call: Any, *more: Any, seconds: float) -> Any:
+        given.append(seconds)
+        return wait(self, url, call, *more, seconds=seconds)
+
+    monkeypatch.setattr(Reader, "_wait", recorded)
+    monkeypatch.setattr(reader, "MIN_BYTES_PER_SECOND", 1)
+    server.files["bucket/large"] = bytes(5000)
+    with Reader().open("s3://bucket/large", 16) as file:
+        assert len(file.read(3)) == 3
+        assert len(file.read(4900)) == 4900
+    base = given[0]
+    assert given[1] == base + 16
+    assert max(given) > base + 4000
+
+
+def test_threads_read_ranges_of_a_file_on_the_hub_one_at_a_time():
+    class File(io.BytesIO):
+        size = 256
+
+        def seek(self, *position: int) -> int:
+            result = super().seek(*position)
+            time.sleep(0.001)  # another thread seeks
+            return result
+
+    hub = HubFiles()
+    hub.__dict__["_files"] = SimpleNamespace(open=lambda *unused: File(bytes(range(256))))
+    _, read = hub.open("hf://datasets/a/b/x.png")
+    with ThreadPoolExecutor(4) as threads:
+        ranges = list(threads.map(lambda start: read(start, start + 2), range(100)))
+    assert ranges == [bytes([start, start + 1]) for start in range(100)]
