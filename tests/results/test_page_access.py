@@ -45,12 +45,19 @@ def test_clamped_answer_shows_whole_when_pointed_at_or_focused(open_page, tmp_pa
     assert not answer.evaluate(is_clamped)
 
 
-def test_blank_answers_are_named(open_page, tmp_path):
+def test_blank_answers_are_named_and_answers_are_copied(open_page, tmp_path):
     drawn(tmp_path, 3)
     rows = [row(0, answer="one"), row(1, answer=""), row(2, answer=" \u00a0 ")]
     shown = open_page(gallery(tmp_path, rows))
     assert shown.all(".card .answer").all_text_contents() == ["one", "(empty)", "(empty)"]
     shown.press("j", "z")
+    shown.page.evaluate("""() => {
+        navigator.clipboard.writeText = async () => { throw new Error() };
+        document.execCommand = () => { window.copied = document.activeElement.value };
+    }""")
+    shown.all("#details .copy").click()
+    shown.expect(shown.all("#details .copy")).to_have_text("Copied")
+    assert shown.page.evaluate("window.copied") == "one"
     shown.press("ArrowRight")
     shown.expect(shown.all("#details .full-answer")).to_have_text("(empty)")
 

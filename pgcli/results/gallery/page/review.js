@@ -269,7 +269,7 @@ function answerEditor(row) {
     show(false);
     correctAnswer(row, area.value);
   });
-  return make("div", {}, text, area, button);
+  return make("div", {}, text, area, button, copyButton(row.answer));
 }
 
 /** An entry of the list of boxes: its label, which can be changed, and a button that removes it. */

@@ -1,6 +1,20 @@
 // Controls, keyboard shortcuts and start-up.
 const DEBOUNCE_MS = 90;
 
+/** Copy text to the clipboard; `execCommand` works where the API is not available to local files. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = make("textarea", { class: "skip", "aria-hidden": "true" });
+    area.value = text;
+    (at("zoom").open ? at("zoom") : document.body).append(area); // a dialog has the focus to itself
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
 function toggleBoxes() {
   state.boxes = !state.boxes;
   updateControls();
@@ -52,6 +66,11 @@ function listen() {
     "panel-close": () => at("panel").close(), undo, save: saveEdits,
     "page-before": () => turnPage(-1), "page-after": () => turnPage(1),
     more: () => at("more").setAttribute("aria-expanded", String(at("top").classList.toggle("open"))),
+    copy: async () => {
+      await copyText(state.shown.flatMap((card) => [...new Set(cells(card).map((row) => row.id))]).join("\n"));
+      at("copy").textContent = "Copied";
+      setTimeout(() => { at("copy").textContent = "Copy ids"; }, 1500);
+    },
   };
   for (const [id, act] of Object.entries(clicks)) at(id).addEventListener("click", act);
   at("zoom").addEventListener("close", () => select(state.selected));

@@ -96,13 +96,24 @@ function answer(row) {
   if (row.boxes && (!row.answer?.trim() || /<loc\d{4}>/.test(row.answer))) return null; // the boxes are listed, the text is under "raw answer"
   if (shares(row) && !row.answer) return null; // they are listed
   if (isCorrectable(row) && !row.boxes && !isBoxTask(row)) return answerEditor(row);
-  return fullAnswer(row);
+  return make("div", {}, fullAnswer(row), row.answer ? copyButton(row.answer) : null);
 }
 
 /** The whole answer; an empty one is named so. */
 function fullAnswer(row) {
   return row.answer?.trim() ? make("p", { class: "full-answer" }, row.answer)
     : make("p", { class: "full-answer none" }, shortAnswer(row).textContent);
+}
+
+/** A button that copies a text. */
+function copyButton(text) {
+  const button = make("button", { type: "button", class: "quiet copy" }, "Copy");
+  button.addEventListener("click", async () => {
+    await copyText(text);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  return button;
 }
 
 function boxes(row, column) {
