@@ -26,8 +26,8 @@ from pgcli.stores.writing import temporary_name
 
 OWNER, LOCK = "owner.json", "lock"
 SHARD = re.compile("shard-[0-9]+-of-[0-9]+")
-#: Long enough for another process that tests the lock, and for engines of a killed command to end.
-LOCK_SECONDS = 1.0
+#: Long enough for a process that tests the lock, and for a killed command to end on a busy machine.
+LOCK_SECONDS = 3.0
 BEAT_SECONDS = 10.0  # between two heartbeats
 SILENT_SECONDS = 120.0  # an owner without a heartbeat for so long counts as dead
 WATCH_SECONDS = 1.0  # between two checks of an owner that may be dead
