@@ -41,6 +41,7 @@ REQUIRED_COLUMNS = {"index", "id", "image", "task", "prompt", "answer", "boxes",
 REQUIRED_COLUMNS |= set(EMBEDDING_TASK_COLUMNS)
 #: The columns of `pgcli search`: the query or group of a row's image, and the similarity.
 QUERY_COLUMNS, SIMILARITY = ("query", "group"), "similarity"
+INTEGERS = ("index", "width", "height", "tokens", "batch")
 DAMAGED = "is not a result row: it is truncated or damaged"
 HINT = "name the file or folder that a command wrote with <-o>"
 
@@ -237,7 +238,13 @@ def _valid_rows(path: Path, *, exact: bool, hits: bool) -> Iterator[Row]:
                 f"{path}: row {number + 1:,} {problem}", hint=f"name a file that {command} wrote"
             )
         assert row is not None
-        yield row
+        yield with_integers(row)
+
+
+def with_integers(row: Row) -> Row:
+    """The row without fractions of 0 in columns of integers; pandas writes them beside nulls."""
+    whole = {n: int(x) for n in INTEGERS if isinstance(x := row.get(n), float) and x.is_integer()}
+    return {**row, **whole} if whole else row
 
 
 def _problem(row: Row, query: str | None) -> str:

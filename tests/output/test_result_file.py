@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -164,6 +164,20 @@ def read_with(library: str, path: Path) -> list[dict[str, Any]]:
 def test_common_libraries_read_the_rows(target, library):
     write(target, ROWS, keep=("k",))
     assert read_with(library, target) == [plain(each) for each in ROWS]
+
+
+def test_integers_that_pandas_made_fractions_are_integers(target):
+    """Beside the nulls of a failed row, pandas has no integers."""
+    write(target, [answer(0), replace(refused(1), width=None, height=None)])
+    if target.suffix == ".parquet":
+        pandas.read_parquet(target).to_parquet(target)
+    else:
+        pandas.read_json(target, lines=True).to_json(target, orient="records", lines=True)
+    row, failed = read_results(target)
+    names = ("index", "width", "height", "tokens", "batch")
+    assert [row[name] for name in names] == [plain(answer(0))[name] for name in names]
+    assert all(type(row[name]) is int for name in names)
+    assert failed["width"] is None
 
 
 # --- files
