@@ -243,8 +243,10 @@ def _valid_rows(path: Path, *, exact: bool, hits: bool) -> Iterator[Row]:
 
 def with_integers(row: Row) -> Row:
     """The row without fractions of 0 in columns of integers; pandas writes them beside nulls."""
-    whole = {n: int(x) for n in INTEGERS if isinstance(x := row.get(n), float) and x.is_integer()}
-    return {**row, **whole} if whole else row
+    integers = {
+        n: int(x) for n in INTEGERS if isinstance(x := row.get(n), float) and x.is_integer()
+    }
+    return {**row, **integers} if integers else row
 
 
 def _problem(row: Row, query: str | None) -> str:
