@@ -29,6 +29,25 @@ SCOPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+#: Options without an effect on other tasks, where they are ignored. Others would change what is
+#: learned, and are refused there.
+IGNORED = frozenset("loss method dropout rank alpha targets quantize merge".split())
+
+
+def inapplicable(options: TrainOptions) -> dict[str, str]:
+    """Why each option that is set does not apply to the task, by the name of the option."""
+    reasons = {}
+    for field in fields(options):
+        scopes = SCOPES.get(field.name, (options.scope,))
+        if options.scope in scopes or getattr(options, field.name) == field.default:
+            continue
+        tasks = [f"<{scope}>" for scope in scopes if scope.startswith("--task")]
+        names = " and ".join(tasks if options.task else [f"<{scope}>" for scope in scopes])
+        flag = f"<--{field.name.replace('_', '-')}{'=' * (field.default is not False)}>"
+        where = names or "training PaliGemma, without <--task=>"
+        reasons[field.name] = f"{flag} applies to {where}"
+    return reasons
+
 
 def check_options(options: TrainOptions) -> None:
     """Raise UsageError for options that do not go together. Reads no file but the adapter's."""
@@ -38,7 +57,8 @@ def check_options(options: TrainOptions) -> None:
             hint="name one, such as <--model google/paligemma2-3b-pt-224>; <--task=> trains other "
             "models",
         )
-    _check_scopes(options)
+    for reason in inapplicable(options).values():
+        raise UsageError(reason, hint="omit it")
     has_evaluation = bool(options.eval or options.eval_fraction)
     needs_evaluation = "<--eval-every=>" if options.eval_every else "<--patience=>"
     conflicts = (
@@ -87,18 +107,3 @@ def check_options(options: TrainOptions) -> None:
         if is_conflict:
             raise UsageError(message, hint=hint)
     _ = options.lora  # checks its values
-
-
-def _check_scopes(options: TrainOptions) -> None:
-    """Raise UsageError for an option of another task or method."""
-    for field in fields(options):
-        scopes = SCOPES.get(field.name, (options.scope,))
-        if options.scope in scopes or getattr(options, field.name) == field.default:
-            continue
-        tasks = [f"<{scope}>" for scope in scopes if scope.startswith("--task")]
-        names = " and ".join(tasks if options.task else [f"<{scope}>" for scope in scopes])
-        raise UsageError(
-            f"<--{field.name.replace('_', '-')}{'=' * (field.default is not False)}> applies to "
-            + (names or "training PaliGemma, without <--task=>"),
-            hint="omit it",
-        )

@@ -23,7 +23,7 @@ from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions, models
 from pgcli.stores import Reader, make_reader
 from pgcli.stores.urls import url_scheme
-from pgcli.training.option_checks import PARTS, SCOPES
+from pgcli.training.option_checks import IGNORED, PARTS, inapplicable
 from pgcli.wording import one_of
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ def steps_or_epochs(value: object) -> int | float:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """The options of a command line, and its `sources`."""
+    """The options of a command line, its `sources`, and a line for each ignored option."""
 
     sources: Sequence[str] = ()
+    ignored: Sequence[str] = ()
 
     task: Literal["contrastive", "classify"] | None = _learning(
         "What to train: contrastive trains two towers on images and texts, classify a "
@@ -253,21 +254,20 @@ class TrainOptions:
     def of(
         cls, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
     ) -> TrainOptions:
-        """The options with these values, without inapplicable ones from a configuration file.
-
-        Inapplicable options that were `typed` are kept, so that `check_options` refuses them.
+        """The options with these values, without those that do not apply, each with a line if it
+        was `typed`. Those that would change what is learned are kept, and `check_options` refuses
+        them.
         """
         default = {field.name: field.default for field in fields(cls)}
         known_values = {name: value for name, value in values.items() if name in default}
         options = cls(sources=sources, **known_values)
-        unused: dict[str, Any] = {
-            name: default[name]
-            for name, scopes in SCOPES.items()
-            if options.scope not in scopes and name not in typed
-        }
+        reasons = inapplicable(options)
+        dropped = [name for name in reasons if name in IGNORED or name not in typed]
+        unused: dict[str, Any] = {name: default[name] for name in dropped}
+        lines = tuple(f"ignored: {reasons[name]}" for name in dropped if name in typed)
         if not is_on_hub(options.model) and "revision" not in typed:
             unused["revision"] = None
-        return replace(options, **unused)
+        return replace(options, ignored=lines, **unused)
 
     @property
     def scope(self) -> str:

@@ -286,6 +286,31 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
     assert second["classifier.weight"].abs().max() > 0
 
 
+ANSWERS = "--model demo --prompt x --answer-column text"
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("pairs.jsonl --loss sigmoid", "--loss"),
+        ("pairs.jsonl --method full --rank 4 --targets all", "--rank --targets"),
+        ("pairs.jsonl --method full --quantize int8 --merge", "--quantize --merge"),
+        ("walls --task classify --init tiny --method full --dropout 0.1", "--method --dropout"),
+        ("walls --task classify --init tiny --alpha 8", "--alpha"),
+    ],
+)
+def test_option_without_an_effect_is_ignored_with_a_line(run, capsys, words, flags):
+    words += f" {ANSWERS}" * words.startswith("pairs")
+    assert run(f"{words} -o out --dry-run") == 0
+    err = capsys.readouterr().err
+    assert all(f"ignored: {flag} applies to " in err for flag in flags.split())
+    assert err.count("ignored") == len(flags.split())
+    Path("c.toml").write_text('[train]\nloss = "sigmoid"\nmerge = true\nalpha = 8\n')
+    kind = "--task classify --init tiny" if "walls" in words else f"{ANSWERS} --method full"
+    assert run(f"{words.split()[0]} {kind} -o out --dry-run --config c.toml") == 0
+    assert "ignored" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -294,7 +319,6 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
         ("walls --task classify --init tiny --model demo-towers -o out", "either --model"),
         ("walls --task classify --init tiny", "--output runs/model"),
         ("walls --task classify --init tiny -o -", "-o runs/model"),
-        ("walls --task classify --init tiny --loss sigmoid -o out", "--loss applies to"),
         ("walls --task classify --init tiny --probe -o out", "--probe"),
         (
             "walls --task classify --init tiny --prompt x -o out",
@@ -318,16 +342,15 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
         ("walls --task classify --init tiny --learning-rate 0 -o out", "must be above 0"),
         ("walls --task lora --model demo -o out", "contrastive"),
         (f"pairs.jsonl --task contrastive --model {DEMO} -o out", f"{DEMO} has no text tower"),
-        ("walls --task classify --rank 4 -o out", "--rank applies to training PaliGemma"),
         *(
             (f"pairs.jsonl --model demo {words} -o out", message)
             for words, message in (
-                ("--method full --rank 4", "--rank applies to --method lora"),
-                ("--method full --quantize int8", "--quantize applies to --method lora"),
                 ("--freeze vision", "--freeze applies to --method full"),
                 ("--method full --freeze vision,projector,decoder", "there is nothing to train"),
                 ("--targets vision", "--targets must be one of"),
                 ("--init tiny", "--init applies to --task contrastive and --task classify"),
+                ("--probe", "--probe applies to --task contrastive and --task classify"),
+                ("--method full --adapter a", "--adapter applies to --method lora"),
             )
         ),
         (

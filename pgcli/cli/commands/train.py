@@ -46,6 +46,8 @@ def run_training(options: TrainOptions) -> int:
     try:
         with joined_processes(options.device) as processes:
             screen = Screen(quiet=options.quiet or not processes.is_first)
+            for line in options.ignored:
+                screen.info(line)
             shown = RunOnScreen(screen)
             try:
                 summary = train(
