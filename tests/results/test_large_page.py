@@ -71,9 +71,7 @@ def test_rows_of_other_programs_may_have_no_image(tmp_path, capsys):
     made[7] |= {"id": "seven", "image": None}
     gallery(tmp_path, made)
     assert main(["view", str(tmp_path / "rows.jsonl"), "--images", str(tmp_path)]) == 0
-    assert "1 image is not shown: seven: The image does not exist any more." in (
-        capsys.readouterr().err
-    )
+    assert "1 image is not shown: seven: The row names no image." in (capsys.readouterr().err)
 
 
 def test_row_whose_boxes_are_all_invalid_has_a_part():

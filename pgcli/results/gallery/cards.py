@@ -13,17 +13,21 @@ from pgcli.boxes import CORNERS
 from pgcli.labelled_rows import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
 from pgcli.parsing import TOKEN, has_locations
+from pgcli.records import TIMING_COLUMNS
 from pgcli.results.drawings.colours import LabelColours, contrasting
 from pgcli.results.images import ImageRef
 from pgcli.results.masks import svg_path
-from pgcli.results.pages.sanitize import as_list, clean, clean_line, clean_text
+from pgcli.results.pages.sanitize import as_list, clean, clean_line, clean_number, clean_text
 from pgcli.rle import read_mask
-from pgcli.rows import MAX_FLOAT, answer_digest
+from pgcli.rows import LISTED, MAX_FLOAT, answer_digest
 
 #: Columns that are text, whatever another program wrote into them.
 TEXTS = frozenset("id image task prompt answer finish model error error_message".split())
+#: Columns that are numbers, and columns that are lists of objects.
+NUMBERS = frozenset(("width", "height", "tokens", "logprob", *TIMING_COLUMNS, "batch"))
 #: What the page adds to the columns of a row, in place of kept columns of these names.
-FILE, IMAGE, DIGEST, PART = "$file", "$image", "$digest", "$part"
+FILE, IMAGE, DIGEST = "$file", "$image", "$digest"
+RESERVED = {FILE, IMAGE, DIGEST, "$number", "$part", "$isWhole", "__proto__"}
 SEARCH = "search"  # the task of rows of a search
 #: JSON without spaces.
 compact_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -166,7 +170,7 @@ def scored_row(row: Row) -> Row:
 
 
 def page_row(row: Row) -> dict[str, Any]:
-    """The row without control characters and without the columns that are null.
+    """The row without control characters, values of other types than their columns', and nulls.
 
     An embedding is described, and masks are paths for the script to draw. A row that edits can
     name has the digest of its answer.
@@ -177,8 +181,15 @@ def page_row(row: Row) -> dict[str, Any]:
             columns["answer"] = f"embedding of {len(value):,} values"
         elif name == "masks":
             columns["masks"] = [mask_path(mask, row) for mask in as_list(value)]
-        elif value is not None and name not in (FILE, IMAGE, DIGEST, PART, "__proto__"):
+        elif name in NUMBERS:
+            columns[name] = clean_number(value)
+        elif name in LISTED:
+            entries = [clean(entry) for entry in as_list(value) if isinstance(entry, Mapping)]
+            columns[name] = entries or None
+        elif value is not None and name not in RESERVED:
             columns[clean_line(name)] = clean_text(value) if name in TEXTS else clean(value)
+    if not all(columns.get(side) and columns[side] > 0 for side in ("width", "height")):
+        columns["width"] = columns["height"] = None
     columns["id"] = columns.get("id", "")
     index = row.get("index")
     is_named = isinstance(index, int) and 0 <= index < 2**53
@@ -209,7 +220,7 @@ def is_box(value: object) -> bool:
 def page_column(values: list[Any]) -> list[Any] | dict[str, Any]:
     """The column as the page has it: a list, or `{"all": value}` if all rows have one value."""
     first = values[0] if values else None
-    is_constant = isinstance(first, str | int | float) and all(v == first for v in values)
+    is_constant = isinstance(first, str | int | float | None) and all(v == first for v in values)
     return {"all": first} if is_constant else values
 
 

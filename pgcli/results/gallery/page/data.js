@@ -7,61 +7,43 @@ function draw(tag, attributes = {}, ...children) {
 
 const STAGES = ["load", "vision", "prefill", "decode"];
 const TIMES = STAGES.map((stage) => `${stage}_ms`);
-const NUMBERS = ["width", "height", "tokens", "logprob", "batch", ...TIMES];
-const LISTS = ["choices", "scores", "labels"]; // of objects
 /** The columns that are shown in a way of their own; all others are names and values. */
-const KNOWN = new Set([...NUMBERS, ...LISTS, "index", "id", "image", "task", "prompt", "answer", "boxes", "masks", "finish", "model", "error", "error_message", "embedding", "text",
-  "$file", "$image", "$digest", "$isWhole", "$part"]);
+const KNOWN = new Set([...TIMES, "index", "id", "image", "width", "height", "task", "prompt", "answer", "boxes", "tokens", "finish", "logprob", "batch", "model",
+  "choices", "scores", "labels", "error", "error_message", "text", "$file", "$image", "$digest"]);
 const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
 
-/** The rows from their columns: a list of values, or the one value that all rows have. */
-function rowsOf(columns) {
-  const rows = Array.from({ length: data.total }, () => ({}));
-  for (const [name, values] of Object.entries(columns)) {
-    if (Array.isArray(values)) values.forEach((value, number) => { if (value !== null) rows[number][name] = value; });
-    else for (const row of rows) row[name] = values.all;
+/** A row reads its values in the columns of all rows; what is assigned to it is its own. */
+class Row {
+  constructor(number, part) {
+    this.$number = number;
+    this.$part = part; // that has its boxes, until they are read
+    this.$isWhole = part === undefined; // whether all of its boxes are known and valid
   }
-  rows.forEach((row, number) => {
-    normalizeColumns(row);
-    if (row.boxes === undefined) return normalizeBoxes(row);
-    row.boxes = row.boxes.map(([label, confidence, score]) => ({ label: data.labels[label]?.[0] ?? "", confidence, score }));
-    row.$part = Math.floor(number / data.rowsPerPart);
+}
+
+/** Let rows have a column: a list of values, or the one value that all rows have. */
+function defineColumn(name, values) {
+  Object.defineProperty(Row.prototype, name, {
+    get: Array.isArray(values) ? function () { return values[this.$number] ?? undefined; } : () => values.all ?? undefined,
+    set(value) { Object.defineProperty(this, name, { value, writable: true }); },
   });
-  return rows;
 }
 
 /** Whether a value of a result file, which any program may have written, is a box. */
 const isBox = (box) => CORNERS.every((name) => Number.isFinite(box?.[name]));
 
-/** Give a row its boxes and masks, and its answer with their tokens. */
-function giveDetails(row, details) {
-  if (!isPartial(row)) return;
-  delete row.$part;
-  const { answer } = row;
-  [row.boxes, row.masks, row.answer = answer] = details;
-  normalizeBoxes(row);
-}
-
-/** Delete values of another type than their column's. */
-function normalizeColumns(row) {
-  for (const name of NUMBERS) if (!Number.isFinite(row[name])) delete row[name];
-  if (!(row.width > 0 && row.height > 0)) delete row.width, delete row.height;
-  for (const name of LISTS) {
-    const entries = Array.isArray(row[name]) ? row[name].filter((entry) => entry && typeof entry === "object") : [];
-    entries.length ? row[name] = entries : delete row[name];
-  }
-}
-
-/** Keep the valid boxes of a row, with their masks; `$isWhole` says whether all are valid. */
-function normalizeBoxes(row) {
-  const boxes = Array.isArray(row.boxes) ? row.boxes : [];
-  const kept = boxes.flatMap((box, number) => (isBox(box) ? [number] : []));
-  row.$isWhole = kept.length === boxes.length;
-  row.masks = row.masks?.some(Boolean) ? kept.map((number) => row.masks[number]) : undefined; // paths
+/** Give a row its valid boxes with their masks, and its answer with their tokens. */
+function giveDetails(row, [boxes, masks, answer = row.answer]) {
+  const kept = [...boxes.keys()].filter((number) => isBox(boxes[number]));
+  Object.assign(row, { answer, $part: undefined, $isWhole: kept.length === boxes.length });
+  row.masks = masks?.some(Boolean) ? kept.map((number) => masks[number]) : undefined; // paths
   row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
 }
-data.rows = rowsOf(data.columns);
-data.details?.forEach((details, number) => giveDetails(data.rows[number], details));
+
+const boxColumn = (data.columns.boxes ?? []).map((boxes) => boxes?.map(([label, confidence, score]) => ({ label: data.labels[label]?.[0] ?? "", confidence, score })));
+for (const [name, values] of Object.entries({ ...data.columns, boxes: boxColumn })) defineColumn(name, values);
+data.rows = Array.from({ length: data.total }, (_, number) => new Row(number, boxColumn[number] ? Math.floor(number / data.rowsPerPart) : undefined));
+data.details?.forEach((details, number) => details && giveDetails(data.rows[number], details));
 
 /** Whether a card has the rows of one image in one file, by their prompts. */
 const isByImage = data.by === "image";
@@ -71,8 +53,9 @@ const hasSeveralFiles = data.files.length > 1;
 const promptText = (row) => row.prompt ?? "";
 const prompts = [...new Set(data.rows.map(promptText))];
 const cornersOf = (box) => CORNERS.map((name) => box[name]);
+const otherNames = Object.keys(data.columns).filter((name) => !KNOWN.has(name));
 /** The columns of a row that are shown as names and values. */
-const otherColumns = (row) => Object.entries(row).filter(([name]) => !KNOWN.has(name));
+const otherColumns = (row) => otherNames.map((name) => [name, row[name]]).filter(([, value]) => value !== undefined);
 const asText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that a person adds

@@ -129,8 +129,9 @@ function fillSelect(id, all, entries) {
 
 /** Whether each file has one prompt, which no other has; then the filter of prompts is redundant. */
 function isOwnPrompt() {
+  if (!hasSeveralFiles) return false;
   const pairs = new Set(data.rows.map((row) => `${row.$file} ${promptText(row)}`));
-  return hasSeveralFiles && pairs.size === data.files.length && prompts.length === data.files.length;
+  return pairs.size === data.files.length && prompts.length === data.files.length;
 }
 
 /** Set up the filters for the values in the rows. */

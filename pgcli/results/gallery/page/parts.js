@@ -60,7 +60,7 @@ window.pgcliPart = (key, name, text) => {
 function completeRows(part, values) {
   const rows = data.rows.slice(part * data.rowsPerPart, (part + 1) * data.rowsPerPart);
   rows.forEach((row, number) => {
-    giveDetails(row, values[number]);
+    if (values[number]) giveDetails(row, values[number]);
     if (edits.has(row)) setEdit(row, edits.get(row));
   });
   const complete = new Set(rows);
