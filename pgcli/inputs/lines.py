@@ -156,7 +156,7 @@ class CsvTable(LineTable):
             message = f"{self.name}, line 1: it names the delimiter, as Excel does, not the columns"
             raise ManifestError(message, hint="remove the line")
         for mark, noun in DELIMITERS.items():
-            if len(header) == 1 and self.image_column in header[0].split(mark):
+            if len(header) == 1 and mark in header[0] and mark != self.delimiter:
                 raise ManifestError(
                     f"{self.name} separates columns by {noun}, not by {DELIMITERS[self.delimiter]}",
                     hint="save it with commas as .csv, or with tabs as .tsv",

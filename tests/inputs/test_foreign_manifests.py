@@ -190,6 +190,8 @@ def test_comma_after_each_object_is_named_with_its_conversion():
         ("m.csv", "image\tnote\na.png\tx\n", "m.csv separates columns by tabs, not by commas"),
         ("m.tsv", "id,image\n1,a.png\n", "m.tsv separates columns by commas, not by tabs"),
         ("m.csv", "id|image\n1|a.png\n", "m.csv separates columns by bars, not by commas"),
+        ("m.csv", "file;id\na.png;1\n", "m.csv separates columns by semicolons, not by commas"),
+        ("m.csv", '"file,id"\na.png\n', "m.csv has no column 'image'"),
         ("m.csv", "sep=,\nimage,note\n", "m.csv, line 1: it names the delimiter, as Excel does"),
         ("m.csv", "image,,\na.png,,\n", "m.csv, line 1: the column '' occurs twice"),
     ],
