@@ -207,19 +207,19 @@ class Answer(Record):
     height: int | None
     task: Task
     prompt: str
-    answer: str | None
-    boxes: tuple[Box, ...]
-    tokens: int | None
-    finish: Finish | None
-    logprob: float | None
-    load_ms: float | None
-    vision_ms: float | None
-    prefill_ms: float | None
-    decode_ms: float | None
-    batch: int | None
-    model: str
-    error: str | None
-    error_message: str | None
+    answer: str | None = None
+    boxes: tuple[Box, ...] = ()
+    tokens: int | None = None
+    finish: Finish | None = None
+    logprob: float | None = None
+    load_ms: float | None = None
+    vision_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    batch: int | None = None
+    model: str = ""
+    error: str | None = None
+    error_message: str | None = None
     masks: tuple[Mask | None, ...] | None = None
     choices: tuple[Choice, ...] | None = None
     text: str | None = None
@@ -260,12 +260,14 @@ CLASSIFY_COLUMNS = (*_IMAGE, "answer", "labels", "truncated", *_RUN)
 def error_answer(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
     """The row of an undecodable image: its known columns and its fault."""
     assert image.fault is not None
-    row = unanswered(image, prompt, task=task, model=model)
-    return replace(row, error=image.fault.code, error_message=image.fault.message)
+    error, message = image.fault.code, image.fault.message
+    return unanswered(image, prompt, task=task, model=model, error=error, error_message=message)
 
 
-def unanswered(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:
-    """The row of an image and a prompt before it is answered."""
+def unanswered(
+    image: DecodedImage, prompt: str, *, task: Task, model: str, **columns: Any
+) -> Answer:
+    """The row of an image and a prompt before it is answered, or with these columns."""
     item = image.item
     return Answer(
         index=item.index,
@@ -275,18 +277,8 @@ def unanswered(image: DecodedImage, prompt: str, *, task: Task, model: str) -> A
         height=image.height,
         task=task,
         prompt=prompt,
-        answer=None,
-        boxes=(),
-        tokens=None,
-        finish=None,
-        logprob=None,
         load_ms=image.load_ms,
-        vision_ms=None,
-        prefill_ms=None,
-        decode_ms=None,
-        batch=None,
         model=model,
-        error=None,
-        error_message=None,
         kept=item.kept,
+        **columns,
     )

@@ -72,10 +72,11 @@ class Budget:
             return not self._closed
 
     def give(self, size: int) -> None:
-        """Return so many bytes."""
+        """Return so many bytes. A waiting thread wakes up once a sixteenth of all bytes is free."""
         with self._changed:
             self._held -= size
-            self._changed.notify_all()
+            if self._held <= self._size * 15 // 16:
+                self._changed.notify_all()
 
     def close(self) -> None:
         """End all waiting."""

@@ -288,8 +288,9 @@ class _Pool:
             image = replace(image, load_ms=image.load_ms + job.fetch_ms)
         job.item = image.item  # without its bytes
         self._usual_bytes = _pixel_bytes(image) or self._usual_bytes
-        reserved, job.reserved = job.reserved, self._bytes_of(image)
-        self._ahead.give(reserved - job.reserved)
+        if surplus := job.reserved - self._bytes_of(image):
+            job.reserved -= surplus
+            self._ahead.give(surplus)
         with self._is_done:
             job.image = image
             if job is self._requested:

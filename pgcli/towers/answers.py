@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -70,8 +69,8 @@ class EmbeddingAnswers:
             self._note_truncated(texts)
             for (row_index, image), text, vector in zip(batch, texts, vectors, strict=True):
                 embedding, is_cut = self._embedding(vector), text in self._truncated
-                row = self._row(image)
-                yield row_index, replace(row, text=text, embedding=embedding, truncated=is_cut)
+                row = self._row(image, text=text, embedding=embedding, truncated=is_cut)
+                yield row_index, row
 
     def _answers(self, batch: Sequence[tuple[int, EncodedImage]]) -> Iterator[RowAnswer]:
         """The answers of encoded images; their own texts are encoded in one batch."""
@@ -80,12 +79,11 @@ class EmbeddingAnswers:
             self._row_texts.encode(texts)
             self._note_truncated(texts)
         for row_index, encoded in batch:
-            row = self._row(encoded.image)
             if encoded.vector is None:
-                yield row_index, oom_answer(row)
+                yield row_index, oom_answer(self._row(encoded.image))
                 continue
             columns = self._columns(encoded.image, encoded.vector)
-            yield row_index, replace(row, vision_ms=encoded.vision_ms, **columns)
+            yield row_index, self._row(encoded.image, vision_ms=encoded.vision_ms, **columns)
 
     def _columns(self, image: DecodedImage, vector: np.ndarray) -> dict[str, Any]:
         """The task's result for an image's vector."""
@@ -126,10 +124,10 @@ class EmbeddingAnswers:
         labels.sort(key=lambda label: -label.probability)  # stable: ties in the order given
         return tuple(labels[: self._question.top])
 
-    def _row(self, image: DecodedImage) -> Answer:
-        """The row of an image or a text before it is answered."""
-        prompt = image.item.prompts[0]
-        return unanswered(image, prompt, task=self._question.task, model=self._engine.label)
+    def _row(self, image: DecodedImage, **columns: Any) -> Answer:
+        """The row of an image or a text with these columns."""
+        task, model = self._question.task, self._engine.label
+        return unanswered(image, image.item.prompts[0], task=task, model=model, **columns)
 
 
 class TextVectors:
