@@ -238,11 +238,15 @@ def test_hostile_rows_of_a_large_page_run_no_script(open_page, tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_hundred_thousand_rows_open_in_seconds(open_page, tmp_path):
-    """The bound leaves room for a slow machine; on two idle cores it takes less than a second."""
-    many = [row(n, answer=f"answer {n}") for n in range(100_000)]
+def test_a_hundred_thousand_rows_of_boxes_open_in_seconds(open_page, tmp_path):
+    """The bound leaves room for a slow machine; on two idle cores it takes about a second."""
+    labels = [f"label {n}" for n in range(20)]
+    many = [row(n, boxes=[box(labels[(n + k) % 20]) for k in range(5)]) for n in range(100_000)]
     shown = open_page(gallery(tmp_path, many))
     milliseconds = shown.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
     assert milliseconds < 5_000
-    shown.all("#search").fill("answer 99999")
+    shown.all("#search").fill("99999.png")
     shown.shows("99999.png")
+    shown.all("#search").fill("")
+    shown.page.select_option("#sort", "confidence")
+    shown.says("100,000 answers")

@@ -106,6 +106,15 @@ def axe() -> str:
     )
 
 
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_bar_of_an_open_image_has_room_for_thousands(open_page, page, size):
+    shown = open_page(page, viewport=size)
+    shown.press("j", "z")
+    shown.all("#position").evaluate("e => { e.textContent = '19,999 of 20,000'; }")
+    close = shown.all("#close").bounding_box()
+    assert close["x"] + close["width"] <= size["width"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["answers", "questions", "hits", "evaluation", "explanation"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
