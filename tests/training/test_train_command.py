@@ -244,6 +244,21 @@ def test_checkpoint_is_trained_further(run):
     assert 0 < change < 1e-3
 
 
+@pytest.mark.parametrize("model", ["--init tiny", "--model demo-towers"])
+def test_texts_beyond_the_length_of_the_towers_are_counted(run, model, capsys, monkeypatch):
+    monkeypatch.setattr("pgcli.training.encoders.start.ENCODED_TEXTS", 2)
+    rows = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+    for row in rows[:3]:
+        row["text"] = f"{row['text']} " * 70
+    Path("long.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = CONTRASTIVE.replace("--init tiny", model).replace("--steps 4", "--steps 1")
+    for source, counted in (("long.jsonl", True), ("pairs.jsonl", False)):
+        assert run(f"{source} {options} -o {source}.out") == 0
+        err = capsys.readouterr().err
+        assert ("truncated 3 texts to the length of the model's input" in err) == counted
+        assert ("truncated" in err) == counted
+
+
 @pytest.mark.parametrize("model", ["demo-towers", pytest.param(DEMO, marks=pytest.mark.slow)])
 def test_probe_trains_the_head_alone(run, model):
     options = CLASSIFY.replace("--init tiny", f"--model {model} --probe").replace("4", "8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.errors import UsageError
-from pgcli.pipeline.progress.events import tracked
+from pgcli.pipeline.progress.events import Message, tracked
 from pgcli.towers.loader import text_processor
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.training.encoders.classify_task import ClassifyTask
@@ -29,6 +29,9 @@ from pgcli.training.encoders.new_models import (
     two_towers_of,
 )
 from pgcli.training.task import MicroBatches, TaskInputs
+from pgcli.wording import count
+
+ENCODED_TEXTS = 1000  # that are in memory at once
 
 
 def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
@@ -84,11 +87,24 @@ def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
         resolution = model.config.vision.resolution
         write_image_files(source, folder, family, resolution, preprocessing)
 
+    every_text = [row.target for row in (*inputs.train, *inputs.evaluation)]
+    if truncated := count_truncated(every_text, texts):
+        what = f"truncated {count(truncated, 'text')} to the length of the model's input"
+        inputs.on_event(Message(what))
     # a process that repeats its part of an update would exchange vectors alone
     is_fixed = bool(options.micro_batch) or inputs.processes.count > 1
     micro_batches = MicroBatches(options.micro_batch, is_fixed=is_fixed)
     fields = inputs.fields(model, preprocessing, save, micro_batches)
     return ContrastiveTask(**fields, texts=texts, loss_name=loss)
+
+
+def count_truncated(targets: Sequence[str], texts: TextProcessor) -> int:
+    """The number of the texts that are longer than the model's input."""
+    starts = range(0, len(targets), ENCODED_TEXTS)
+    chunks = (targets[start : start + ENCODED_TEXTS] for start in starts)
+    return sum(
+        text in cut for chunk in chunks for cut in [texts.truncated(chunk)] for text in chunk
+    )
 
 
 def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
