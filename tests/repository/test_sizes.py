@@ -17,7 +17,7 @@ BOUNDS = {
     "model": 4_275,
     "checkpoints": 3_840,
     "towers": 755,
-    "training": 5_300,
+    "training": 5_320,
     "evaluation": 2_770,
     "search": 635,
     "api runs.py ray.py __init__.py __main__.py": 1_360,
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_120,
-    "tests": 53_405,
+    "tests": 53_420,
 }
 
 
