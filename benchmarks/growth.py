@@ -63,6 +63,13 @@ COMMANDS = {
     "search --duplicates": ("vectors", "search rows.parquet --duplicates -o groups.jsonl"),
 }
 QUADRATIC = "search --duplicates"  # compares all pairs
+#: Starts a command from a small process: Linux counts the memory of the parent as the child's.
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(code, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+"""
 
 
 class Cost(NamedTuple):
@@ -176,19 +183,13 @@ def write_vectors(rows: int) -> None:
 
 def cost_of(words: str) -> Cost:
     """The cost of `pgcli WORDS`."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pgcli", *words.split()],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-    )
-    assert process.stderr is not None
-    message = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code:
-        raise RuntimeError(f"pgcli {words} ended with {code}: {message.decode()}")
-    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "pgcli", *words.split()]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    code, seconds, memory = done.stdout.split()
+    if code != "0":
+        raise RuntimeError(f"pgcli {words} ended with {code}: {done.stderr}")
+    return Cost(float(seconds), int(memory) * 1024)
 
 
 def costs(names: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[int, str, Cost]]:

@@ -15,8 +15,20 @@ BATCH_BYTES = 2 * MAX_GROUP_BYTES
 
 
 def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
-    """A writer of tables under the schema, each as a row group."""
-    return parquet.ParquetWriter(file, schema, compression="zstd")
+    """A writer of tables under the schema, each as a row group.
+
+    Vectors are not compressed: that saves 7 percent, and takes longer to read.
+    """
+    vectors = {
+        name
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if pyarrow.types.is_fixed_size_list(kind)
+    }
+    if not vectors:
+        return parquet.ParquetWriter(file, schema, compression="zstd")
+    others = [name for name in schema.names if name not in vectors]
+    compression = dict.fromkeys(others, "zstd")
+    return parquet.ParquetWriter(file, schema, compression=compression, use_dictionary=others)
 
 
 def parquet_batches(
