@@ -13,20 +13,22 @@ from pgcli.declare import Option, options_of
 from pgcli.pipeline.request.options import SHARED_OPTIONS
 from pgcli.pipeline.request.questions import COMMAND_OPTIONS
 
-HEAD = """# Options
+HEAD = """<!-- python docs/reference.py > docs/reference/options.md -->
 
-`python docs/reference.py > docs/reference/options.md` makes this page from the declarations.
-`pgcli COMMAND --help` shows the options that people use most, `--help --all` shows all.
+# Options
 
-- Environment variables set the options of a machine or a session: `PGCLI_BATCH_SIZE=8`. For a flag,
-  use `1` or `0`, or `true` or `false`. pgcli ignores other variables that start with `PGCLI_`, and
-  prints their names.
-- In Python, keyword arguments have `_` in place of `-`: `batch_size=8`.
-- The configuration file is `~/.config/pgcli/config.toml`, or the one that `--config FILE` or
-  `PGCLI_CONFIG` names. It may set any option: at its top, options that mean the same in several
-  commands; in a table with a command's name, the options of that command.
-- The command line overrides variables, and variables override the file. `--no-NAME` turns off a
-  flag that they turned on, such as `--no-quiet`. The opposite of `--no-timing` is `--timing`.
+`pgcli COMMAND --help` shows the most common options of a command, `--help --all` shows all of them.
+
+- **Command line**: `--batch-size 8`. It overrides variables and the configuration file. `--no-NAME`
+  turns off a flag that they turned on, such as `--no-quiet`. The opposite of `--no-timing` is
+  `--timing`.
+- **Environment variables** set options of a machine or a session: `PGCLI_BATCH_SIZE=8`. They
+  override the configuration file. For a flag, use `1` or `0`, or `true` or `false`. pgcli warns
+  about other variables that start with `PGCLI_`, and ignores them.
+- **Configuration file**: `~/.config/pgcli/config.toml`, or the file that `--config` or
+  `PGCLI_CONFIG` names. It may set any option: at the top, options that mean the same in several
+  commands; in a table with the name of a command, the options of that command.
+- **Python**: keyword arguments have `_` instead of `-`: `batch_size=8`.
 
 ```toml
 model = "google/paligemma-3b-mix-224"
@@ -57,7 +59,7 @@ def meanings() -> Mapping[str, Mapping[str, list[str]]]:
 def differences() -> Iterator[str]:
     """A section with the options that have several help texts."""
     yield "## Options that depend on the command\n"
-    yield "Every other option has the same meaning in all its commands.\n"
+    yield "All other options mean the same in every command that has them.\n"
     yield "| option | in | meaning |\n|---|---|---|"
     for flag, helps in sorted(meanings().items()):
         for help, commands in helps.items() if len(helps) > 1 else ():
@@ -70,7 +72,7 @@ def differences() -> Iterator[str]:
 
 def sections() -> Iterator[str]:
     """The sections of the page: shared options, then the options of each command."""
-    yield from table("Options of every command", options_of(ProgramOptions))
+    yield from table("Options of all commands", options_of(ProgramOptions))
     shared = [option for record in SHARED_OPTIONS for option in options_of(record)]
     yield from table(f"Options of {', '.join(COMMAND_OPTIONS)}", shared)
     yield from differences()

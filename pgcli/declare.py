@@ -263,7 +263,7 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
     options = options_of(record)
     for option in options:
         if option.default is REQUIRED and option.name not in values:
-            raise UsageError(f"{option.name} is not given", hint=help_of(option))
+            raise UsageError(f"{option.name} is missing", hint=help_of(option))
     names = [option.name for option in options if option.name in values]
     return record(**{name: values[name] for name in names})
 

@@ -163,8 +163,8 @@ class InvalidCheckpoint(PgcliError):
         self,
         message: str,
         *,
-        hint: str = "download it again if it is damaged, or name another: PaliGemma, PaliGemma 2 "
-        "and LoRA adapters of them are supported, and SigLIP, CLIP and ViT for embeddings",
+        hint: str = "download it again if it is damaged, or name another model: pgcli supports "
+        "PaliGemma, PaliGemma 2 and their LoRA adapters, SigLIP, CLIP and image classifiers",
     ):
         super().__init__(message, hint=hint)
 

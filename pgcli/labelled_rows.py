@@ -176,7 +176,7 @@ def label_of_folder(source: str, id_: str, hint: str = "") -> str:
     if len(parts) < 2:
         raise UsageError(
             f"{id_} has no label: it is directly in {source}",
-            hint=f"move it into a folder of its label{hint}",
+            hint=f"move it into a folder named after its label{hint}",
         )
     return parts[0]
 

@@ -93,8 +93,8 @@ class RowSchema:
         for name in self.keep:
             if name in self.columns or self.keep.count(name) > 1:
                 raise UsageError(
-                    f"<--keep {name}>: the output has a column of that name already",
-                    hint=f"give it another one: <--keep {name}:NAME>",
+                    f"<--keep {name}>: the output already has a column with this name",
+                    hint=f"rename the kept column: <--keep {name}:NAME>",
                 )
 
     @property

@@ -140,7 +140,7 @@ def test_batch_without_a_column_that_it_needs_is_rejected(captions):
         ("caption", {"allow_urls": "maybe"}, "allow_urls must be true or false"),
         ("caption", {"keep": "label"}, "keep must be a list of names or"),
         ("caption", {"keep": ["answer"]}, "a column of the answers"),
-        ("detect", {}, "object is not given"),
+        ("detect", {}, "object is missing"),
         ("detect", {"object": []}, "no object to look for"),
         ("detect", {"object": ["cat", 3]}, "object must be text, not 3"),
         ("detect", {"objects": "cat"}, "there is no option objects"),

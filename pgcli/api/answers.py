@@ -1,4 +1,4 @@
-"""The answers of a call: an iterator that says so, and that knows its images in memory."""
+"""The answers of a call, as an iterator that also holds its images in memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AnswerIterator(Iterator[Answer]):
 
 @atexit.register
 def close_unfinished() -> None:
-    """Close the answers that were not read to their end, but those that another thread reads."""
+    """Close the unfinished iterators of answers, except those that another thread is reading."""
     for answers in [*UNFINISHED]:
         with suppress(ValueError):
             answers.close()

@@ -68,7 +68,7 @@ def write_manifest(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def image_cell(image: Any) -> dict[str, Any]:
-    """The bytes of an image in memory, or the whole path of a file; an address stays."""
+    """The bytes of an image in memory, or the whole path of a file; a URL stays."""
     if isinstance(image, str | os.PathLike):
         path = os.fspath(image)
         return {"bytes": None, "path": path if url_scheme(path) else str(Path(path).absolute())}

@@ -95,7 +95,7 @@ def keep_first(
 
 
 def is_single(source: Any) -> bool:
-    """Whether the source is one and not several. An array of two or three dimensions is an image;
+    """Whether this is a single source. An array of two or three dimensions is an image;
     others, such as a batch of images or a column of paths, are sequences.
     """
     is_image = is_array(source) and len(source.shape) in (2, 3)
@@ -113,7 +113,7 @@ def as_row(source: Any) -> Mapping[str, Any]:
 
 
 def check_file(path: str) -> None:
-    """Raise UsageError for a path that is not a file's."""
+    """Raise UsageError for a path that is not a file."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path or 'an empty name'} is not a file",

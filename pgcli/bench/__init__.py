@@ -1,1 +1,1 @@
-"""Benchmarks pgcli and transformers in turns, and compares both with the machine's limit."""
+"""Benchmarks pgcli and transformers alternately, and compares both with the machine's limit."""

@@ -1,4 +1,4 @@
-"""Runs a benchmark: both programs in turns on one checkpoint, and the machine's limit."""
+"""Runs a benchmark: both programs alternate on one checkpoint; measures the machine's limit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def bench(
     dtype: str,
     waiting: Waiting,
 ) -> BenchReport:
-    """Run both programs in turns on the same images and the same decoded pixels.
+    """Run both programs alternately on the same images and the same decoded pixels.
 
     Without a `batch_size` it is the automatic one of runs. A quantized model is also measured
     unquantized. With `fast_decode` pgcli decodes files at a reduced size. Raises NoInputError if no

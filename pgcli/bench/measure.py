@@ -1,4 +1,4 @@
-"""Runs several programs in turns, A B B A, so that load on the machine affects all alike.
+"""Runs several programs alternately (A B B A), so that load on the machine affects all alike.
 
 Compares their speeds and their tokens.
 """

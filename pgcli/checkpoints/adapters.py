@@ -183,7 +183,7 @@ def _adapter_named(folder: Path) -> Iterator[None]:
         yield
     except InvalidCheckpoint as problem:
         hint = problem.hint or "save it again with PEFT's save_pretrained, or ask its author"
-        raise InvalidCheckpoint(f"the adapter {folder.name}: {problem}", hint=hint) from problem
+        raise InvalidCheckpoint(f"cannot load the adapter: {problem}", hint=hint) from problem
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:

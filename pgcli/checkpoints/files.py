@@ -44,7 +44,7 @@ def open_model_file(file: Path) -> BufferedReader:
         raise InvalidCheckpoint(f"{file} is missing", hint="download the model again") from error
     except NotRegularFileError as error:
         raise InvalidCheckpoint(
-            f"{file} is not a regular file", hint="replace it by the file, or remove it"
+            f"{file} is not a regular file", hint="replace it with a file, or remove it"
         ) from error
     except OSError as error:
         raise unreadable(file, error) from error
@@ -96,14 +96,14 @@ def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidC
     """The error for a folder or a repository that has files with these names, but not `name`."""
     message = f"{repository} has no {name}"
     if name == ADAPTER_CONFIG:
-        hint = "an adapter is written by PEFT's save_pretrained; use <--model=> for a whole model"
+        hint = "save an adapter with PEFT's save_pretrained; for a full model, use <--model=>"
     elif ADAPTER_CONFIG in names:
         message = f"{repository} is an adapter, not a model"
         hint = "name the model it was made for with <--model=>, and this one with <--adapter=>"
     elif OPEN_CLIP + "config.json" in names:
-        message += f", only {OPEN_CLIP}config.json: the layout of open_clip is not read"
+        message += f", only {OPEN_CLIP}config.json; pgcli does not read open_clip's layout"
         hint = (
-            "most such models are also published in the layout of transformers, often in the same "
+            "most such models are also published in transformers' layout, often in the same "
             "repository: look for config.json with model.safetensors"
         )
     else:

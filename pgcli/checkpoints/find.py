@@ -155,14 +155,14 @@ def file_digest(file: Path) -> str:
 
 
 def names_file(name: str) -> bool:
-    """Whether the name is that of a file, not of a folder."""
+    """Whether the name refers to a file, not to a folder."""
     return os.path.isfile(name)  # noqa: PTH113 - Path raises for a NUL
 
 
 def _no_name(name: str, kind: CheckpointKind) -> ModelUnavailable:
     if kind == "model" and names_file(name):
         return ModelUnavailable(
-            f"{name} is a file, and a model is a folder with config.json and safetensors files",
+            f"{name} is a file, but a model is a folder with config.json and safetensors files",
             hint=f"name its folder: <--model {shlex.quote(str(Path(name).parent))}>"
             if name.endswith(".safetensors")
             else "name a checkpoint in the Hugging Face layout, such as "

@@ -316,7 +316,7 @@ def _verify(name: str, commit: str, folder: Path) -> None:
         file.unlink(missing_ok=True)
     if mismatches:
         raise InvalidCheckpoint(
-            f"{mismatches[0]['path']} arrived damaged: its checksum differs from the Hub's",
+            f"{mismatches[0]['path']} was damaged in the download: its checksum is wrong",
             hint="the file was deleted: the same command again downloads it",
         )
 
@@ -340,7 +340,7 @@ def _unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable
             )
         case errors.HFValidationError():
             return ModelUnavailable(
-                f"{name!r} is neither a folder nor a name that the Hub allows",
+                f"{name!r} is neither a folder nor a valid Hub name",
                 hint="check the spelling",
             )
         case errors.HfHubHTTPError():
@@ -366,14 +366,14 @@ def _unreachable(name: str, error: Exception) -> ModelUnavailable:
     hint = f"check the network and run the same command again: {KEPT}; or name a local folder: "
     hint += "<--model DIR>"
     if "CERTIFICATE_VERIFY_FAILED" in reason:
-        hint = "behind a proxy that opens encrypted traffic, set SSL_CERT_FILE to its certificate; "
+        hint = "behind a proxy that decrypts HTTPS, set SSL_CERT_FILE to its certificate; "
         hint += "check the clock too"
     elif type(error).__name__ == "ProxyError":
-        hint = "check HTTPS_PROXY: the proxy's address, and a login where it asks for one"
+        hint = "check HTTPS_PROXY: the proxy's URL, and a login if it needs one"
     elif not constants.ENDPOINT.startswith(("http://", "https://")):
-        hint = "HF_ENDPOINT is not the address of a Hub: unset it for https://huggingface.co"
+        hint = "HF_ENDPOINT is not a URL: unset it to use https://huggingface.co"
     return ModelUnavailable(
-        f"{name} is not complete in the cache, and {constants.ENDPOINT} does not serve it: "
+        f"{name} is not complete in the cache, and {constants.ENDPOINT} cannot be reached: "
         f"{reason}",
         hint=hint,
     )
@@ -383,8 +383,8 @@ def _offline(name: str) -> ModelUnavailable:
     folder = name.rpartition("/")[2]
     return ModelUnavailable(
         f"{name} is not complete in the cache, and HF_HUB_OFFLINE forbids downloading it",
-        hint="`unset HF_HUB_OFFLINE`; or where there is a network `hf download "
-        f"{name} --local-dir {folder}`, bring that folder here, and name it: <--model {folder}>",
+        hint=f"`unset HF_HUB_OFFLINE`; or run `hf download {name} --local-dir {folder}` on a "
+        f"machine with a network, copy the folder here, and use <--model {folder}>",
     )
 
 

@@ -127,7 +127,7 @@ def _read_npz(data: bytes) -> Readers:
     try:
         archive = np.load(io.BytesIO(data), allow_pickle=False)
     except NPZ_ERRORS as error:
-        raise _Invalid(f"is not an intact .npz file: {error}") from error
+        raise _Invalid(f"is not a valid .npz file: {error}") from error
     return {name: partial(_read_array, archive, name) for name in archive if _is_needed(name)}
 
 

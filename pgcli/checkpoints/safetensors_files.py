@@ -80,7 +80,7 @@ def _read_header(file: Path) -> tuple[int, dict[str, Any]]:
         raise unreadable(file, error) from error
     except (SafetensorError, ValueError) as error:
         raise InvalidCheckpoint(
-            f"{file} is not an intact safetensors file: {error}", hint=damage_hint(file)
+            f"{file} is not a valid safetensors file: {error}", hint=damage_hint(file)
         ) from error
 
 

@@ -23,7 +23,7 @@ _running = partial(opt, panel="How to run", affects_rows=False, seldom=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions:
-    """What acts on the program and not on a run: options of every command."""
+    """Options of every command, which affect the program and not a run."""
 
     config: str | None = _running(
         "Configuration file to use instead of ~/.config/pgcli/config.toml.", metavar="FILE"

@@ -24,7 +24,7 @@ EXIT_CODES = {
 
 
 def exit_code_text(code: int) -> str:
-    """The exit code with its meaning; above 128 that of a signal."""
+    """The exit code with its meaning; codes above 128 are signals."""
     if code > 128:
         try:
             return f"{code}, {signal.Signals(code - 128).name}"

@@ -93,14 +93,14 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressOptions:
-    """Whether images at addresses are read."""
+    """Options for reading URLs."""
 
     allow_urls: bool = same(InputOptions, "allow_urls")
     allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
 
     @property
     def url_reader(self) -> Reader | None:
-        """The reader of addresses, if these are allowed."""
+        """The URL reader; None without --allow-urls."""
         from pgcli.stores import make_reader
 
         return make_reader(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
@@ -108,7 +108,7 @@ class AddressOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietOptions:
-    """Whether a command says what it does."""
+    """The option that silences a command."""
 
     quiet: bool = same(RunningOptions, "quiet")
 
@@ -127,7 +127,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonOptions:
-    """In which form a command prints."""
+    """The option to print JSON."""
 
     json: bool = opt("Print one JSON object.", panel="Where to", default=False)
 
@@ -240,7 +240,7 @@ def completion(choices: Sequence[str] | Callable[[], Sequence[str]]) -> Any:
 
 
 def value_name(option: Option) -> str:
-    """What the help shows in place of the value."""
+    """The placeholder for the value in the help."""
     if option.metavar is not None:
         return option.metavar
     if option.choices and not callable(option.choices):

@@ -1,4 +1,4 @@
-"""Signals that end the program: raised as an exception, and sent again once all is tidied up."""
+"""Signals that end the program: raised as an exception, and raised again after the clean-up."""
 
 from __future__ import annotations
 

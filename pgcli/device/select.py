@@ -66,7 +66,9 @@ def choose_dtype(
     float16 is for GPUs without bfloat16, and for models without a `float16_problem`.
     """
     if name == "float16" and (problem := float16_problem or _without_float16(device)):
-        raise UsageError(problem, hint="use <--dtype bfloat16>, which is as small, or auto")
+        raise UsageError(
+            problem, hint="use <--dtype bfloat16>, which takes as little memory, or auto"
+        )
     if name != "auto":
         if name not in DTYPES:
             raise UsageError(

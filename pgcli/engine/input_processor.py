@@ -114,7 +114,7 @@ class InputProcessor:
     def _problem(self, image: DecodedImage, ids: abc.Sequence[int], longest: int) -> str:
         """Why the prompt cannot be answered; empty if it can."""
         if not ids:
-            return f"The region is outside the image of {image.width} x {image.height}."
+            return f"The region is outside the image ({image.width} x {image.height} pixels)."
         room = self._max_text_tokens - longest
         if len(ids) <= room:
             return ""

@@ -37,7 +37,7 @@ def is_oom(error: BaseException) -> bool:
 
 
 class OutOfMemory(Exception):
-    """Memory ran out; that of the failed call is free again."""
+    """Memory ran out; the memory of the failed call is free again."""
 
 
 def run_or_free(work: Callable[[], Result], release: Callable[[], object] = lambda: None) -> Result:

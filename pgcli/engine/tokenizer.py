@@ -130,9 +130,7 @@ class Tokenizer:
         first = self.id(name.format(0))
         for number in range(count):
             if self.id(name.format(number)) != first + number:
-                raise InvalidCheckpoint(
-                    f"tokenizer.json: {name.format(number)} is out of its order"
-                )
+                raise InvalidCheckpoint(f"tokenizer.json: {name.format(number)} is out of order")
         return range(first, first + count)
 
 

@@ -140,7 +140,7 @@ def rows_by_value(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]
             if any(column_value(row, name) is not None for row in rows[:100])
         )
         raise UsageError(
-            f"--by {column}: neither the rows nor the truth have such a column of texts or numbers",
+            f"--by {column}: neither rows nor ground truth have this column with texts or numbers",
             hint=f"columns with texts and numbers are: {', '.join(known)}",
         )
     groups: dict[str, list[int]] = {}

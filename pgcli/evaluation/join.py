@@ -241,7 +241,7 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
         hint = "ids of COCO are file names, ids of VQA are question ids: run on a manifest with "
         hint += "them, or name their column there with <--id-column=>"
     return UsageError(
-        f"no id of {name} is in {truths.name}: the first are {row['id']!r} and {id_!r}",
+        f"no id in {name} occurs in {truths.name} (first ids: {row['id']!r} and {id_!r})",
         hint=hint,
     )
 

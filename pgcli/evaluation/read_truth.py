@@ -48,7 +48,7 @@ HINT = (
 
 
 def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
-    """The truth in a local file or folder, or in a file at an address. Raises UsageError."""
+    """The truth in a local file or folder, or in a file at a URL. Raises UsageError."""
     file = locate_source(name, ReadOptions(url_reader=url_reader))
     if file.url_reader is None and not (Path(file.path).exists() or is_run(file)):
         raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
@@ -121,7 +121,7 @@ def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
             if id_ is None:
                 raise UsageError(
                     f"{row.position} has neither {columns.id!r} nor a path in 'image'",
-                    hint="rows are joined by id: name its column with --id-column",
+                    hint="rows are joined by id: name the column of ids with --id-column",
                 )
             add_truth_row(truths, id_, values, reader, row.position)
 

@@ -75,7 +75,7 @@ class TrueImage:
             raise UsageError(
                 f"{id_}: the truth says {size.height} x {size.width}, the row {size.width} x "
                 f"{size.height}, and the image cannot be read: {problem}",
-                hint="--images names the folder of the images",
+                hint="--images names the folder with the images",
             )
 
     @property

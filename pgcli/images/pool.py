@@ -65,7 +65,7 @@ def decode_ahead(
     than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
     processes that decode large images wait for each other. Closing the iterator ends the
     processes; once `should_stop()` is true, it ends without waiting. The `reader` fetches items at
-    addresses, several at a time. With `pauses`, None is yielded while no image arrives. Raises
+    URLs, several at a time. With `pauses`, None is yielded while no image arrives. Raises
     NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS

@@ -1,4 +1,4 @@
-"""Images in texts: base64 and `data:` addresses, which export tools write into tables."""
+"""Images in texts: base64 and `data:` URLs, which export tools write into tables."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _DATA = re.compile(r"data:([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
 
 
 def image_in_text(text: str) -> bytes | None:
-    """The bytes of an image in base64, or of a `data:` address; None for any other text.
+    """The bytes of an image in base64, or of a `data:` URL; None for any other text.
 
     Text of base64 characters is an image if it decodes to the first bytes of one, or is too long
-    for a path. Raises ValueError for an invalid `data:` address.
+    for a path. Raises ValueError for an invalid `data:` URL.
     """
     if text[:5].lower() == "data:":
         match = _DATA.fullmatch(text)
@@ -48,9 +48,9 @@ def image_in_text(text: str) -> bytes | None:
 
 
 def image_in_bytes(data: bytes) -> bytes:
-    """The bytes; of an image as base64 or as a `data:` address, the decoded bytes.
+    """The bytes; of an image as base64 or as a `data:` URL, the decoded bytes.
 
-    Raises ValueError for an invalid `data:` address.
+    Raises ValueError for an invalid `data:` URL.
     """
     head = data[:HEAD_CHARACTERS]
     if not head.isascii() or IMAGE_BYTES.match(head):

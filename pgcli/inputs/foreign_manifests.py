@@ -56,7 +56,7 @@ def read_head(file: InputFile) -> bytes:
 def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | None:
     """The error for a file in a foreign format that begins with `head`; None for any other file.
 
-    Hints call the file `file`, by default its name, or FILE for an address.
+    Hints call the file `file`, by default its name, or FILE for a URL.
     """
     file = file or shell_name(name)
     if is_lfs_pointer(head):
@@ -124,7 +124,7 @@ def is_label_studio(head: bytes) -> bool:
 
 
 def shell_name(name: str) -> str:
-    """The file's name in shell commands: FILE for an address."""
+    """The file's name in shell commands: FILE for a URL."""
     return "FILE" if url_scheme(name) else name
 
 

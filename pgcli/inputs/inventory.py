@@ -101,7 +101,7 @@ class Inventory(FileItems):
             raise scan.no_input(has_only_tables=set(inventory._kinds.tolist()) == {TABLE})
         if options.refuses_prompts and inventory.has_prompts:
             raise UsageError(
-                "<--prompt=> is given, and the manifest has prompts too, in the column "
+                "<--prompt=> conflicts with the prompts in the manifest, in the column "
                 f"{options.prompt_column!r}",
                 hint="omit <--prompt=>, or name another column with <--prompt-column=>",
             )

@@ -141,7 +141,9 @@ class CsvTable(LineTable):
     def schema(self) -> pa.Schema:
         _, _, header = next(self._cells(START), (None, None, None))
         if header is None:
-            raise ManifestError(f"{self.name} has no rows", hint="the first line names the columns")
+            raise ManifestError(
+                f"{self.name} has no rows", hint="the first line must name the columns"
+            )
         if (
             name := next((n for n, times in Counter(header).items() if times > 1), None)
         ) is not None:
@@ -258,7 +260,7 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
-        reason = f"it is not valid JSON ({problem.msg}, column {problem.colno})"
+        reason = f"this is not valid JSON ({problem.msg}, column {problem.colno})"
         raise ValueError(reason) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
@@ -275,7 +277,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The JSON object of the pairs. Raises ValueError for a key that occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("it has a key twice")
+        raise ValueError("it has a duplicate key")
     return values
 
 

@@ -1,4 +1,4 @@
-"""Expands sources to their files, in order: folders, files, patterns and addresses."""
+"""Expands sources to their files, in order: folders, files, patterns and URLs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class SourceFiles:
         return (self._folder if place == BELOW else self._fixed) + os.fsdecode(name)
 
     def file_name(self, place: int, name: bytes) -> str:
-        """The path of a file, or the path in its address."""
+        """The path of a file, or the path in its URL."""
         path = self.path_of(place, name)
         return url_path(path) if self.is_url else path
 
@@ -116,7 +116,7 @@ class SourceFiles:
 
     @cached_property
     def root(self) -> str | None:
-        """The real path of the folder that must contain the images; None for an address."""
+        """The real path of the folder that must contain the images; None for a URL."""
         return None if self.is_url else os.path.realpath(self.opened(self.path))
 
     # --- listing
@@ -325,8 +325,8 @@ class SourceFiles:
                     f"{shlex.quote(name)}`",
                 )
             raise UsageError(
-                f"{name if self.is_url else self.name} is neither an image nor a manifest by its "
-                "ending",
+                f"{name if self.is_url else self.name} is neither an image nor a manifest: unknown "
+                "extension",
                 hint=hint if self.is_url else supported_files_hint(),
             )
         hint = no_input_hint(self.ignored) + separator_hint(name)
@@ -342,7 +342,7 @@ class SourceFiles:
         if problem := foreign_manifest(name, head):
             raise problem
         raise UsageError(
-            f"{name} is not a manifest by its ending",
+            f"{name} is not a manifest: pgcli does not read .json files as sources",
             hint="rename it to .jsonl if it has a JSON object on each line; read annotations with "
             "pgcli import",
         )
@@ -363,7 +363,7 @@ def remote_files(entries: Iterable[Entry]) -> Iterator[WalkedFile]:
 
 
 def remote_size(url: str, reader: Reader) -> int | None:
-    """The size of a file at an address; None if it cannot be read now."""
+    """The size of a file at a URL; None if it cannot be read now."""
     try:
         with reader.open(url) as file:
             return file.seek(0, os.SEEK_END)
@@ -378,14 +378,14 @@ def kind_of_table(name: str) -> str:
 
 
 def fixed_url(url: str) -> str:
-    """The folder below which a pattern at an address matches, up to its last slash."""
+    """The folder below which a pattern at a URL matches, up to its last slash."""
     pieces = url.split("/")
     magic = (n for n, piece in enumerate(pieces) if n > 2 and has_magic(piece))
     return "".join(f"{piece}/" for piece in pieces[: next(magic, len(pieces) - 1)])
 
 
 def locate_source(name: str, options: ReadOptions) -> InputFile:
-    """The file at a path or an address. Raises UsageError."""
+    """The file at a path or a URL. Raises UsageError."""
     if url_scheme(name) is None:
         return InputFile(parse_path(name), display_name(name))
     return InputFile(name, display_path(name), reader_of(name, options))
@@ -395,10 +395,10 @@ def reader_of(url: str, options: ReadOptions) -> Reader:
     """The reader for the URL. Raises UsageError for an unsupported URL and without --allow-urls."""
     name = display_path(url)
     if scheme_of(url) not in SCHEMES:
-        message = f"{name}: {scheme_of(url)} addresses are not supported, only {_SCHEMES}"
+        message = f"{name}: {scheme_of(url)} URLs are not supported, only {_SCHEMES}"
         raise UsageError(message, hint="download the images and name their folder")
     if options.url_reader is None:
-        hint = "add <--allow-urls>, in commands that have this option"
+        hint = "add <--allow-urls>, if the command has this option"
         raise UsageError(
             f"{name} is a URL, and pgcli reads URLs only with <--allow-urls>", hint=hint
         )
@@ -426,5 +426,5 @@ def usage_errors(name: str) -> Iterator[None]:
         if not isinstance(cause, RemoteError):
             raise
         message = cause.fault.message.rstrip(".")
-        hint = _HINTS.get(cause.fault.code, "check the address, and for s3:// AWS_REGION")
+        hint = _HINTS.get(cause.fault.code, "check the URL, and for s3:// AWS_REGION")
         raise UsageError(f"{name}: {message[:1].lower()}{message[1:]}", hint=hint) from error

@@ -236,7 +236,7 @@ class ParquetTable(Table):
         return Part(header["rows"], batch, fault)
 
     def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
-        """The process's reply. Raises ProcessFailed; ManifestError for an unreadable address."""
+        """The process's reply. Raises ProcessFailed; ManifestError for an unreadable URL."""
         path, reader = self.file.location, self.file.url_reader
         is_stored, stamp = reader is not None and not is_web(path), None
         try:

@@ -121,7 +121,7 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
             limit_processor_time(0)
 
 
-#: It is given no web addresses, and so no private hosts.
+#: It is given no URLs on web servers, and so no private hosts.
 READER = Reader()
 
 

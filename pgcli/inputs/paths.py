@@ -44,7 +44,7 @@ def display_name(text: str) -> str:
 def absolute_source(name: str, folder: str) -> str:
     """A source as the user typed it in the folder, as the same place named from anywhere.
 
-    Addresses lose their credentials, and are unchanged otherwise, as is `-`.
+    URLs lose their credentials, and are unchanged otherwise, as is `-`.
     """
     if name == "-" or url_scheme(name):
         return without_credentials(name)

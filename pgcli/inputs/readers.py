@@ -23,7 +23,7 @@ NO_ENDING, OTHER_ENDING, UNDERSCORE = "(none)", "(other)", "(_)"
 #: Longer endings are counted together, so that odd file names do not fill the summary.
 MAX_ENDING_LENGTH = 12
 UNNAMED = {
-    NO_ENDING: "without an ending",
+    NO_ENDING: "without an extension",
     OTHER_ENDING: "with other endings",
     UNDERSCORE: "beginning with _",
 }
@@ -32,7 +32,7 @@ HEIC = {".heic", ".heif"}
 
 
 class InputFile(NamedTuple):
-    """A file by its path, or by its address, which `url_reader` reads.
+    """A file by its path, or by its URL, which `url_reader` reads.
 
     `name` is that in messages. Of a local file, `size` bytes are read: others may append to it. A
     relative path is one of the folder `base`, without one of the current folder.
@@ -49,7 +49,7 @@ class InputFile(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path, or the path in the address; its ending names the format."""
+        """The path, or the path in the URL; its ending names the format."""
         return self.location if self.url_reader is None else url_path(self.location)
 
     @property

@@ -220,7 +220,7 @@ def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes
         if isinstance(path, str) and (embedded := image_in_text(path)) is not None:
             path, data = None, data or embedded
     except ValueError as problem:
-        message = f"The image in {name!r} is neither base64 nor a valid `data:` address."
+        message = f"The image in {name!r} is neither base64 nor a valid `data:` URL."
         raise BadValue(message) from problem
     if isinstance(path, str | None) and isinstance(data, bytes | None):
         return None if is_missing(path) else path, data or None

@@ -30,9 +30,7 @@ from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.stdin import NAME, Stdin
 from pgcli.inputs.tables import Table
 
-PATTERNS_HINT = (
-    "patterns are compared with whole relative paths or ids, in which * stands for any text"
-)
+PATTERNS_HINT = "a pattern must match the whole relative path or id; * matches any text"
 MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 
 
@@ -180,8 +178,8 @@ def no_columns(name: str, column: str) -> UsageError:
     """The error for a column of images or texts that are not in a manifest."""
     return UsageError(
         f"{name} has no column {column!r}",
-        hint="name a manifest with this column, as images alone have none; in a prompt, double "
-        "literal braces: {{ and }}",
+        hint="name a manifest with this column (images alone have no columns); to write braces in "
+        "a prompt, double them: {{ and }}",
     )
 
 

@@ -50,7 +50,7 @@ class Stdin:
         self._checker = RowChecker(options, self._kept)
         if ALL in options.keep:
             raise UsageError(
-                "<--keep=> '*' needs to know the columns, which standard input names line by line",
+                "<--keep=> '*' does not work with standard input: each line has its own columns",
                 hint="name them: <--keep a,b>",
             )
 

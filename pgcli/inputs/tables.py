@@ -57,7 +57,7 @@ MAX_DIGESTED_BYTES = 4 * 2**20
 MAX_COLUMNS = 10_000
 #: The value null in the name of a folder such as `shop=de`.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-GONE = ManifestRow("", {}, Fault("missing", "The file of the row does not exist any more."))
+GONE = ManifestRow("", {}, Fault("missing", "The file of the row no longer exists."))
 #: For a table that is read without an inventory.
 DEFAULT_OPTIONS, NO_RECORD = ReadOptions(), FileRecord(0, NAMED, TABLE)
 
@@ -249,7 +249,7 @@ class Table:
     def image_paths(self, start: int, stop: int) -> tuple[list[str | None], np.ndarray]:
         """The distinct image paths of some chosen rows, and the number of each row's path.
 
-        None stands for bytes and addresses.
+        None stands for bytes and URLs.
         """
         if self.is_gone:
             return [None], np.zeros(stop - start, np.int64)

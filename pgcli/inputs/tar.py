@@ -102,7 +102,7 @@ class TarTable(Table):
                 f"{name} is a {kind} file, not a{' compressed' * self._is_compressed} tar archive",
                 hint=hints.get(kind, "unpack it, and archive the images as .tar or .tar.gz"),
             )
-        after = f"is cut or damaged after member {number}"
+        after = f"is truncated or damaged after member {number}"
         place = f" {after if number else 'is not a readable tar archive'}"
         hint = "copy or download it again, or omit it; `tar -tf FILE` lists its complete members"
         if str(problem) == APPENDED:

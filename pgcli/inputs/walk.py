@@ -22,7 +22,7 @@ OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"
 LINKED, IS_FOLDER, HIDDEN = "linked", "folder", "hidden"
 FAULTS = {
     OUTSIDE: OUTSIDE_FOLDER,
-    UNREADABLE: Fault("permission_denied", "The folder may not be read."),
+    UNREADABLE: Fault("permission_denied", "No permission to read the folder."),
     LONG: PATH_TOO_LONG,
 }
 

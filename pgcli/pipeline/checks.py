@@ -129,8 +129,8 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
     knows, option = KNOWS[name]
     unit = "texts" if request.question.embeds_texts else "images"
     raise UsageError(
-        f"no model is named, and {name}, the built-in one, takes over {DEMO_IMAGES} {unit} only by "
-        f"name, as it knows only {knows}",
+        f"no model is named, and the built-in {name}, which knows only {knows}, processes at most "
+        f"{DEMO_IMAGES} {unit} by default",
         hint=f"name a model: {option}; or write <--model {name}> if you mean it",
     )
 

@@ -41,7 +41,7 @@ def no_record(output: str, why: str) -> UsageError:
     """The error for an output without a record of its run."""
     return UsageError(
         f"{output} has no record of a run: {why}",
-        hint="name the <-o> of an answering command",
+        hint="name the output (<-o>) of an answering command",
     )
 
 
@@ -64,7 +64,7 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
 def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> RunRows | None:
     """The rows of a run with its recorded input; None if that is not recorded (standard input).
 
-    The `reader` reads addresses; without it, a source at an address raises UsageError.
+    The `reader` reads URLs; without it, a source at a URL raises UsageError.
     """
     if "-" in request.sources:
         return None
@@ -77,7 +77,7 @@ def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> R
 def reopened_rows(output: str, reader: Reader | None) -> RunRows | None:
     """The rows of an output's run with its recorded input; None for standard input.
 
-    The `reader` reads addresses. Raises UsageError.
+    The `reader` reads URLs. Raises UsageError.
     """
     store = open_store(output)
     request = reopened_request(output, record_of(output, store))

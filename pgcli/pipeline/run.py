@@ -163,7 +163,7 @@ class Run:
             )
         if rows.inventory.total is None and not (self.tally.rows or before or self._has_read):
             raise NoInputError(
-                "nothing came on standard input",
+                "standard input is empty",
                 hint="pipe in a path or a JSON object on each line, or name a folder",
             )
 

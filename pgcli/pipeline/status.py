@@ -112,7 +112,7 @@ def read_status(output: str) -> RunStatus:
     except OutputFailed as problem:
         if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
             raise
-        hint = "check the address and the credentials of the environment"
+        hint = "check the URL, and the credentials in the environment"
         raise UsageError(str(problem), hint=hint) from problem
     coverage, final = Coverage(segments), Coverage(s for s in segments if not s.name)
     status = RunStatus(output, rows=coverage.count(), begun=record.begun or None)

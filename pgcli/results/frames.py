@@ -112,7 +112,7 @@ def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> byt
 
 
 def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:
-    """The header of an item's image, which a `reader` fetches from an address.
+    """The header of an item's image, which a `reader` fetches from a URL.
 
     Only the start of a file is read, and the end of a PNG, or all of it if the end may have an
     orientation. Raises ImageError.

@@ -1,4 +1,4 @@
-"""The hooks of a run: what its options and its question have made of rows as they are saved."""
+"""The hooks of a run, which handle rows as they are saved: drawings, text files and masks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_hooks(
 ) -> list[RowHook]:
     """The hooks of a run. Nothing is created before the first row.
 
-    `reader` fetches images at addresses once more.
+    `reader` fetches images at URLs once more.
     """
     hooks: list[RowHook] = []
     if options.sidecar is not None:

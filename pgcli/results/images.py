@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Items are read in order across a gap of this many, since starting again may take longer.
 MAX_GAP = 1000
-NOT_FOUND = Fault("missing", "The image does not exist any more.")
+NOT_FOUND = Fault("missing", "The image no longer exists.")
 INPUT_CHANGED = Fault("missing", "The run's input changed: another image has this index now.")
 INPUT_NOT_READABLE = Fault("missing", "The image is in the run's input, which cannot be reopened.")
 NO_RUN_RECORD = Fault(
@@ -102,7 +102,7 @@ class ImageLocator:
 
     `images` is the only folder to search for files, by the paths of the run that lead into it, and
     by the rows' paths and ids relative to it. Without it, moved files are also searched in the
-    folder `beside`. `url_reader` fetches addresses. Problems of many images go to `on_event`.
+    folder `beside`. `url_reader` fetches URLs. Problems of many images go to `on_event`.
     Raises UsageError if `images` is not a folder.
     """
 
@@ -114,7 +114,7 @@ class ImageLocator:
         beside: str | None = None,
     ):
         if images is not None and not os.path.isdir(images):  # noqa: PTH112 - a NUL is no error
-            raise UsageError(f"{images} is not a folder", hint="name the folder of the images")
+            raise UsageError(f"{images} is not a folder", hint="name the folder with the images")
         self.on_event, self.url_reader = on_event, url_reader
         self._images, self._beside = images, beside
         self._input = lru_cache(maxsize=None)(lambda output: RunInput(output, self))
@@ -146,7 +146,7 @@ class ImageLocator:
                 yield row, item
 
     def item(self, number: int, image: ImageRef) -> Item:
-        """The image as a file, an address, bytes, or with the fault why it is missing."""
+        """The image as a file, a URL, bytes, or with the fault why it is missing."""
         run_input, is_url = self._input(image.output), url_scheme(image.image) is not None
         path = None if is_url else self.find_file(image)
         is_in_input = path is None or self._images is None
@@ -155,7 +155,7 @@ class ImageLocator:
             if url.fault is not None:
                 return Item(number, image.id, image.image, url.path, fault=url.fault)
             path = url.path
-            # the run's input has the signature of an address, unlike the row
+            # the run's input has the signature of a URL, unlike the row
             is_in_input = is_in_container(url_path(image.image)) or is_web(image.image)
         if is_in_input and (match := run_input.item(image)) is not None:
             return replace(match, index=number, id=image.id, image=image.image)

@@ -58,7 +58,7 @@ class MergedRows:
                     ]
                     raise UsageError(
                         f"image {first[0]:,} is {names[0]}, and {names[1]}",
-                        hint="merge results of one input; diff compares by id",
+                        hint="merge needs results of the same input; diff compares rows by id",
                     )
                 merge_row(kept, file_row[2], stats)
             for row in kept.values():

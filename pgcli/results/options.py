@@ -47,7 +47,7 @@ class LabelOptions:
     """The labels of the classes, in the order of their numbers."""
 
     label: tuple[str, ...] = _labels(
-        "The label of a class, in the order of their numbers; repeatable.", repeat=True
+        "Class label; repeat it, in the order of the class numbers.", repeat=True
     )
     label_file: str | None = _labels(
         "Text file with one label per line, added to --label.", metavar="FILE"
@@ -81,7 +81,7 @@ class GalleryOptions:
     output: str | None = _target(
         "Page to write.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
     )
-    overwrite: bool = _target("Replace a file that is not a page of pgcli.", default=False)
+    overwrite: bool = _target("Replace the file even if it is not a pgcli page.", default=False)
     size: int | None = _target(
         "Longest side of the images, in pixels.",
         min=16,
@@ -108,13 +108,13 @@ class ExportOptions:
     label: tuple[str, ...] = same(LabelOptions, "label")
     label_file: str | None = same(LabelOptions, "label_file")
     store_images: Literal["link", "copy", "none"] = _images(
-        "yolo, imagefolder, fiftyone: link or copy the images into the folder, or none; an image "
-        "that is not a file is copied.",
+        "yolo, imagefolder, fiftyone: link or copy the images into the folder, or write none; an "
+        "image that is not a file is copied.",
         default="link",
     )
     images: str | None = same(ImageOptions, "images")
     image_prefix: str | None = _images(
-        "labelstudio: address to put before the names of the images.", metavar="URL"
+        "labelstudio: URL to put before the names of the images.", metavar="URL"
     )
     prepend: str = _texts(
         "txt, caption: text to put at the start of each file.", default="", metavar="TEXT"

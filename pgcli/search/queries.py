@@ -42,8 +42,8 @@ def embed_queries(
     queries = normalised(np.stack(vectors), "query")
     if queries.shape[1] != width:
         raise UsageError(
-            f"{engine.label} makes vectors of {queries.shape[1]} numbers, and those to search have "
-            f"{width}",
+            f"{engine.label} makes vectors with {queries.shape[1]} dimensions, those to search "
+            f"have {width}",
             hint="name the model that embedded them with <--model=>",
         )
     return queries

@@ -114,7 +114,8 @@ class VectorFiles:
             raise UsageError(f"{name(0)} is empty", hint=HINT)
         if len(odd := np.flatnonzero(counts != width)):
             raise UsageError(
-                f"{name(int(odd[0]))} has {counts[odd[0]]} numbers, earlier vectors have {width}",
+                f"{name(int(odd[0]))} has {counts[odd[0]]} dimensions, earlier vectors have "
+                f"{width}",
                 hint=ONE_MODEL,
             )
         self._width = int(width)

@@ -1,4 +1,4 @@
-"""Folders to write and files to read, on this machine and at addresses."""
+"""Folders to write and files to read, on this machine and at URLs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def open_folder(name: str, *, create: bool = False, follow: bool = False) -> Store:
-    """The folder at a path or an address; in an object store, it exists once it has a file.
+    """The folder at a path or a URL; in an object store, it exists once it has a file.
 
     On this machine it is created with `create`, and may be a link with `follow`. Raises
     FileNotFoundError, OutputExists and OutputFailed.

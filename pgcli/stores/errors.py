@@ -10,30 +10,30 @@ from http import HTTPStatus
 
 from pgcli.records import Fault
 
-MISSING = Fault("missing", "The address does not exist.")
-DENIED = Fault("permission_denied", "The server denies access to the address.")
-EXPIRED = Fault("permission_denied", "The credentials for the address have expired.")
-NO_CREDENTIALS = Fault("permission_denied", "There are no credentials for the address.")
+MISSING = Fault("missing", "The URL does not exist.")
+DENIED = Fault("permission_denied", "The server denies access to the URL.")
+EXPIRED = Fault("permission_denied", "The credentials for the URL have expired.")
+NO_CREDENTIALS = Fault("permission_denied", "There are no credentials for the URL.")
 UNKNOWN_HOST = Fault("io_error", "The server's host name is unknown.")
 UNREACHABLE = Fault("io_error", "The server cannot be reached.")
 BROKEN = Fault("io_error", "The connection to the server broke.")
 PRIVATE = Fault(
     "url_blocked",
-    "The address leads to a private host; --allow-private-hosts allows it.",
+    "The URL leads to a private host; --allow-private-hosts allows it.",
 )
-UNKNOWN_SCHEME = Fault("url_blocked", "This kind of address is not supported.")
-CREDENTIALS = Fault("url_blocked", "The address contains a user name or a password.")
-DOWNGRADED = Fault("url_blocked", "The address redirects from https to http.")
-INVALID_URL = Fault("io_error", "The address is not a valid URL.")
+UNKNOWN_SCHEME = Fault("url_blocked", "This kind of URL is not supported.")
+CREDENTIALS = Fault("url_blocked", "The URL contains a user name or a password.")
+DOWNGRADED = Fault("url_blocked", "The URL redirects from https to http.")
+INVALID_URL = Fault("io_error", "The URL is not valid.")
 TOO_SLOW = Fault("timeout", "The server did not answer in time.")
 CUT = Fault("io_error", "The server's response is truncated or not valid HTTP.")
-TOO_MANY_REDIRECTS = Fault("io_error", "The address redirects too many times.")
+TOO_MANY_REDIRECTS = Fault("io_error", "The URL redirects too many times.")
 COMPRESSED = Fault("io_error", "The server compressed its response without being asked to.")
-CHANGED = Fault("io_error", "The file at the address changed while it was read.")
+CHANGED = Fault("io_error", "The file at the URL changed while it was read.")
 NO_ROOM = Fault(
     "io_error", "The temporary folder has no space for the file; set TMPDIR to another."
 )
-STOPPED = Fault("io_error", "The run ended while reading the address.")
+STOPPED = Fault("io_error", "The run ended while reading the URL.")
 
 #: Exceptions of `obstore` for denied access.
 DENIALS = ("PermissionDeniedError", "UnauthenticatedError")
@@ -81,7 +81,7 @@ def remote_errors(kind: type[Exception]) -> Iterator[None]:
     """Turn a storage library's exceptions of this kind into RemoteError or TransientError.
 
     By their types, the status of the response, and the library's words about the connection;
-    messages may contain addresses.
+    messages may contain URLs.
     """
     try:
         yield
@@ -178,4 +178,4 @@ def too_large(limit: int) -> Fault:
 
 
 def failed(reason: str) -> Fault:
-    return Fault("io_error", f"A request to the address failed: {reason}.")
+    return Fault("io_error", f"A request to the URL failed: {reason}.")

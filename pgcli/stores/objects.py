@@ -38,7 +38,7 @@ CLIENT: ClientConfig = {
 }
 #: `obstore` does not retry: `calls.patient` does, and covers errors that `obstore` would not.
 RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-#: The variables with another server's address, and those with a region.
+#: The variables with another server's URL, and those with a region.
 ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "gs": ("STORAGE_EMULATOR_HOST",),
@@ -188,7 +188,7 @@ class ObjectStore:
             if fault is DENIED
             else "renew the credentials of the environment; the same command resumes the run"
             if fault.code == "permission_denied"
-            else "check the address and the store; the same command resumes the run",
+            else "check the URL and the store; the same command resumes the run",
         )
 
 
@@ -201,7 +201,7 @@ def lacks_conditions(error: Exception) -> bool:
 
 
 class ObjectFiles:
-    """Files at any address of these stores, for reading; `errors` converts exceptions."""
+    """Files at any URL of these stores, for reading; `errors` converts exceptions."""
 
     errors = staticmethod(store_errors)
 
@@ -253,13 +253,13 @@ class ObjectFiles:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The bucket of an address, including `anonymous@`, and the path in it."""
+    """The bucket of a URL, including `anonymous@`, and the path in it."""
     bucket, _, path = url.partition("://")[2].partition("/")
     return bucket, path.strip("/")
 
 
 def open_bucket(url: str, folder: str | None = None) -> Any:
-    """The bucket of an address, or a folder in it, on the server that the environment names.
+    """The bucket of a URL, or a folder in it, on the server that the environment names.
 
     `obstore` reads the rest of the environment itself.
     """

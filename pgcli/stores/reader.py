@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 
 class Reader:
-    """Reads addresses, from several threads at a time."""
+    """Reads URLs, from several threads at a time."""
 
     #: Concurrent fetches. Their threads wait for servers and need no core.
     fetch_threads = 16
@@ -62,7 +62,7 @@ class Reader:
 
     @contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:
-        """The item with the bytes at its address, or with a fault; other items are unchanged."""
+        """The item with the bytes at its URL, or with a fault; other items are unchanged."""
         with ExitStack() as held:
             path = item.path or ""
             is_here = item.data is not None or item.fault is not None or "://" not in path
@@ -74,12 +74,12 @@ class Reader:
             yield item
 
     def read(self, url: str, limit: int = MAX_IMAGE_BYTES) -> bytes:
-        """The bytes at an address, at most `limit`. Raises RemoteError."""
+        """The bytes at a URL, at most `limit`. Raises RemoteError."""
         with ExitStack() as held:
             return self._read(url, limit, held)
 
     def open(self, url: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
-        """The file at an address as a seekable stream. Raises RemoteError and SourceUnavailable."""
+        """The file at a URL as a seekable stream. Raises RemoteError and SourceUnavailable."""
         if is_web(url):
             return self.local_copy(url).open("rb")
 
@@ -95,7 +95,7 @@ class Reader:
         return io.BufferedReader(RemoteFile(size, read), buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
-        """A copy of the file at a web address, made once, and deleted with this reader.
+        """A copy of the file at a URL on a web server, made once, and deleted with this reader.
 
         Raises RemoteError and SourceUnavailable.
         """
@@ -118,7 +118,7 @@ class Reader:
             return self._copies[url]
 
     def kind(self, url: str) -> str:
-        """`file`, `folder`, or `` if the store has neither at the address.
+        """`file`, `folder`, or `` if the store has neither at the URL.
 
         Raises RemoteError and SourceUnavailable.
         """
@@ -141,7 +141,7 @@ class Reader:
         self._stopped.set()
 
     def _read(self, url: str, limit: int, held: ExitStack) -> bytes:
-        """The bytes at an address; closing `held` lets the next large file start."""
+        """The bytes at a URL; closing `held` lets the next large file start."""
         try:
             return self._download(url, min(limit, LARGE_BYTES))
         except RemoteError as error:
@@ -164,14 +164,14 @@ class Reader:
         deadline: Deadline | None = None,
         seconds: float = inf,
     ) -> Result:
-        """The result of a call that reads an address. Raises RemoteError."""
+        """The result of a call that reads a URL. Raises RemoteError."""
         check_url(url)
         deadline = deadline or Deadline(seconds, self._stopped)
         tries = 1 if is_web(url) else inf  # `WebFiles` retries and resumes requests itself
         return patient(call, self._files(url).errors, deadline, tries=tries)
 
     def _files(self, url: str) -> Any:
-        """The reader for this kind of address."""
+        """The reader for this kind of URL."""
         return self._web if is_web(url) else self._hub if scheme_of(url) == "hf" else self._objects
 
     @cached_property
@@ -214,7 +214,7 @@ def lasting_errors(url: str) -> Iterator[None]:
         message = error.fault.message.rstrip(".")
         raise SourceUnavailable(
             f"{without_credentials(url)}: {message[:1].lower()}{message[1:]}",
-            hint="check the address, the network and the credentials; then try again",
+            hint="check the URL, the network and the credentials; then try again",
         ) from error
 
 
@@ -250,5 +250,5 @@ class RemoteFile(io.RawIOBase):
 
 
 def make_reader(*, allow_urls: bool, allow_private_hosts: bool) -> Reader | None:
-    """A reader of addresses, or None if they are not allowed."""
+    """A reader of URLs, or None if they are not allowed."""
     return Reader(allow_private_hosts=allow_private_hosts) if allow_urls else None

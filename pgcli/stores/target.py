@@ -124,7 +124,7 @@ class Target:
                 shutil.rmtree(part, ignore_errors=True)
 
     def _check_address(self) -> None:
-        """Raise UsageError for an address, unless it is a run's folder in an object store."""
+        """Raise UsageError for a URL, unless it is a run's folder in an object store."""
         bucket, _, path = self.name.partition("://")[2].partition("/")
         is_folder = bucket.rpartition("@")[2] and path.strip("/") and self.name.endswith("/")
         is_stored = is_in_object_store(self.name) and not has_credentials(self.name)
@@ -161,7 +161,7 @@ class Target:
         try:
             if self.kind == "whole folder" and (path.is_symlink() or is_foreign_folder(path)):
                 raise OutputExists(
-                    f"{path} was not written by pgcli, which does not replace it",
+                    f"{path} was not written by pgcli, so pgcli does not replace it",
                     hint=f"choose another {option}",
                 )
             folder = next(filter(os.path.lexists, path.parents), path)

@@ -97,7 +97,9 @@ def score(
     UsageError unless exactly one of the two is given, and for a repeated text.
     """
     if texts and text_column is not None:
-        raise UsageError("<--text=> and <--text-column=> are both given", hint="omit one of them")
+        raise UsageError(
+            "<--text=> and <--text-column=> exclude each other", hint="omit one of them"
+        )
     if not texts and text_column is None:
         raise UsageError(
             "no text to score",

@@ -116,7 +116,7 @@ def ask(
     """
     if choices and choices_column is not None:
         raise UsageError(
-            "<--choice=> and <--choices-column=> are both given", hint="omit one of them"
+            "<--choice=> and <--choices-column=> exclude each other", hint="omit one of them"
         )
     return replace(
         make_question("ask", _check_templates(prompts), max_new_tokens),

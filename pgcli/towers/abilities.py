@@ -41,7 +41,7 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
     what = f"{task} texts" if texts and task == "embed" else task
     raise UsageError(
         f"{model} is {NAMES[kind]}, which cannot {what}",
-        hint=f"{task} needs {' or '.join(kinds)}; this model is for "
+        hint=f"{task} needs {' or '.join(kinds)}; this model works with "
         + ", ".join(f"pgcli {command}" for command in ABILITIES[kind]),
     )
 
@@ -61,7 +61,7 @@ def check_labels(question: EmbeddingQuestion, model: str, labels: tuple[str, ...
     if not labels:
         if not question.labels:
             raise UsageError(
-                f"{model} has no labels of its own", hint="name them: <--label cat> <--label dog>"
+                f"{model} has no built-in labels", hint="name them: <--label cat> <--label dog>"
             )
         return
     if question.label_templates or question.raw_text:

@@ -53,9 +53,9 @@ def check_options(options: TrainOptions) -> None:
     """Raise UsageError for options that do not go together. Reads no file but the adapter's."""
     if options.task is None and options.model is None:
         raise UsageError(
-            "<--model=> is missing: train teaches a PaliGemma to answer",
-            hint="name one, such as <--model google/paligemma2-3b-pt-224>; <--task=> trains other "
-            "models",
+            "<--model=> is missing: without <--task=>, train fine-tunes PaliGemma",
+            hint="name a checkpoint, such as <--model google/paligemma2-3b-pt-224>; <--task=> "
+            "trains other models",
         )
     for reason in inapplicable(options).values():
         raise UsageError(reason, hint="omit it")

@@ -128,7 +128,7 @@ class TrainOptions:
         "Clip gradients to this norm; 0 disables clipping.", default=1.0, min=0.0
     )
     seed: int = _learning(
-        "Random seed; on one CPU, equal seeds give equal weights.", default=0, min=0
+        "Random seed; on one CPU, the same seed gives the same weights.", default=0, min=0
     )
     method: Literal["lora", "full"] = _method(
         "What to train of PaliGemma: lora adds low-rank adapters to frozen weights, full "

@@ -79,8 +79,8 @@ class RowReader:
         if self.label is not None:
             return "correct the manifest, or name another column"
         return (
-            '<--prompt "caption en"> is the prompt of all rows; <--prompt-column=> and '
-            "<--answer-column=> name columns"
+            '<--prompt "caption en"> sets the prompt of all rows; <--prompt-column=> and '
+            "<--answer-column=> name the columns"
         )
 
     def read(
@@ -233,9 +233,8 @@ class RowReader:
         hint = f"or name a manifest with a column {self.label!r}"
         if not is_folder:
             raise UsageError(
-                f"{display_name(source)} is not a folder, and labels are the names of folders in "
-                "one",
-                hint=f"name the folder that has a folder of each label, {hint}",
+                f"{display_name(source)} is not a folder with a subfolder for each label",
+                hint=f"name such a folder, {hint}",
             )
         return TargetText(label_of_folder(source, item.id, f", {hint}"))
 

@@ -547,13 +547,13 @@ class TestBrokenFiles:
     )
     def test_a_file_that_is_not_safetensors_is_named(self, folder, refusal, data):
         (folder / "model.safetensors").write_bytes(data)
-        assert "model.safetensors is not an intact safetensors file" in refusal()
+        assert "model.safetensors is not a valid safetensors file" in refusal()
 
     @pytest.mark.parametrize("keep", [-1, -1000, 2000, 9])
     def test_a_truncated_file_is_named(self, write, refusal, keep):
         file = write() / "model.safetensors"
         file.write_bytes(file.read_bytes()[:keep])
-        assert "model.safetensors is not an intact safetensors file" in refusal()
+        assert "model.safetensors is not a valid safetensors file" in refusal()
 
     @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
     def test_a_missing_file_is_named(self, write, refusal, name):

@@ -438,7 +438,7 @@ class TestDamage:
         hub.add(NAME, MODEL)
         hub.corrupted_at[file] = len(MODEL[file]) // 2
         message, hint = refusal(InvalidCheckpoint)
-        assert message.startswith(f"{file} arrived damaged")
+        assert message.startswith(f"{file} was damaged in the download")
         assert "the same command again" in hint
         assert not blob(file).exists()
         hub.corrupted_at.clear()
@@ -467,14 +467,14 @@ class TestDamage:
         file = find(NAME).folder / WEIGHTS
         file.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
         message, hint = header_refusal(file)
-        assert message.startswith(f"{file} is not an intact safetensors file: ")
+        assert message.startswith(f"{file} is not a valid safetensors file: ")
         assert contents(self.mended(hint).folder) == MODEL
 
     @pytest.mark.parametrize("weights", [b"", b"words", MODEL[WEIGHTS][:-9], bytes(500)])
     def test_invalid_file_on_the_hub_has_a_hint(self, hub, weights):
         hub.add(NAME, MODEL | {WEIGHTS: weights})
         message, hint = header_refusal(find(NAME).folder / WEIGHTS)
-        assert f"{WEIGHTS} is not an intact safetensors file" in message
+        assert f"{WEIGHTS} is not a valid safetensors file" in message
         assert "--revision" in hint
 
 

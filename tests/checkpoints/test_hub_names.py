@@ -110,7 +110,7 @@ class TestNames:
     @pytest.mark.parametrize("name", ["org/" + "a" * 200, "org/a..b", "org/a--b", "org/model.git"])
     def test_name_that_the_hub_does_not_allow(self, name):
         message, hint = refusal(name)
-        assert f"{name!r} is neither a folder nor a name that the Hub allows" in message
+        assert f"{name!r} is neither a folder nor a valid Hub name" in message
         assert "spelling" in hint
 
 
@@ -123,10 +123,10 @@ FAILURES = [
     ((407,), "could not be downloaded: 407", "HTTPS_PROXY"),
     ((429,), "could not be downloaded: 429", "wait some minutes"),
     ((500,), "could not be downloaded: 500", "try again"),
-    (ConnectionError("[Errno 111] refused"), "does not serve it: [Errno 111] refused", "network"),
-    (ConnectionResetError(errno.ECONNRESET, "reset"), "does not serve it: [Errno 104]", "network"),
-    (httpx2.ReadTimeout("timed out"), "does not serve it: timed out", "network"),
-    (httpx2.RemoteProtocolError("closed\nwithout more"), "does not serve it: closed", "network"),
+    (ConnectionError("[Errno 111] refused"), "cannot be reached: [Errno 111] refused", "network"),
+    (ConnectionResetError(errno.ECONNRESET, "reset"), "cannot be reached: [Errno 104]", "network"),
+    (httpx2.ReadTimeout("timed out"), "cannot be reached: timed out", "network"),
+    (httpx2.RemoteProtocolError("closed\nwithout more"), "cannot be reached: closed", "network"),
     (httpx2.ProxyError("407 Proxy Authentication Required"), "407 Proxy", "HTTPS_PROXY"),
     (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "VERIFY_FAILED", "SSL_CERT_FILE"),
     (

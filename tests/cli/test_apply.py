@@ -110,7 +110,7 @@ DRAWN = {"label": "a", "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a list": (lambda one: Path("rows.edits.json").write_text("[]"), "is not an edits file"),
     "newer": (lambda one: write_edits(one, version=2), "has version 2"),
-    "no list": (lambda one: write_edits(edits={}), "edits is not an array"),
+    "no list": (lambda one: write_edits(edits={}), "edits must be an array"),
     "no object": (lambda one: write_edits(7), "edit 1 is not an object"),
     "a key": (lambda one: write_edits(one | {"labels": {}}), "unknown key, 'labels'"),
     "a state": (lambda one: write_edits(one | {"state": "maybe"}), "state is neither"),

@@ -50,7 +50,7 @@ def test_terminal_shows_a_bar_and_then_two_lines(images, tmp_path):
     end = "".join(plain[plain.index("pgcli: ") :].split())  # lines are wrapped
     expected = (
         rf"pgcli: 13 rows in {file}, 1 with errors: not_an_image 1"
-        r"pgcli: [\d.]+ images/s; [\d.]+ s, of which [\d.]+ s to load demo@\w+ on cpu in float32"
+        r"pgcli: [\d.]+ images/s; [\d.]+ s, including [\d.]+ s to load demo@\w+ on cpu in float32"
         r"hint: the same command with --retry-errors retries the failed rows"
     )
     assert re.fullmatch(expected.replace(" ", ""), end)
@@ -234,7 +234,7 @@ def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, environ
     assert answer == "an image of 40 x 30"
     text = " ".join(line for line in after if line and "━" not in line)
     assert re.search(
-        r"pgcli: [\d.]+ s, of which [\d.]+ s to load demo@\w+ on cpu in float32$", text
+        r"pgcli: [\d.]+ s, including [\d.]+ s to load demo@\w+ on cpu in float32$", text
     )
     assert "model waited" not in shown
 

@@ -324,9 +324,9 @@ def exchanged(one: str, other: str) -> Edit:
         (renamed("<loc0000>", "<place0>"), "no token '<loc0000>'"),
         (renamed("<loc1023>", "<place1023>"), "no token '<loc1023>'"),
         (renamed("<seg127>", "<code127>"), "no token '<seg127>'"),
-        (exchanged("<loc0007>", "<loc0008>"), "<loc0007> is out of its order"),
-        (exchanged("<loc0500>", "<seg003>"), "<loc0500> is out of its order"),
-        (exchanged("<seg000>", "<seg127>"), "<seg001> is out of its order"),
+        (exchanged("<loc0007>", "<loc0008>"), "<loc0007> is out of order"),
+        (exchanged("<loc0500>", "<seg003>"), "<loc0500> is out of order"),
+        (exchanged("<seg000>", "<seg127>"), "<seg001> is out of order"),
     ],
 )
 def test_a_missing_or_misplaced_token_is_named(file_tokenizer, opened, edit, message):

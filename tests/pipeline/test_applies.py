@@ -137,7 +137,7 @@ def test_every_rule_is_declared_and_tested():
 def test_include_does_not_apply_to_texts():
     values = {"text": ("a",), "include": ("*.png",)}
     assert make_request("embed", [], values, typed=["text"]).input.include == ()
-    with pytest.raises(UsageError, match="--include is for images, and these are texts"):
+    with pytest.raises(UsageError, match="--include applies to images, not to texts"):
         make_request("embed", [], values, typed=values)
 
 
@@ -149,7 +149,7 @@ def test_typed_option_wins_over_an_untyped_one():
     assert (found.choices, found.choices_column) == ((), "options")
     found = request("embed", {}, {"texts_file": "texts.txt", "raw_text": True}).question
     assert not found.embeds_texts
-    with pytest.raises(UsageError, match="--text and --text-column are both given"):
+    with pytest.raises(UsageError, match="--text and --text-column exclude each other"):
         request("score", {"text": "a", "text_column": "b"}, {})
 
 

@@ -131,7 +131,7 @@ def test_request_has_its_question_and_records():
     assert request.question.region == (1.0, 2.0, 3.0, 4.0)
     assert (request.sources, request.input.limit) == (("photos",), 3)
     assert request.folder == str(Path.cwd())
-    with pytest.raises(UsageError, match="object is not given"):
+    with pytest.raises(UsageError, match="object is missing"):
         make_request("detect", ["photos"], {})
 
 

@@ -118,8 +118,8 @@ def broken(vectors, place, value):
         ([0.0] * 6, "row 3 is zero"),
         ([1.0, float("nan"), 0, 0, 0, 0], "row 3 has numbers that are not finite"),
         ([1.0, 1e200, 0, 0, 0, 0], "row 3 has numbers that are not finite"),
-        ([1.0, 0.0], "row 3 has 2 numbers, earlier vectors have 6"),
-        ([], "row 3 has 0 numbers, earlier vectors have 6"),
+        ([1.0, 0.0], "row 3 has 2 dimensions, earlier vectors have 6"),
+        ([], "row 3 has 0 dimensions, earlier vectors have 6"),
         (["a"] * 6, "changed from number to string in row 2"),
         ([True] * 6, "changed from number to boolean in row 2"),
         ([10**400] * 6, "row 3 has numbers that are not finite"),
@@ -137,7 +137,7 @@ def test_files_of_two_sizes_or_models_raise_errors(tmp_path):
     one = write_jsonl(tmp_path / "one.jsonl", rows_of(unit(3)))
     small = write_jsonl(tmp_path / "small.jsonl", rows_of(unit(3, 4)))
     other = write_jsonl(tmp_path / "other.jsonl", rows_of(unit(3), model="towers@2"))
-    with pytest.raises(UsageError, match="row 4 has 4 numbers, earlier vectors have 6"):
+    with pytest.raises(UsageError, match="row 4 has 4 dimensions, earlier vectors have 6"):
         read_all(VectorFiles([one, small]))
     with pytest.raises(UsageError, match="of the model towers@2, earlier files of towers@1"):
         read_all(VectorFiles([one, other]))

@@ -287,4 +287,4 @@ def test_stop_ends_the_wait_for_a_store(silent):
         for thread in threads:
             thread.join()
     assert len(faults) == 4
-    assert set(faults) == {"The run ended while reading the address."}
+    assert set(faults) == {"The run ended while reading the URL."}

@@ -200,7 +200,7 @@ def test_text_from_a_server_is_not_read_as_a_status(server):
     server.troubles.append(Trouble("GET", 400, body=text))
     with pytest.raises(RemoteError, match="the server answered 400 Bad Request"):
         Reader().read("s3://bucket/a")
-    with pytest.raises(RemoteError, match="A request to the address failed"):
+    with pytest.raises(RemoteError, match="A request to the URL failed"):
         Reader().read(f"s3://bucket/{text.decode()}")
 
 

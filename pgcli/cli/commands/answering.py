@@ -19,9 +19,9 @@ from pgcli.pipeline.request.questions import WITHOUT_ANSWERS
 from pgcli.tasks.question import MAX_NEW_TOKENS
 
 DETAILS = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \
-manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), addresses of any of these \
+manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), URLs of any of these \
 (--allow-urls), and - for standard input: a path or a JSON object on each line, or the bytes of \
-one image. Without it, a pipe is read."""
+one image. Without SOURCE, standard input is read if it is a pipe."""
 EXAMPLES: Mapping[str, str] = {
     "caption": "$ pgcli caption photo.jpg\n"
     "$ pgcli caption photos -o captions.jsonl\n"

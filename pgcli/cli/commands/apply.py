@@ -34,9 +34,9 @@ class ApplyOptions(FileOptions):
 
 @command(
     "apply",
-    "EDITS is the file saved by a page of pgcli view, RESULTS the result file that the page shows. "
-    "If the row of an edit is missing or its answer has changed, pgcli lists the edit and does not "
-    "apply it; the exit code is then 3.",
+    "EDITS is the file that a page of pgcli view saved, RESULTS the result file that the page "
+    "shows. If the row of an edit is missing or its answer has changed, pgcli skips the edit, "
+    "lists it, and exits with 3.",
     ApplyOptions,
     examples="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
 )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @command(
     "check",
     "Each input must have exactly one row per prompt, in order, and the input files must have the "
-    "names, sizes and times that the run recorded; otherwise the exit code is 5. During a run, "
-    "check compares the rows saved so far. OUTPUT is the file or folder given to -o.",
+    "recorded names, sizes and times; otherwise the exit code is 5. During a run, check compares "
+    "the rows saved so far. OUTPUT is the file or folder given to -o.",
     examples="$ pgcli check captions.jsonl",
 )
 def check(
@@ -33,7 +33,7 @@ def check(
     if is_in_object_store(output):
         raise UsageError(
             f"{without_credentials(output)} is in an object store",
-            hint="check reads local outputs only; pgcli status counts the stored rows",
+            hint="check reads local outputs only; pgcli status counts the saved rows",
         )
     status = read_status(output)
     comparison = RowComparison(is_running=status.state == "running")

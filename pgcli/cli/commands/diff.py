@@ -39,9 +39,9 @@ class DiffOptions:
 
 @command(
     "diff",
-    "Rows are paired by id and prompt. Answers, errors, and the labels and corners of boxes are "
-    "compared, cosines and embeddings within 0.001, not scores and times. The exit code is 5 if "
-    "anything differs.",
+    "Rows are matched by id and prompt. pgcli compares answers, errors, and the labels and corners "
+    "of boxes, and cosines and embeddings within 0.001, but not scores and times. The exit code "
+    "is 5 if anything differs.",
     DiffOptions,
     examples="$ pgcli diff captions.jsonl again.jsonl --format text",
 )

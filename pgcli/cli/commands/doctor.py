@@ -29,7 +29,7 @@ class DoctorOptions(JsonOptions):
     """The options of `doctor`."""
 
     exit_code: bool = opt(
-        "Exit with 5 if any check is bad.", panel="How to run", default=False, own=True
+        "Exit with 5 if any check fails.", panel="How to run", default=False, own=True
     )
 
 
@@ -37,7 +37,7 @@ class DoctorOptions(JsonOptions):
     "doctor",
     "Checks packages, PyTorch and its build, driver, memory, disk, the Hub's cache and login. "
     "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
-    "problems; with --exit-code, with 5 if anything is bad.",
+    "problems; with --exit-code, with 5 if any check fails.",
     DoctorOptions,
     examples="$ pgcli doctor\n$ pgcli doctor --json",
     reads_config=False,  # an invalid file is one of the findings

@@ -35,7 +35,7 @@ class EvalOptions:
     truth: str = _input(
         "Ground truth: a manifest or result file with answers or boxes (.jsonl, .csv, .tsv, "
         ".parquet), a COCO or VQA .json file, or a folder with one folder of images per label; "
-        "with --allow-urls also an address.",
+        "with --allow-urls also a URL.",
         default=REQUIRED,
         metavar="FILE",
     )
@@ -48,7 +48,7 @@ class EvalOptions:
         parse=lambda value: registry.parse_name("metrics", value, "auto"),
     )
     by: str | None = _metrics(
-        "Also measure the rows of each value of this column (of the rows or the truth) separately.",
+        "Also measure each group of rows with the same value in this column (of rows or truth).",
         metavar="COLUMN",
     )
     only_common: bool = _metrics(
@@ -74,7 +74,7 @@ class EvalOptions:
         metavar="FILE",
     )
     worst: int = _page("Number of worst rows to show on the page.", default=300, min=1)
-    overwrite: bool = _page("Replace a file that is not a page of pgcli.", default=False)
+    overwrite: bool = _page("Replace the file even if it is not a pgcli page.", default=False)
     images: str | None = same(ImageOptions, "images")
     quiet: bool = same(RunningOptions, "quiet")
 
@@ -82,7 +82,7 @@ class EvalOptions:
 @command(
     "eval",
     "pgcli joins rows with --truth by id and prompt. Each metric has a 95 % bootstrap interval "
-    "over images. Missing rows and rows without ground truth count as wrong. Of two result "
+    "over images. Missing rows and rows without ground truth count as wrong. With two result "
     "files, eval also prints the differences, with paired bootstrap intervals.",
     EvalOptions,
     AddressOptions,

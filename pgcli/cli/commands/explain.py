@@ -61,7 +61,7 @@ class ExplainOptions:
 @command(
     "explain",
     "MODEL is a PaliGemma checkpoint: a folder, a name on the Hub, or demo, the built-in model. "
-    "The page contains everything and needs no network and no server.",
+    "The page is self-contained: it needs no network and no server.",
     ExplainOptions,
     LoadOptions,
     examples='$ pgcli explain demo photo.jpg --prompt "what is there?"\n'

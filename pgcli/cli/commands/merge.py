@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @command(
     "merge",
     "The result has one row for each image and prompt, in the order of the input. If several "
-    "files have the row, pgcli keeps the first answer; an answer replaces an error.",
+    "files contain the same row, pgcli keeps the first answer, or an error if there is none.",
     FileOptions,
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )

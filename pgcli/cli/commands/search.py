@@ -48,7 +48,7 @@ _output = partial(opt, panel="Where to", own=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions(LoadOptions):
-    """What is searched in the files `vectors`, and where the hits are written."""
+    """The options of `search`."""
 
     vectors: Sequence[str] = ()
     text: tuple[str, ...] = same(ScoreOptions, "text")
@@ -78,18 +78,18 @@ class SearchOptions(LoadOptions):
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "Format of the output; auto follows the file's ending, and is text on a terminal.",
+        "Format of the output; auto follows the file's extension, and is text on a terminal.",
         default="auto",
     )
-    view: str | None = _output("Also write a page with the images found.", metavar="PAGE")
+    view: str | None = _output("Also write a page with the hits.", metavar="PAGE")
     images: str | None = same(ImageOptions, "images")
     overwrite: bool = _output("Replace existing files.", default=False)
 
 
 @command(
     "search",
-    "VECTORS are files and folders of embeddings that `pgcli embed` wrote. The similarity is the "
-    "cosine, and all vectors are compared.",
+    "VECTORS are files and folders of embeddings from `pgcli embed`. The similarity is the cosine; "
+    "the search is exact.",
     SearchOptions,
     AddressOptions,
     QuietOptions,
@@ -138,7 +138,7 @@ def check_search(options: SearchOptions) -> None:
             "--duplicates compares the vectors with each other, not with a query"
             if has_queries
             else "nothing to search",
-            hint='write --text "a red car", --image photo.jpg or --duplicates',
+            hint='use either --text "a red car", --image photo.jpg or --duplicates',
         )
     if "" in map(normalize, options.text):
         raise UsageError("a text is empty", hint='write --text "a red car"')
@@ -234,8 +234,8 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
     elif name is None:
         name = DEMO_TOWERS
         screen.info(
-            f"the vectors name no model: embedding the queries with {DEMO_TOWERS}, the built-in "
-            "one, which knows only drawings of coloured shapes",
+            f"the vectors do not name their model: embedding the queries with {DEMO_TOWERS}, the "
+            "built-in one, which knows only drawings of coloured shapes",
             hint="name the model that embedded the vectors: --model NAME",
         )
     checkpoint = find(name, revision, progress=Downloads(screen))
@@ -260,7 +260,7 @@ def report_search(files: VectorFiles, results: SearchRows, screen: Screen) -> No
     if files.nulls:
         screen.info(f"skipped {count(files.nulls, 'row')} without a vector")
     if files.scaled:
-        screen.info(f"normalised {count(files.scaled, 'vector')} of another length than 1")
+        screen.info(f"normalised {count(files.scaled, 'vector')} with a norm other than 1")
     vectors = f"{files.rows - files.nulls:,} vectors"
     if results.queries:
         queries = f"{len(results.queries):,} quer{'ies' if len(results.queries) != 1 else 'y'}"

@@ -38,8 +38,8 @@ class StatusOptions(JsonOptions):
 
 @command(
     "status",
-    "OUTPUT is the file or folder given to -o, of an answering or a training run. Exits with 0; "
-    "with --exit-code, only if the run is complete and every row has an answer.",
+    "OUTPUT is the file or folder given to -o of an answering or training run. With --exit-code, "
+    "the exit code is 0 only if the run is complete and every row has an answer.",
     StatusOptions,
     examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --exit-code",
 )
@@ -86,7 +86,7 @@ def exit_code_of(state: str, *, has_failed: bool = False) -> int:
 
 
 def lines(status: RunStatus) -> Iterator[str]:
-    """How the run stands, then who computes it, then what to do about missing rows."""
+    """The state of the run, the commands that compute it, and what to do about missing rows."""
     errors = ", ".join(f"{code} {rows:,}" for code, rows in sorted(status.errors.items()))
     failed = sum(status.errors.values())
     with_errors = f"{failed:,} with errors: {errors}" if failed else "no errors"
@@ -114,7 +114,7 @@ def lines(status: RunStatus) -> Iterator[str]:
 
 
 def row_count(rows: int, total: int | None) -> str:
-    """The rows that are saved, of how many if that is known."""
+    """The number of saved rows, and the total if it is known."""
     return count(rows, "row") if total is None else f"{rows:,} of {count(total, 'row')}"
 
 
@@ -131,7 +131,7 @@ def writer_text(owner: OwnerStatus) -> str:
 
 
 def how_to_resume(status: RunStatus) -> str:
-    """What adds the rows that are missing."""
+    """How to compute the missing rows."""
     if status.owner is not None and status.owner.state == "suspended":
         return f"kill -CONT {status.owner.pid} on {status.owner.host}"
     missing = [shard.shard for shard in status.shards if shard.state != "complete"]

@@ -31,8 +31,8 @@ class VerifyOptions(LoadOptions):
     "verify",
     "Runs pgcli and transformers on the same inputs and compares vision features, prefill logits "
     "and generated tokens; embeddings and logits of SigLIP, CLIP and image classifiers.\n\n"
-    "MODEL is a folder, a name on the Hub, or demo, the built-in model. Exits with 5 if they "
-    "differ by more than rounding.",
+    "MODEL is a folder, a name on the Hub, or demo, the built-in model. Exits with 5 if "
+    "results differ by more than rounding.",
     VerifyOptions,
     JsonOptions,
     examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --source photos",

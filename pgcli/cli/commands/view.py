@@ -34,9 +34,9 @@ class ViewOptions(GalleryOptions):
 
 @command(
     "view",
-    "RESULTS are files or folders of rows, also of a run that is not finished, or - for JSON lines "
-    "on standard input; several are shown side by side. The page needs no network and no server. "
-    "Above 4,000 rows, its images and boxes are in a folder beside it.",
+    "RESULTS are files or folders of rows, even of an unfinished run, or - for JSON lines on "
+    "standard input; several are shown side by side. The page needs no network and no server. For "
+    "more than 4,000 rows, its images and boxes are in a folder beside it.",
     ViewOptions,
     BoxOptions,
     AddressOptions,
@@ -69,7 +69,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
     on_event = RunOnScreen(screen)
 
     def make_locator() -> ImageLocator:
-        """What finds the images; its reader of addresses is closed after a pass through them."""
+        """The locator of the images; its URL reader is closed after a pass through them."""
         return ImageLocator(on_event, options.images, call.build(AddressOptions).url_reader)
 
     locator = make_locator()

@@ -59,7 +59,7 @@ class StderrStyle:
 class Screen:
     """Shows messages, tables and progress on stderr. With `quiet`, it shows errors only."""
 
-    #: The style of all screens, as there is one stderr: that of the command line in progress.
+    #: The style of all screens of the running command line, which share one stderr.
     style = StderrStyle()
 
     def __init__(self, *, quiet: bool = False):

@@ -124,7 +124,7 @@ def image_vectors(rows: Sequence[JoinedRow], width: int) -> np.ndarray:
         vector = (row.row or {}).get("embedding")
         if vector is not None and len(vector) != width:
             raise UsageError(
-                f"image embeddings have {len(vector)} numbers, text embeddings {width}",
+                f"image embeddings have {len(vector)} dimensions, text embeddings {width}",
                 hint="embed both with the same model",
             )
         if vector is not None:

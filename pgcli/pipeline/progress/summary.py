@@ -129,7 +129,7 @@ class Summary:
         loading = f"{duration(self.loading_seconds)} to load {info.label}"
         engines = f", {self.engines} engines" if self.engines > 1 else ""
         where = f"on {info.device} in {info.dtype}{engines}"
-        yield "time", f"{duration(self.seconds)}, of which {loading} {where}"
+        yield "time", f"{duration(self.seconds)}, including {loading} {where}"
         yield "batch size", f"up to {count(info.batch_size, 'row')}"
         if tally.tokens:
             per_second = self._per_second(tally.tokens)

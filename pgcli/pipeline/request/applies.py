@@ -85,7 +85,7 @@ OMIT = "omit {flag}"
 #: The rules of single options, by the names in their `needs`.
 NEEDS: Mapping[str, Rule] = {
     "no-images": Rule(lambda o: not o.sources),
-    "images": Rule(has_images, "{flag} is for images, and these are texts", OMIT),
+    "images": Rule(has_images, "{flag} applies to images, not to texts", OMIT),
     "texts": Rule(lambda o: not has_images(o)),
     "columns": Rule(may_have_columns),
     "kept-columns": Rule(lambda o: set(o.keep) == {SOURCE} or may_have_columns(o)),

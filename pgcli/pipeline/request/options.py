@@ -100,7 +100,7 @@ class InputOptions:
     """The images to read, and the columns of a manifest."""
 
     image_column: str = _input(
-        "Manifest column with the images; in archives, their ending, such as seg.png.",
+        "Manifest column with the images; in archives, their extension, such as seg.png.",
         default="image",
         metavar="NAME",
     )
@@ -156,10 +156,10 @@ class InputOptions:
         "Follow links and paths that lead out of the folder of the images or manifest."
     )
     allow_urls: bool = _allow(
-        "Read s3://, gs://, az://, hf:// and http(s):// addresses, also in manifests and rows."
+        "Read s3://, gs://, az://, hf:// and http(s):// URLs, also in manifests and rows."
     )
     allow_private_hosts: bool = _allow(
-        "Allow http(s):// addresses on this machine and its private network.", seldom=True
+        "Allow http(s):// URLs on this machine and its private network.", seldom=True
     )
 
     @property
@@ -203,14 +203,14 @@ class AnsweringOptions:
         needs="sampling",
     )
     top_k: int = _answering(
-        "Sample among the N most likely tokens; 0 stands for 1,024.",
+        "Sample among the N most likely tokens; 0 means 1,024.",
         default=0,
         min=0,
         seldom=True,
         needs="sampling",
     )
     seed: int = _answering(
-        "Random seed of sampling; equal seeds give equal answers at every batch size.",
+        "Random seed for sampling; the same seed gives the same answers at every batch size.",
         default=0,
         min=0,
     )
@@ -233,7 +233,7 @@ class OutputOptions:
         short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
-        "Format of the output; auto follows the file's ending, and is text on a terminal.",
+        "Format of the output; auto follows the file's extension, and is text on a terminal.",
         default="auto",
         needs="format",
     )

@@ -53,7 +53,7 @@ class AskOptions:
         "Text file with one prompt per line, asked after --prompt.", metavar="FILE"
     )
     choice: tuple[str, ...] = _texts(
-        "Candidate answer; give two or more, and the most likely one is the answer."
+        "Candidate answer; pass two or more, and the model picks the most likely one."
     )
     choices_column: str | None = _answering(
         "Manifest column with the candidates of each row: a list, or a text such as yes|no.",
@@ -84,7 +84,7 @@ class BoxOptions(ConfidenceOptions):
     """The filter for boxes in pages and exports."""
 
     nms: float | None = _share(
-        "Keep only the most confident of boxes with one label whose overlap (IoU) is above this.",
+        "If boxes with the same label overlap by more than this IoU, keep the most confident one.",
         metavar="IOU",
     )
 
@@ -99,9 +99,9 @@ class DetectOptions(ConfidenceOptions):
     """The options of `detect`."""
 
     object: tuple[str, ...] = _texts("Object to find; repeatable.", default=REQUIRED)
-    strict: bool = _answering("Allow only complete boxes around these objects.", default=False)
+    strict: bool = _answering("Allow only complete boxes with these labels.", default=False)
     each: bool = _answering(
-        "Ask for each object in a prompt and a row of its own; small models find more.",
+        "Use a separate prompt and row for each object; small models then find more.",
         default=False,
     )
 
@@ -160,9 +160,10 @@ class EmbedOptions:
 
     def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
         if bool(sources) == bool(self.text or self.texts_file):
-            what = "images and texts are both given" if sources else "no image and no text is given"
+            what = "both" if sources else "neither"
             raise UsageError(
-                what, hint='name a folder of images; or <--text "a red car">, in another run'
+                f"embed needs either images or texts, and got {what}",
+                hint='name a folder of images, or write <--text "a red car">',
             )
         return tasks.embed(
             self.text,

@@ -65,7 +65,7 @@ def input_difference(row: Row, item: Item, prompt: str) -> str:
 
 
 def file_name(image: object) -> str:
-    """The last component of an image's path or address."""
+    """The last component of an image's path or URL."""
     return str(image).rpartition("/")[2]
 
 
@@ -139,8 +139,11 @@ def files_changed(
     what = f"{len(changes):,}{of_all} images: {names}" if len(changes) > 1 else names
     if len(changes) == 1 and changes[0].is_touched:
         what = described(changes[0])
-    retry = "<--retry-changed> answers the rows of changed images again; " if can_retry else ""
-    return OutputExists(f"the input of {output} has changed: {what}", hint=f"{retry}{WAYS_OUT}")
+    retry = "<--retry-changed> answers changed images again; or " if can_retry else ""
+    hint = (
+        f"{retry}restore the input, choose another <-o>, or replace the output with <--overwrite>"
+    )
+    return OutputExists(f"the input of {output} has changed: {what}", hint=hint)
 
 
 def input_changed(output: str, number: int, change: str) -> OutputExists:

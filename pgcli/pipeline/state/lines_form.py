@@ -37,7 +37,7 @@ class LinesForm(LineReader):
         lines = self.scan(self._name)
         if lines.is_foreign:
             raise OutputExists(
-                f"{self._output} was changed: its rows are not those that its run saved",
+                f"{self._output} was changed: its rows differ from those that its run saved",
                 hint="move it away, or choose another <-o>; <--overwrite> replaces it",
             )
         if lines.cut_lines > MAX_CUT_LINES:

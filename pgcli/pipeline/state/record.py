@@ -22,9 +22,7 @@ VERSION = 4
 SOURCES = "sources"  # the setting that may grow, and that changes if a data set is moved
 FILES = ("checkpoint", "adapter_files")  # digests by file name for a folder
 MAX_CHARACTERS = 60  # of a value in a message
-WAYS_OUT = (
-    "the command that made it resumes it; another <-o> leaves it alone; <--overwrite> replaces it"
-)
+WAYS_OUT = "run the command that made it, choose another <-o>, or replace it with <--overwrite>"
 
 Settings = Mapping[str, Any]
 
@@ -181,6 +179,6 @@ def now() -> str:
 
 
 def state_location(output: str) -> str:
-    """The state folder of an output at a path or an address: `OUTPUT.pgcli`, beside it."""
+    """The state folder of an output at a path or a URL: `OUTPUT.pgcli`, beside it."""
     is_url = "://" in output
     return f"{output.rstrip('/')}.pgcli/" if is_url else str(reader.state_folder(Path(output)))

@@ -87,7 +87,7 @@ class RowImages:
         """The decoded images of the items, from worker processes unless there are few.
 
         A resumed run always uses worker processes (`total` is None): an image may have crashed the
-        earlier run, and becomes a failed row. A run that reads addresses uses them, too.
+        earlier run, and becomes a failed row. A run that reads URLs uses them, too.
         """
         if request.question.embeds_texts:
             return (DecodedImage(item, None, None, None, 0.0) for item in items)

@@ -21,8 +21,8 @@ class ExportEntry:
 
     `number` counts from 1. `image` is the image's name outside of the export; `name` is the unique
     relative path of its file in the export, and `stem` the path without a suffix. `path` is the
-    image's file, or None for bytes and addresses. `read` returns its bytes or raises `ImageError`.
-    `is_address` is true if `image` is an absolute address.
+    image's file, or None for bytes and URLs. `read` returns its bytes or raises `ImageError`.
+    `is_address` is true if `image` is an absolute URL.
     """
 
     number: int

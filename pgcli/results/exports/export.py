@@ -30,7 +30,7 @@ def export(
 ) -> ExportCounts:
     """Write the rows of result files in another format, and count the written and skipped ones.
 
-    `box_filter` selects the boxes, and `url_reader` reads images at addresses. Options that do not
+    `box_filter` selects the boxes, and `url_reader` reads images at URLs. Options that do not
     apply to the format are ignored. The rows are read twice, first for statistics. Raises
     UsageError, NoInputError, OutputExists and OutputFailed.
     """
@@ -120,7 +120,7 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
         (counts.copied, "images copied: only files can be linked to"),
         (counts.unsupported, "images that Ultralytics does not read: GIF, PPM, .jpe and .jfif"),
         (counts.rotated, "images turned upright by EXIF"),
-        (outside, "boxes without an area in the image skipped"),
+        (outside, "boxes that are empty or outside the image skipped"),
         (stats.errors, "rows with errors skipped"),
         (stats.other_prompts, "rows with other prompts skipped"),
         (counts.boxes_without_mask, "boxes written as rectangles, without a mask"),

@@ -145,7 +145,7 @@ CHANGED = "changed"  # the code of an image that has another size
 
 
 class RowImage:
-    """The image of rows: a file, bytes, or an address. `size` is the expected one, None for any."""
+    """The image of rows: a file, bytes, or a URL. `size` is the expected one, None for any."""
 
     def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: Reader | None):
         self._item, self._size, self._url_reader = item, size, url_reader

@@ -40,7 +40,7 @@ class ResultFile:
     """A result file: its name, the settings of its run, and the labels of its prompts.
 
     `source` is equal for files whose images have the same source, so that their rows share images.
-    `absolute` returns the absolute path or the address of an image; None where it is not known.
+    `absolute` returns the absolute path or the URL of an image; None where it is not known.
     `output` has the images in its input, or, of rows of a search, what `output_of` returns.
     """
 

@@ -185,7 +185,7 @@ def small_copies(
         (without_copy(item) if item.fault else item for item in items),
         maker,
         workers=worker_count(total),
-        # images at addresses may be anybody's and are always decoded in another process
+        # images at URLs may be anybody's and are always decoded in another process
         total=None if locator.url_reader else total,
         reader=locator.url_reader,
     )

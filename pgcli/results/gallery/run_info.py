@@ -73,7 +73,7 @@ def path_on_page(value: str, page_folder: Path) -> str:
 
 
 def absolute_image(folder: object, image: str) -> str | None:
-    """The absolute path or the address of an image file; None for other names of images."""
+    """The absolute path or the URL of an image file; None for other names of images."""
     if ending(image) not in IMAGE_ENDINGS:
         return None
     if url_scheme(image):

@@ -41,9 +41,9 @@ from pgcli.results.imports.truth import (
 
 MAX_BYTES = 512 * 2**20
 HINT = "name a JSON file with 'images' and 'annotations'"
-#: Addresses that end in the name of the image's file; LVIS has no `file_name`.
+#: URLs that end in the name of the image's file; LVIS has no `file_name`.
 URLS = ("coco_url", "flickr_url")
-NO_NAME = Fault("missing", "It has neither a file_name nor an address.")
+NO_NAME = Fault("missing", "It has neither a file_name nor a URL.")
 NO_ID = Fault("missing", "It has no id.")
 NO_CROWD = (None, 0, "0", "")
 #: The contributor that states sizes of stored images and boxes of upright ones.
@@ -64,7 +64,7 @@ def read_images(document: JsonEntry, settings: ImportSettings) -> Annotations:
     categories = entries(document.get("categories") or [], "categories", "category")
     images = entries(document.get("images"), "images", "image")
     if "annotations" not in document:
-        raise InvalidValue("it has no 'annotations', and says nothing about its images")
+        raise InvalidValue("'annotations' is missing, so nothing is known about the images")
     annotations = entries(document["annotations"], "annotations", "annotation")
     unique_ids(annotations, "annotation")
     boxes = [box for entry in annotations if any(box := four_numbers(entry.get("bbox")) or ())]

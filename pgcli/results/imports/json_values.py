@@ -72,7 +72,7 @@ def mapping(value: object, what: str) -> Mapping[str, Any]:
 def array(value: object, what: str) -> list[Any]:
     """The value as an array. Raises InvalidValue."""
     if not isinstance(value, list):
-        raise InvalidValue(f"{what} is not an array")
+        raise InvalidValue(f"{what} must be an array")
     return value
 
 

@@ -165,7 +165,7 @@ def task_regions(task: Value, key: str, what: str) -> list[RegionResults] | None
 
 
 def image_address(data: Value, what: str) -> str:
-    """The address of a task's image: `image`, or else the only value that names an image."""
+    """The URL of a task's image: `image`, or else the only value that names an image."""
     if "image" in data:
         return text(data["image"], f"{what}: image")
     names = [
@@ -195,7 +195,7 @@ def label_studio_image_name(address: str, prefix: str | None) -> str:
 
 
 def without_query(address: str) -> str:
-    """The path in an address of a local file, or the address without its query."""
+    """The path in a URL of a local file, or the URL without its query."""
     return address.removeprefix(LOCAL_FILES).partition("?")[0]
 
 

@@ -18,7 +18,7 @@ UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image
 
 
 def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> str | None:
-    """The real path of an image, or its address; None, counted, if it is outside the root.
+    """The real path of an image, or its URL; None, counted, if it is outside the root.
 
     The name is relative to `folder`, by default the root; images may be in either.
     """

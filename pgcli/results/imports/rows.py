@@ -108,7 +108,7 @@ class TruthRows:
 
 
 def relative_path(image: str, root: str) -> str:
-    """The path of an image relative to the folder `root` if it is in it; an address unchanged."""
+    """The path of an image relative to the folder `root` if it is in it; a URL unchanged."""
     if url_scheme(image):
         return image
     is_inside = image.startswith(root.rstrip("/") + "/")

@@ -141,7 +141,7 @@ def image_of_row(
 
 def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
     """The path of a row's image, of its archive with the member's name, or of the table with its
-    bytes, or its address; None, counted, without one.
+    bytes, or its URL; None, counted, without one.
     """
     if item.data is not None or item.span is not None:
         return os.path.realpath(item.image if is_in_container(item.image) else file)

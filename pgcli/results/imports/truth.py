@@ -43,7 +43,7 @@ class ImageTruth:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedImage:
-    """An image of an annotation file: its id, its file or address, its size and its truth.
+    """An image of an annotation file: its id, its file or URL, its size and its truth.
 
     The size is the stated one, or the upright size of the file if none `is_stated`. `searched` are
     the labels that annotators looked for in this image, None for all labels of the file. `prompt`

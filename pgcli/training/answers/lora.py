@@ -188,7 +188,7 @@ def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
             return settings
     raise UsageError(
         f"pgcli train cannot continue the adapter {folder}: another tool made it",
-        hint="merge it by pgcli.checkpoints.save.merge_adapter, and train the result",
+        hint="merge it with pgcli.checkpoints.save.merge_adapter, and train the result",
     )
 
 

@@ -59,8 +59,8 @@ class AnswerPlan:
         if read_description(checkpoint.folder).kind != "paligemma":
             raise UsageError(
                 f"{checkpoint.name} is not a PaliGemma, which train needs without <--task=>",
-                hint="name PaliGemma; <--task contrastive> trains two towers, <--task classify> a "
-                "classifier",
+                hint="name a PaliGemma; <--task contrastive> trains two towers, <--task classify> "
+                "a classifier",
             )
         config = read_config(checkpoint.folder)
         tokenizer = read_tokenizer(checkpoint.folder, config)
