@@ -220,7 +220,7 @@ class TestSources:
         rows = list(engine.ask(tmp_path / "m.parquet", max_new_tokens=TOKENS))
         assert [row.id for row in rows] == ["x", "y", "z"]
         assert [row.prompt for row in rows] == table["prompt"].to_pylist()
-        with pytest.raises(UsageError, match="manifest has prompts too"):
+        with pytest.raises(UsageError, match="conflicts with the prompts in the manifest"):
             engine.ask(tmp_path / "m.parquet", "where is the {thing}?")
         pq.write_table(table.drop_columns(["prompt"]), tmp_path / "n.parquet")
         rows = list(engine.ask(tmp_path / "n.parquet", "where is the {thing}?"))

@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no folder": (lambda: run(shard="0/2"), 'output="rows/"'),
     "settings": (
         lambda: run_again(lang="de"),
-        "another output leaves it alone; overwrite=True",
+        "choose another output, or replace it with overwrite=True",
     ),
     "errors": (lambda: run(on_error="stop"), 'on_error="record"'),
     "dtype": (lambda: run(dtype="float64"), "dtype must be one of"),

@@ -124,7 +124,7 @@ def snapshot(
             ):
                 raise _unavailable(name, revision, error) from error
             message = (
-                f"{constants.ENDPOINT} does not serve {name} now ({_reason(error)}); "
+                f"{constants.ENDPOINT} cannot provide {name} now ({_reason(error)}); "
                 f"{cached.name[:12]} from the cache is used"
             )
             if progress is None:

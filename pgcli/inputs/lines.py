@@ -260,7 +260,7 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
-        reason = f"this is not valid JSON ({problem.msg}, column {problem.colno})"
+        reason = f"it is not valid JSON ({problem.msg}, column {problem.colno})"
         raise ValueError(reason) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem

@@ -170,7 +170,7 @@ def corrected_box(
             return own, mask
     corners = clipped(box.corners, (row["width"], row["height"]))
     if corners is None:
-        raise InvalidValue(f"{edit} has a box that is empty or outside the image")
+        raise InvalidValue(f"{edit} has a box with no area in the image")
     return own.moved(corners), mask and mask | {"rle": None}
 
 

@@ -281,8 +281,8 @@ class TestRequiredFiles:
             (
                 OPEN_CLIP,
                 "model",
-                f"{NAME} has no config.json, only open_clip_config.json: the layout of open_clip "
-                "is not read",
+                f"{NAME} has no config.json, only open_clip_config.json; pgcli does not read "
+                "open_clip's layout",
                 "model.safetensors",
             ),
             (ADAPTER, "model", f"{NAME} is an adapter, not a model", "--adapter"),
@@ -402,7 +402,7 @@ class TestOffline:
         recorded = RecordedProgress()
         assert find(NAME, progress=recorded) == found
         (message,) = recorded.messages
-        assert f"does not serve {NAME} now" in message
+        assert f"cannot provide {NAME} now" in message
         assert found.revision[:12] in message
 
     @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ class TestOffline:
         url = url.format(hub.url.removeprefix("http://"))
         point_to(monkeypatch, url)
         message, hint = refusal()
-        assert message.startswith(f"{NAME} is not complete in the cache, and {url} does not serve")
+        assert message.startswith(f"{NAME} is not complete in the cache, and {url} cannot be reached")
         assert reason in message
         assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
 
@@ -546,7 +546,7 @@ def test_python_interface_warns_of_an_unreachable_hub(hub, monkeypatch):
     hub.add(NAME, MODEL)
     find(NAME)
     point_to(monkeypatch, "http://127.0.0.1:9")
-    with pytest.warns(UserWarning, match=f"does not serve {NAME} now"):
+    with pytest.warns(UserWarning, match=f"cannot provide {NAME} now"):
         find(NAME)
 
 

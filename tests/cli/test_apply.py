@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a box key": (lambda one: write_edits(one | {"boxes": [DRAWN | {"z": 1}]}), "unknown key, 'z'"),
     "outside": (
         lambda one: write_edits(one | {"boxes": [DRAWN | {"xmin": 9e9}]}),
-        "without an area",
+        "no area in the image",
     ),
     "a label": (lambda one: write_edits(one | {"boxes": [DRAWN | {"label": "a;"}]}), "line break"),
     "no box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"source": 9}]}), "which the row"),

@@ -108,7 +108,7 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
     code, err = imported(cli, "coco")
     assert code == 0
     assert "4 boxes; 3 of them with masks; 1 box with a negative side skipped (first: annotation 7"
-    assert "1 box that is empty or outside the image skipped (first: 'cat' in photos/a.png)" in err
+    assert "1 box with no area in the image skipped (first: 'cat' in photos/a.png)" in err
     assert "1 crowd skipped (first: 'cat' in photos/a.png)" in err
     (row,) = read_rows("truth.jsonl")
     boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]

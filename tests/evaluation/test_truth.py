@@ -256,7 +256,7 @@ def test_truth_is_read_at_addresses_that_are_allowed(cli):
         words = (rows, "--truth", f"{server.url}/vqa.json", *allowed, "--only-common")
         assert evaluate(cli, *words)["metrics"]["exact"]["value"] == 1.0
         gone = (rows, "--truth", f"{server.url}/no.jsonl", *allowed)
-        assert "address does not exist" in refused(cli, *gone)
+        assert "URL does not exist" in refused(cli, *gone)
 
 
 def test_folder_of_parquet_is_a_truth(cli):

@@ -1,4 +1,4 @@
-"""Files at addresses are the items of a local folder; listings are compared as files are."""
+"""Files at URLs are the items of a local folder; listings are compared as files are."""
 
 import gzip
 import json
@@ -107,11 +107,11 @@ def test_names_at_an_address_are_selected(s3):
     ("name", "code", "message"),
     [
         ("s3://images/none", UsageError, "s3://images/none does not exist"),
-        ("s3://nobucket/*.png", UsageError, "address does not exist"),
+        ("s3://nobucket/*.png", UsageError, "URL does not exist"),
         ("s3://images/photos/*.gif", NoInputError, "nothing matches"),
         ("s3://images/photos/notes.txt", UsageError, "neither an image nor a manifest"),
         ("s3://images/photos/broken.parquet", UsageError, "not a readable Parquet"),
-        ("abfs://box/x.png", UsageError, "abfs addresses are not supported"),
+        ("abfs://box/x.png", UsageError, "abfs URLs are not supported"),
         ("data:image/png;base64,AAAA", UsageError, "data"),
         ("https://host/", UsageError, "does not name a file"),
         ("https://user:secret@host/x.png", UsageError, "user name or a password"),

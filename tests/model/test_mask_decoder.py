@@ -260,7 +260,7 @@ def test_a_hostile_archive_is_rejected_without_using_memory(tmp_path, members, m
 def test_an_archive_with_an_invalid_name_is_rejected(tmp_path):
     packed = npz([("decoder.8.bias.npyé", b"")]).replace("é".encode(), b"\xff\xff")
     (tmp_path / "a.npz").write_bytes(packed)
-    with pytest.raises(InvalidCheckpoint, match=r"not an intact \.npz"):
+    with pytest.raises(InvalidCheckpoint, match=r"not a valid \.npz"):
         mask_decoder.load_mask_decoder(tmp_path / "a.npz")
 
 

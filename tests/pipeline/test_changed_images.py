@@ -68,7 +68,7 @@ def test_changed_image_exits_with_13(run, cli, colour, limit):
     code, said = run()
     assert code == 13
     assert f"has changed: {NAMES[1]} hint:" in said
-    assert "--retry-changed answers the rows of changed images again" in said
+    assert "--retry-changed answers changed images again" in said
     save(NAMES[3], 40)
     code, said = run()
     of_all = "" if run.source == "-" else " of 5"

@@ -213,7 +213,7 @@ def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(cli, folder,
     code, err = exported(cli, rows, to, tmp_path / "out")
     assert code == 0
     assert "exported 1 image with 4 boxes" in err
-    assert "; 5 boxes that are empty or outside the image skipped" in err
+    assert "; 5 boxes with no area in the image skipped" in err
     wanted = [inside for _, inside in STRANGE if inside is not None]
     found = corners(tmp_path / "out", to)
     assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)

@@ -163,7 +163,7 @@ def test_bucket_that_does_not_exist_is_output_failed():
         def put(self, key: str, data: bytes) -> int:
             return 404
 
-    with used_store(Gone), pytest.raises(OutputFailed, match="address does not exist"):
+    with used_store(Gone), pytest.raises(OutputFailed, match="URL does not exist"):
         ObjectStore(f"{BUCKET}/rows/").swap("a", b"1", None)
 
 

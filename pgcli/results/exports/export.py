@@ -120,7 +120,7 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
         (counts.copied, "images copied: only files can be linked to"),
         (counts.unsupported, "images that Ultralytics does not read: GIF, PPM, .jpe and .jfif"),
         (counts.rotated, "images turned upright by EXIF"),
-        (outside, "boxes that are empty or outside the image skipped"),
+        (outside, "boxes with no area in the image skipped"),
         (stats.errors, "rows with errors skipped"),
         (stats.other_prompts, "rows with other prompts skipped"),
         (counts.boxes_without_mask, "boxes written as rectangles, without a mask"),

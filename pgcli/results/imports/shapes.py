@@ -31,7 +31,7 @@ def inside(corners: Region, size: PixelSize, counts: ImportCounts, name: str) ->
     """The corners clipped to an image, with six digits; None, counted, without an area there."""
     left, top, right, bottom = (float(f"{corner:.6g}") for corner in corners)
     if (part := clipped((left, top, right, bottom), size)) is None:
-        counts.skip("boxes that are empty or outside the image", name)
+        counts.skip("boxes with no area in the image", name)
     return part
 
 
