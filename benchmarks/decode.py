@@ -6,7 +6,7 @@
     python benchmarks/decode.py --words 1000                 # and its effect on reading words
 
 The images are generated and encoded as JPEGs: noise at all scales as in photographs, shapes and
-lines of text. The variants run in turns on one core, in alternating order, and are compared by CPU
+lines of text. The variants alternate on one core, and are compared by CPU
 time, so that other programs do not affect them. Prints one JSON object: for each image size, the
 median of every variant in milliseconds, and its speed relative to transformers as the ratio of
 medians and the lowest and highest ratio of all rounds. transformers is `SiglipImageProcessorPil`

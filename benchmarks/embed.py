@@ -4,7 +4,7 @@
     python benchmarks/embed.py --model folder --images 500 --dtype bfloat16
     python benchmarks/embed.py --no-time --images 5000 --batch-size 64 --rounds 4
 
-Each program runs in its own process, in turns, with the same checkpoint, files, batch size and
+Each program runs in its own process, alternately, with the same checkpoint, files, batch size and
 dtype. The reference is a plain loop: Pillow opens, the library's processor prepares, the model
 encodes. The time of a run with one batch is subtracted, so images/s exclude the first batch.
 Prints one JSON object: seconds and processor seconds of every run, images/s of the medians, their

@@ -4,7 +4,7 @@
     python benchmarks/forced_tokens.py --model runs/3b --dtype bfloat16 --images 16
 
 A token is forced where the grammar allows no other, as in a label after four locations. The same
-drawings of a red circle are answered with and without such steps, in turns, for one and for two
+drawings of a red circle are answered with and without such steps, alternately, for one and for two
 objects and for each batch size. Prints as JSON the steps, and the processor seconds of all steps
 and of the whole answers on one thread: before, now, and the ratio (medians of the rounds, the first
 of which warms up); and how many answers are equal.

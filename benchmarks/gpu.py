@@ -6,11 +6,11 @@
 
 Each stage has its own process, which is ended after its share of `--seconds`, so that a stage that
 fails or hangs costs only itself. Measurements are in the JSON file as soon as they are made, and
-are printed at the end. Programs run in turns, A B B A, after one batch each to warm up.
+are printed at the end. Programs alternate (A B B A), after one batch each to warm up.
 
 The stages: `versions`; `files`: whole commands from photographs to rows; `parts`: products, kernels
 and the vision tower, each alone; `waits`: synchronizations, kernels and the busy share of one
-batch; `turns`: recorded, eager and plain steps and transformers, in turns, and `turns2` the same
+batch; `turns`: recorded, eager and plain steps and transformers, alternately, and `turns2` the same
 for PaliGemma 2. `pgcli bench` compares one model with transformers; `pytest -m gpu` tests the
 kernels.
 """

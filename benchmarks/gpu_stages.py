@@ -219,7 +219,7 @@ def versions(setup: Setup) -> Values:
 
 
 def turns(setup: Setup, generation: int = 1) -> Values:
-    """All programs in turns: images/s, seconds of stages, memory and equal tokens."""
+    """All programs, alternately: images/s, seconds of stages, memory and equal tokens."""
     if setup.tiny:
         settings = [(2, Lengths(3, 3))]
     else:

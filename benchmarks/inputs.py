@@ -1,4 +1,4 @@
-"""Measures images/s of runs over a folder, a WebDataset tar and S3, in turns.
+"""Measures images/s of runs over a folder, a WebDataset tar and S3, alternately.
 
     python benchmarks/inputs.py                      # 1,000 drawings, 4 rounds
 

@@ -1,4 +1,4 @@
-"""Common code of the benchmarks: options, 3b configurations, peak memory, programs in turns."""
+"""Common code of the benchmarks: options, 3b configurations, peak memory, alternating runs."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     python benchmarks/start.py --model runs/3b --images 1
     python benchmarks/start.py --images 4000 --engines 2 --rounds 3
 
-All programs get the same files, repeated beyond 1,000, and run in turns in fresh processes.
+All programs get the same files, repeated beyond 1,000, and run alternately in fresh processes.
 transformers' program follows its documentation, with pgcli's dtype and with token types that make
 prompts bidirectional. With `--engines`, a third program has so many engines, and the first has one,
 on all cores. Prints one JSON object: wall and processor seconds of every run, the ratios of

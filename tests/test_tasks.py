@@ -113,7 +113,10 @@ REFUSED = [
         (lambda some=some: ask(["cat?"], choices=some), "choices must be a list")
         for some in ("yes", [1, 2], [None, "a"], "yes|no")
     ),
-    (lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"), "--choices-column exclude each other"),
+    (
+        lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"),
+        "--choices-column exclude each other",
+    ),
     (lambda: with_region(caption(), (1, 2, 300)), "four"),
     (lambda: with_region(caption(), "1,2,3"), "four"),
     (lambda: with_region(caption(), (math.nan, 2, 3, 4)), "finite"),

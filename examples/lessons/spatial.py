@@ -1,4 +1,4 @@
-"""Attention among the pixels of a feature map, as in image generators.
+"""Attention between the pixels of a feature map, as in image generators.
 
     python examples/lessons/spatial.py [--out DIR]
 

@@ -37,7 +37,7 @@ from pgcli.verify import Waiting, reference
 from pgcli.wording import byte_count
 
 SECONDS = 25.0  # for all runs except warm-up; runs on a GPU may take longer
-ROUNDS = 5  # runs of each program, in turns
+ROUNDS = 5  # runs of each program, which alternate
 MAX_IMAGES = 8192  # for a run of any duration
 #: Distinct images of a run; more rows repeat them, because decoding photographs is slow.
 MAX_DIFFERENT = 1024

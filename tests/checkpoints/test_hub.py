@@ -419,7 +419,9 @@ class TestOffline:
         url = url.format(hub.url.removeprefix("http://"))
         point_to(monkeypatch, url)
         message, hint = refusal()
-        assert message.startswith(f"{NAME} is not complete in the cache, and {url} cannot be reached")
+        assert message.startswith(
+            f"{NAME} is not complete in the cache, and {url} cannot be reached"
+        )
         assert reason in message
         assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
 

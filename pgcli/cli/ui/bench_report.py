@@ -95,7 +95,10 @@ def bench_facts(report: BenchReport) -> Facts:
             "the highest measured",
         ),
         ("transformers", f"{report.transformers}; attention: {attention}"),
-        ("rounds", f"{files} of files, {model} of the model, in turns: medians, and ranges of all"),
+        (
+            "rounds",
+            f"{files} of files, {model} of the model, alternating; medians, and ranges of all",
+        ),
     ]
     for program in report.stages:
         if program.peak_bytes is not None:
