@@ -113,7 +113,7 @@ def _plugins(group: str) -> Mapping[str, Any]:
             if name in BUILT_IN[group] or name in plugins:
                 raise ValueError("another one has this name")
             if name != name.lower() or name.startswith(".") != (group in ENDINGS):
-                example = "an ending such as .abc" if group in ENDINGS else "a name such as abc"
+                example = "an extension such as .abc" if group in ENDINGS else "a name such as abc"
                 raise ValueError(f"its name is not {example}")
             plugin = entry_point.load()
             kind = _imported(PLUGIN_CLASSES[group])

@@ -84,7 +84,7 @@ def test_broken_plugins_cost_a_warning_each(tmp_path, monkeypatch, cli):
         "TypeError: it is not a pgcli.inputs.tables.Table",
         "ValueError: another one has this name",
         "ValueError: its name is not a name such as abc",
-        "ValueError: its name is not an ending such as .abc",
+        "ValueError: its name is not an extension such as .abc",
     }
     code, _, said = cli("export", rows, "--to", "missing", "-o", tmp_path / "made")
     assert code == 2

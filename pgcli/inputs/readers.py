@@ -134,7 +134,7 @@ def describe_endings(counts: Mapping[str, int]) -> list[str]:
     texts = [f"{count:,} {UNNAMED.get(kind, kind)}" for kind, count in by_count]
     remaining = len(texts) - MAX_LISTED_ENDINGS
     if remaining > 0:
-        texts[MAX_LISTED_ENDINGS:] = [f"{remaining} more ending{'s' * (remaining > 1)}"]
+        texts[MAX_LISTED_ENDINGS:] = [f"{remaining} more extension{'s' * (remaining > 1)}"]
     return texts
 
 

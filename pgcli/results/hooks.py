@@ -29,7 +29,7 @@ def check_hooks(
     ending, not_texts = options.sidecar, IMAGE_ENDINGS.union(registry.names("manifests"))
     if ending is not None and (not ENDING.fullmatch(ending) or ending.lower() in not_texts):
         raise UsageError(
-            f"<--sidecar=> must be the ending of a text file, not {ending}",
+            f"<--sidecar=> must be the extension of a text file, not {ending}",
             hint="for example <--sidecar .txt>",
         )
     if options.draw is not None:

@@ -53,7 +53,7 @@ def test_kept_texts_are_skipped_where_they_are_the_only_output(tmp_path, options
 
 @pytest.mark.parametrize("ending", ["txt", ".png", ".JPG", ".jsonl", ".tar", "/x.txt", ".", ""])
 def test_invalid_sidecar_ending_is_an_error(ending):
-    with pytest.raises(UsageError, match="must be the ending of a text file"):
+    with pytest.raises(UsageError, match="must be the extension of a text file"):
         check_hooks(Options(sidecar=ending))
     check_hooks(Options(sidecar=".caption"))
 

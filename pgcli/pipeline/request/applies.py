@@ -92,7 +92,7 @@ NEEDS: Mapping[str, Rule] = {
     "one-prompt": Rule(
         lambda o: o.prompts <= 1,
         "{flag} writes one answer for each image, and there are {prompts} prompts",
-        "ask one prompt per run, with different endings: {flag} .one, .two",
+        "ask one prompt per run, with different extensions: {flag} .one, .two",
     ),
     "text-model": Rule(generates_text, "{flag} is for models that answer with text", OMIT),
     "hub": Rule(
