@@ -244,7 +244,7 @@ class OutputOptions:
     )
     sidecar: str | None = _output(
         "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
-        metavar=".ENDING",
+        metavar=".EXT",
         needs="local answers one-prompt",
     )
     no_timing: bool = _output(
