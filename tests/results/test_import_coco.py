@@ -229,7 +229,7 @@ def test_keys_that_occur_twice_are_an_error(cli, key):
     Path("given.json").write_text(f'{{"{key}": [], "{key}": [], {text[1:]}')
     code, _, err = cli("import given.json --from coco -o rows.jsonl")
     assert code == 2
-    assert "given.json is not valid JSON: it has a key twice" in err
+    assert "given.json is not valid JSON: it has a duplicate key" in err
 
 
 def test_a_caption_of_a_box_needs_no_category(cli):
