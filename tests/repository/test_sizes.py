@@ -17,9 +17,9 @@ BOUNDS = {
     "model": 4_275,
     "checkpoints": 3_840,
     "towers": 755,
-    "training": 5_320,
+    "training": 5_315,
     "evaluation": 2_770,
-    "search": 635,
+    "search": 640,
     "api runs.py ray.py __init__.py __main__.py": 1_360,
     "explain doctor info verify bench": 3_230,
     "cli": 4_180,
@@ -28,8 +28,8 @@ BOUNDS = {
         "wording.py foreign_text.py process_end.py declare.py box_filter.py "
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
-    ): 3_120,
-    "tests": 53_425,
+    ): 3_125,
+    "tests": 53_430,
 }
 
 
