@@ -275,6 +275,9 @@ def missing_column(
 
 def repeated_id(name: str, first: str, second: str) -> ManifestError:
     """The error for a repeated id, with both positions."""
+    if first == second and ", sample " in first:  # a member is stored twice
+        hint = "extract the archive, which keeps the last one, and archive the images again"
+        return ManifestError(f"the id {name!r} occurs twice: {first} is stored twice", hint=hint)
     return ManifestError(
         f"the id {name!r} occurs twice: {first} and {second}",
         hint="name each source and each row once; <--id-column NAME> chooses another column of ids",

@@ -75,10 +75,11 @@ def open_table(
 class Table:
     """A table in a file, with its record or to be scanned for one; a subclass for each format.
 
-    A format must have `read`. With `grows`, data that is appended to the file are new rows.
+    A format must have `read`. With `grows`, data that is appended to the file are new rows. With
+    `has_names`, rows without an id have names that must be unique.
     """
 
-    grows = False
+    grows = has_names = False
 
     def __init__(
         self,
@@ -234,10 +235,12 @@ class Table:
     def ids(self) -> Iterator[tuple[str, str]]:
         """The ids in the chosen rows, each with its position."""
         column, count = self._options.id_column, self.record.rows or 0
-        if column not in (self.record.columns or ()) or self.is_gone or not count:
+        has_ids = self.has_names or column in (self.record.columns or ())
+        if not has_ids or self.is_gone or not count:
             return
+        name_of = row_name if self.has_names else row_id
         for row in self._chosen_rows(0, count, frozenset({column}), images=False):
-            name = row_id(row, self._options)
+            name = name_of(row, self._options)
             if name is not None:
                 yield name, row.position
 
@@ -283,6 +286,7 @@ class Table:
         options, schema, stated = self._options, self.schema(), self.stated_rows()
         columns = self.record.columns or () if schema is None else schema.names
         scanned = ScannedRows(options, [*columns, *self.partitions], has_schema=schema is not None)
+        scanned.has_names = self.has_names
         self._set_columns(scanned.columns)
         if schema is not None:
             self.check_columns()
@@ -377,6 +381,7 @@ class ScannedRows:
         self.guesses = {column.source: GuessedType() for column in kept}
         self.hashes, self.offsets, self.numbers, self.chosen = (array("q") for _ in range(4))
         self.rows = self.tracked = 0
+        self.has_names = False  # see `Table`
 
     def add(self, begin: Mark, row: ManifestRow) -> None:
         """Count a row that begins at a mark. Raises ManifestError for an invalid id."""
@@ -390,6 +395,8 @@ class ScannedRows:
         if not self._has_schema and not row.values.keys() <= self.columns.keys():
             self._add_columns(row.values)
         name = check_row(row, options)
+        if name is None and self.has_names:
+            name = row_name(row, options)
         if options.names:
             if not options.names.accepts(name or row_name(row, options) or ""):
                 return

@@ -34,6 +34,7 @@ _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.
 class TarTable(Table):
     """An archive as a table of samples."""
 
+    has_names = True
     samples: SampleReader  # of the last `read`
 
     @property

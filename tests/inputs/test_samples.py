@@ -13,7 +13,7 @@ from webdataset import tariterators
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions, samples, tables
-from pgcli.inputs.options import SOURCE
+from pgcli.inputs.options import SOURCE, NameFilter
 from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, items
@@ -152,6 +152,29 @@ def test_members_given_twice_in_a_sample_are_error_rows(names, messages):
     found = asked(*names)
     assert len(found) == len(messages)
     assert all(message in shown for message, shown in zip(messages, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("names", "id_"),
+    [
+        (["a.png", "b.png", "a.png"], "x.tar/a.png"),
+        (["d/a.png", "d/a.txt", "b.png", "d/a.txt", "d/a.png"], "x.tar/d/a.png"),
+        (["f.0.png", "f.1.png", "b.png", "f.1.png"], "x.tar/f.1.png"),
+    ],
+)
+def test_image_that_is_stored_twice_in_an_archive_is_named(names, id_):
+    name = archive(*names)
+    with pytest.raises(ManifestError, match=f"the id '{id_}' occurs twice: x.tar, sample "):
+        Inventory.scan([name])
+    images = [member for member in names if member.endswith("png")]
+    assert len(items(name, reading=ReadOptions(repeats_ids=True))) == len(images)
+    assert len(items(name, reading=ReadOptions(names=NameFilter(include=("*b.png",))))) == 1
+
+
+def test_images_of_one_key_apart_from_each_other_are_two_rows():
+    assert [item.id for item in items(archive("a.png", "b.png", "a.jpg"))] == [
+        *("x.tar/a.png", "x.tar/b.png", "x.tar/a.jpg")
+    ]
 
 
 @given(ARCHIVES)
@@ -300,7 +323,7 @@ def test_marks_are_exact_behind_headers_of_long_names(format, monkeypatch):
     long = "d/" * 60 + "\u00fc" * 60
     names = [f"{long}.{n}.{ending}" for n in range(7) for ending in ("png", "txt")]
     with tarfile.open("x.tar", "w", format=format) as archive:
-        for name in [*names, "a.png", f"{long}.1.png", "b.0.png", "b.0.txt", "b.1.png"]:
+        for name in [*names, "a.png", f"{long}.9.png", "b.0.png", "b.0.txt", "b.1.png"]:
             header = tarfile.TarInfo(name)
             header.size = len(name.encode())
             archive.addfile(header, BytesIO(name.encode()))
