@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -148,6 +149,28 @@ def test_text_may_be_the_image(text):
     for name in ("m.jsonl", "m.csv"):
         (item,) = items(name)
         assert (item.id, item.image, item.data, item.path) == ("0", name, PNG, None)
+
+
+@pytest.mark.parametrize("prefix", ["", "\\x", "0x", " \\x"])
+@pytest.mark.parametrize("image", [PNG, JPEG], ids=["PNG", "JPEG"])
+def test_hexadecimal_of_an_image_is_its_bytes(prefix, image):
+    for digits in (image.hex(), image.hex().upper(), image.hex() + "\n"):
+        assert image_in_text(prefix + digits) == image
+    for text in (image.hex()[:200] + "zz", image.hex()[:201]):
+        with pytest.raises(ValueError, match="hex"):
+            image_in_text(prefix + text)
+    assert image_in_text(prefix + b"no image".hex() * 9) is None
+
+
+@pytest.mark.parametrize(
+    "image", [PNG, JPEG, b"GIF89a", b"RIFF\0\0\0\0WEBP"], ids=["PNG", "JPEG", "GIF", "WebP"]
+)
+def test_bytes_that_pandas_printed_are_an_error_of_the_row(image):
+    pandas.DataFrame({"image": [image, "b.png"]}).to_csv("m.csv", index=False)
+    first, second = items("m.csv")
+    assert (first.id, second.id) == ("0", "b.png")
+    assert first.fault is not None
+    assert "is neither base64 nor a valid `data:` address" in first.fault.message
 
 
 def test_bytes_may_be_base64_of_an_image():
