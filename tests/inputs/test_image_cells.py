@@ -170,7 +170,7 @@ def test_bytes_that_pandas_printed_are_an_error_of_the_row(image):
     first, second = items("m.csv")
     assert (first.id, second.id) == ("0", "b.png")
     assert first.fault is not None
-    assert "is neither base64 nor a valid `data:` address" in first.fault.message
+    assert "is neither base64 nor a valid `data:` URL" in first.fault.message
 
 
 def test_bytes_may_be_base64_of_an_image():
