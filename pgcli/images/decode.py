@@ -8,6 +8,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from time import perf_counter
 
 import numpy as np
@@ -28,6 +29,7 @@ from pgcli.images.pixels import (
     to_rgb,
     transpose,
 )
+from pgcli.images.png import lacks_pixels
 from pgcli.images.tiff import TiffFile
 from pgcli.records import DecodedImage, Item
 
@@ -90,8 +92,16 @@ def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
 
 
 def _upright_pixels(image: ImageFile.ImageFile) -> Image.Image:
-    """The upright 8-bit pixels of an opened image; everything else that it held is released."""
+    """The upright 8-bit pixels of an opened image; everything else that it held is released.
+
+    Raises any exception for a damaged image.
+    """
+    file = image.fp
     image.load()
+    if isinstance(file, BytesIO) and image.format == "PNG":
+        last_rows = image.crop((0, max(image.height - 2, 0), image.width, image.height))
+        if not all(map(np.any, np.asarray(last_rows))) and lacks_pixels(file.getvalue()):
+            raise EOFError
     image.fp = None
     vars(image).pop("_decoder", None)  # for WebP and AVIF, two or three times the pixels
     orientation = exif_orientation(image)

@@ -10,10 +10,11 @@ from pgcli.records import Fault
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHUNK = struct.Struct(">I4s")
-DEPTH, COLOUR_TYPE = 24, 25  # positions in the file
+SIZE, DEPTH, COLOUR_TYPE, INTERLACING = 16, 24, 25, 28  # positions in the file
 #: Colour types, and the size of a transparent colour.
 GREY, RGB, PALETTE = 0, 2, 3
 TRANSPARENCY_BYTES = {GREY: 2, RGB: 6}
+CHANNELS = {GREY: 1, RGB: 3, PALETTE: 1, 4: 2, 6: 4}
 #: Where Pillow looks for an orientation, besides eXIf.
 ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
 #: The size up to which Pillow unpacks a metadata chunk, and the limit for all of a file's.
@@ -60,6 +61,21 @@ def necessary_chunks(data: bytes) -> bytes:
     return b"".join((*pieces, view[position:]))
 
 
+def lacks_pixels(data: bytes) -> bool:
+    """Whether the pixels of a PNG end early; Pillow leaves the rest 0 without an error."""
+    (width, height), position = struct.unpack_from(">II", data, SIZE), len(SIGNATURE)
+    bits, bodies = data[DEPTH] * CHANNELS[data[COLOUR_TYPE]], []
+    while position + CHUNK.size <= len(data):
+        size, kind = CHUNK.unpack_from(data, position)
+        position += CHUNK.size
+        bodies += [data[position : position + size]] if kind == b"IDAT" else []
+        position += size + 4
+    total: int = width * height * bits // 8
+    if not data[INTERLACING]:
+        total = height * (1 + -(-width * bits // 8))
+    return _inflated_bytes(b"".join(bodies), total) < total
+
+
 def _is_necessary(kind: bytes, body: bytes, data: bytes, palette_bytes: int) -> bool:
     """Whether the pixels, their colours or their orientation depend on an ancillary chunk."""
     if kind == b"tRNS":
@@ -95,9 +111,14 @@ def _unpacked_bytes(kind: bytes, body: bytes) -> int:
         packed = packed[1:]
     else:
         return 0
+    return _inflated_bytes(packed, MAX_METADATA_BYTES + 1)
+
+
+def _inflated_bytes(packed: bytes, limit: int) -> int:
+    """The size of unpacked data, as soon as it reaches the limit."""
     unpacker, total = zlib.decompressobj(), 0
     try:
-        while packed and total <= MAX_METADATA_BYTES:
+        while packed and total < limit:
             total += len(unpacker.decompress(packed, MAX_CHUNK_BYTES))
             packed = unpacker.unconsumed_tail
     except zlib.error:

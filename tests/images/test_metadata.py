@@ -78,6 +78,26 @@ def test_png_with_a_broken_critical_chunk_is_damaged(kind):
     assert code(data[: end - 1] + bytes([data[end - 1] ^ 1]) + data[end:]) == "decode_failed"
 
 
+def png_of(rows: np.ndarray, count: int) -> bytes:
+    """A complete PNG file with the pixels of the first rows only."""
+    height, width, channels = rows.shape
+    colour_type = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows[:count]))
+    parts = {b"IHDR": header, b"IDAT": pixels, b"IEND": b""}
+    return PNG[:8] + b"".join(chunk(kind, body) for kind, body in parts.items())
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_png_without_its_last_rows_is_damaged(channels):
+    rows = np.random.default_rng(0).integers(1, 255, (9, 5, channels), dtype=np.uint8)
+    for missing in (1, 2, 8):
+        assert code(png_of(rows, 9 - missing)) == "decode_failed"
+    rows[5:] = 0
+    assert pixels_of(png_of(rows, 9)).shape == (9, 5, 3)
+    assert code(png_of(rows, 8)) == "decode_failed"
+
+
 def exif_text() -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
