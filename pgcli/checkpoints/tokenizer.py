@@ -63,6 +63,8 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         raise
     except BaseException as error:
         raise _translated(error, f"{file} is not a tokenizer") from error
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None  # splits at random, for training the same text differently
     tokenizer.no_truncation()
     tokenizer.no_padding()
     try:

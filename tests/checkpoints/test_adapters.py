@@ -1,6 +1,7 @@
 """Merged LoRA adapters give the same logits as PEFT, in memory and as checkpoints."""
 
 import json
+import math
 import shutil
 from functools import partial
 
@@ -266,6 +267,22 @@ def test_settings_of_training_change_nothing(tiny, folder, changes):
     expected = pgcli_logits(merged_model(tiny, folder))
     configure(folder, **changes)
     assert torch.equal(pgcli_logits(merged_model(tiny, folder)), expected)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "name", [f"{QUERY}.lora_B.weight", f"{PREFIX}model.multi_modal_projector.linear.bias"]
+)
+def test_a_tensor_that_is_not_finite_is_named(tiny, folder, name, value):
+    def damage(tensor: torch.Tensor) -> torch.Tensor:
+        damaged = tensor.clone()
+        damaged.view(-1)[-1] = value
+        return damaged
+
+    is_full = name.endswith("bias")
+    alter(folder, **{name: damage(torch.ones(48)) if is_full else damage})
+    error, _ = refused(tiny, folder)
+    assert f"{name} in adapter_model.safetensors has NaN or infinity" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tokenizers import AddedToken, models, processors
 from transformers import PaliGemmaProcessor
 
 from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
@@ -337,3 +338,16 @@ def test_a_missing_or_misplaced_token_is_named(file_tokenizer, opened, edit, mes
     words = {word: index for word, index in values["model"]["vocab"].items() if index not in taken}
     with pytest.raises(InvalidCheckpoint, match=message):
         opened(added_tokens=values["added_tokens"], model={"vocab": words | vocab})
+
+
+def test_dropout_of_a_tokenizer_does_not_split_texts_at_random(tmp_path, file_tokenizer):
+    values = json.loads((BUILTIN / "tokenizer.json").read_text())
+    values["model"]["dropout"] = 0.5
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    text = "is there a purple star beside the yellow circle?"
+    random = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert len({tuple(random.encode(text).ids) for _ in range(50)}) > 1
+    opened = open_tokenizer(tmp_path)
+    assert {tuple(opened.encode(text).ids) for _ in range(50)} == {
+        tuple(file_tokenizer.encode(text).ids)
+    }

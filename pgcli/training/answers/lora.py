@@ -157,7 +157,7 @@ def save_adapter(
 def load_adapter(model: PaliGemma, folder: Path) -> None:
     """Fill the adapters of a model with the `adapter_settings` of the folder.
 
-    Raises InvalidCheckpoint for a file with other layers.
+    Raises InvalidCheckpoint for a file with other layers, and for values that are not finite.
     """
     tensors = load_file(folder / ADAPTER_WEIGHTS)
     matrices = _matrices(model)
@@ -171,7 +171,7 @@ def load_adapter(model: PaliGemma, folder: Path) -> None:
             )
     with torch.no_grad():
         for name, matrix in matrices.items():
-            matrix.copy_(tensors[name])
+            matrix.copy_(adapters.check_finite(name, tensors[name]))
 
 
 def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
