@@ -12,7 +12,14 @@ import numpy as np
 from pgcli.errors import UsageError
 from pgcli.evaluation.join import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Estimate, Measure, estimates, paired_differences, value_of
+from pgcli.evaluation.measures import (
+    Estimate,
+    Measure,
+    estimates,
+    image_numbers,
+    paired_differences,
+    value_of,
+)
 from pgcli.evaluation.metrics import measures, metrics_of
 
 MAX_GROUPS = 1000
@@ -100,30 +107,29 @@ def evaluate(
     Raises the errors of `measure_rows`, and UsageError for a column without or with many values.
     """
     measured = measure_rows(joined.rows, metric, texts)
-    images = [row.image for row in joined.rows]
-    metrics = estimate_rows(images, measured)
+    image_N = image_numbers([row.image for row in joined.rows])
+    metrics = estimate_rows(image_N, measured)
     groups = {}
     for value, numbers in rows_by_value(joined.rows, column).items() if column is not None else ():
         own = [joined.rows[number] for number in numbers]
         missing = sum(row.row is None for row in own)
         surplus = sum(row.truth is None for row in own)
-        estimated = estimate_rows(images, measured, numbers)
+        estimated = estimate_rows(image_N, measured, numbers)
         groups[value] = Evaluation(joined, measured, estimated, missing, surplus)
     return Evaluation(joined, measured, metrics, joined.missing, joined.surplus, groups)
 
 
 def estimate_rows(
-    images: Sequence[str], measured: Sequence[MetricRows], numbers: Sequence[int] | None = None
+    image_N: np.ndarray, measured: Sequence[MetricRows], numbers: Sequence[int] | None = None
 ) -> dict[str, Estimate]:
-    """The estimates of the rows with these numbers, or of all; `images` has one per row."""
+    """The estimates of the rows with these numbers, or of all; `image_N` has their images."""
     metrics: dict[str, Estimate] = {}
+    if numbers is not None:
+        image_N, rows_N = np.full(len(image_N), -1), image_N
+        image_N[numbers] = rows_N[numbers]
     for chosen in measured:
-        is_wanted = np.ones(len(chosen.numbers), bool)
-        if numbers is not None:
-            is_wanted = np.isin(chosen.numbers, numbers)
-        if is_wanted.any():
-            pairs = zip(chosen.numbers.tolist(), is_wanted.tolist(), strict=True)
-            own = [images[number] if wanted else None for number, wanted in pairs]
+        own = image_N[chosen.numbers]
+        if (own >= 0).any():
             names = [measure.name for measure in chosen.measures]
             metrics |= dict(zip(names, estimates(chosen.measures, own), strict=True))
     return metrics
@@ -188,6 +194,6 @@ def compare_files(
         )
     changes: list[Estimate] = []
     for before, after in zip(*pair, strict=True):
-        images = [first.rows[number].image for number in before.numbers]
-        changes += paired_differences(before.measures, after.measures, images)
+        image_N = image_numbers([first.rows[number].image for number in before.numbers])
+        changes += paired_differences(before.measures, after.measures, image_N)
     return dict(zip(names[0], changes, strict=True))

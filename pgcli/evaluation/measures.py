@@ -113,41 +113,44 @@ def value_of(measure: Measure, images: int) -> float:
     return float(measure.values(np.ones((1, images)))[0])
 
 
-def estimates(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[Estimate]:
-    """The value and the interval of each measure; `images` are the images of the rows.
+def estimates(measures: Sequence[Measure], image_N: np.ndarray) -> list[Estimate]:
+    """The value and the interval of each measure; `image_N` has `image_numbers` of the rows.
 
-    An image is drawn with all of its rows, as the answers about it are not independent. Rows whose
-    image is None do not count.
+    An image is drawn with all of its rows, as the answers about it are not independent. Rows of the
+    image -1 do not count.
     """
-    rows = sum(image is not None for image in images)
-    return [estimate(*sample, rows) for sample in resampled(measures, images)]
+    rows = int(np.count_nonzero(image_N >= 0))
+    return [estimate(*sample, rows) for sample in resampled(measures, image_N)]
 
 
 def paired_differences(
-    first: Sequence[Measure], second: Sequence[Measure], images: Sequence[Hashable]
+    first: Sequence[Measure], second: Sequence[Measure], image_N: np.ndarray
 ) -> list[Estimate]:
     """The second measure minus the first, of the same rows, with intervals of paired resampling."""
     changes = []
-    pairs = zip(resampled(first, images), resampled(second, images), strict=True)
+    pairs = zip(resampled(first, image_N), resampled(second, image_N), strict=True)
     for (before, before_R), (after, after_R) in pairs:
         count = min(len(before_R), len(after_R))
-        changes.append(estimate(after - before, after_R[:count] - before_R[:count], len(images)))
+        changes.append(estimate(after - before, after_R[:count] - before_R[:count], len(image_N)))
     return changes
 
 
-def resampled(
-    measures: Sequence[Measure], images: Sequence[Hashable]
-) -> list[tuple[float, np.ndarray]]:
-    """The value of each measure, and its values over resamples, which are the same at each call."""
+def image_numbers(images: Sequence[Hashable]) -> np.ndarray:
+    """The number of the image of each row, (N,), in the order of their first rows."""
     numbers: dict[Hashable, int] = {}
-    image_N = np.array(
-        [-1 if image is None else numbers.setdefault(image, len(numbers)) for image in images],
-        np.int64,
-    )
-    own = [measure.by_image(image_N, len(numbers)) for measure in measures]
+    return np.array([numbers.setdefault(image, len(numbers)) for image in images], np.int64)
+
+
+def resampled(measures: Sequence[Measure], image_N: np.ndarray) -> list[tuple[float, np.ndarray]]:
+    """The value of each measure, and its values over resamples, which are the same at each call."""
+    kept = np.flatnonzero(image_N >= 0)
+    _, first_U, image_K = np.unique(image_N[kept], return_index=True, return_inverse=True)
+    image_N, count = np.full(len(image_N), -1), len(first_U)
+    image_N[kept] = np.argsort(np.argsort(first_U))[image_K]  # in the order of their first rows
+    own = [measure.by_image(image_N, count) for measure in measures]
     values: list[list[np.ndarray]] = [[] for _ in measures]
     done = 0
-    for weights_RU in resamples(len(numbers)):
+    for weights_RU in resamples(count):
         for measure, known in zip(own, values, strict=True):
             if (remaining := measure.max_resamples - done) > 0:
                 known.append(measure.values(weights_RU[:remaining]))
@@ -156,7 +159,7 @@ def resampled(
             break
     samples = []
     for measure, known in zip(own, values, strict=True):
-        value = value_of(measure, len(numbers))
+        value = value_of(measure, count)
         samples.append((value, unbiased(measure, value, np.concatenate(known))))
     return samples
 

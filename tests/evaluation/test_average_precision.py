@@ -105,7 +105,7 @@ def test_interval_of_ap_contains_it_where_resamples_are_biased():
         true = tuple(box_at(random, 40.0 * place, 0.0) for place in range(4))
         wrong = tuple(box_at(random, 40.0 * place, 50.0) for place in range(3))
         rows.append(JoinedRow(str(number), "", {}, RowTruth(boxes=true), (*true[:2], *wrong)))
-    (estimate,) = estimates(coco_measures(rows)[:1], range(300))
+    (estimate,) = estimates(coco_measures(rows)[:1], np.arange(300))
     assert estimate.low < estimate.value < estimate.high
 
 

@@ -207,18 +207,18 @@ def test_answers_are_mapped_as_by_the_script_of_pope(answer):
 
 def test_intervals_are_binomial_and_repeatable():
     rows = rows_of(*(("a", "a" if n % 5 else "b") for n in range(1000)))
-    (one,) = estimates(measure_exact(rows), range(1000))
+    (one,) = estimates(measure_exact(rows), np.arange(1000))
     assert one.value == 0.8
     deviation = 1.96 * (0.8 * 0.2 / 1000) ** 0.5
     assert (0.8 - one.low, one.high - 0.8) == pytest.approx((deviation, deviation), rel=0.15)
-    assert [one] == estimates(measure_exact(rows), range(1000))
+    assert [one] == estimates(measure_exact(rows), np.arange(1000))
 
 
 def test_images_are_resampled_with_all_their_rows():
-    images = [number // 50 for number in range(1000)]
-    measure = mean("exact", [float(image % 2) for image in images])
+    images = np.arange(1000) // 50
+    measure = mean("exact", (images % 2).tolist())
     (by_image,) = estimates([measure], images)
-    (by_row,) = estimates([measure], range(1000))
+    (by_row,) = estimates([measure], np.arange(1000))
     assert by_image.high - by_image.low > 5 * (by_row.high - by_row.low)
 
 
@@ -227,7 +227,7 @@ def test_differences_of_paired_resamples_are_narrower():
     first = (random.random(500) < 0.5).astype(float)
     second = np.where(np.arange(500) < 20, 1.0, first)
     pair = [mean("exact", list(scores)) for scores in (first, second)]
-    (change,) = paired_differences(pair[:1], pair[1:], range(500))
+    (change,) = paired_differences(pair[:1], pair[1:], np.arange(500))
     assert change.value == pytest.approx(second.mean() - first.mean())
     assert 0 < change.low < change.high < 0.05
 
@@ -235,6 +235,6 @@ def test_differences_of_paired_resamples_are_narrower():
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=1, max_size=9))
 def test_intervals_contain_the_value(pairs):
-    (one,) = estimates(measure_exact(rows_of(*pairs)), range(len(pairs)))
+    (one,) = estimates(measure_exact(rows_of(*pairs)), np.arange(len(pairs)))
     assert one.low <= one.value + 1e-12
     assert one.value <= one.high + 1e-12

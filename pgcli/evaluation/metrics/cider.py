@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, blocks, mean, offsets
+from pgcli.evaluation.measures import Measure, blocks, image_numbers, mean, offsets
 from pgcli.evaluation.metrics import Metric
 from pgcli.evaluation.metrics.ptb_tokenizer import chunk_tokens, chunks_of
 
@@ -50,8 +50,7 @@ def cider(
     Document frequencies count images: several captions of an image count once. Scores therefore
     depend on the set of images; a single image scores 0.
     """
-    numbers: dict[Hashable, int] = {}
-    image_R = np.array([numbers.setdefault(image, len(numbers)) for image in images], np.int32)
+    image_R = image_numbers(images)
     by_image = np.argsort(image_R, kind="stable")
     texts = [(captions[row], *references[row]) for row in by_image]
     first_R = offsets([len(own) for own in texts])
@@ -69,7 +68,7 @@ def cider(
                 ngram_W[own],
                 answer_C[first:last] - first,
                 images_G,
-                len(numbers),
+                int(image_R.max()) + 1,
             )
     length_C = np.maximum(np.diff(words.first_C) - 1, 0)  # upstream measures it in bigrams
     change_C = length_C[answer_C] - length_C
