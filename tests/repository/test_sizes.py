@@ -18,7 +18,7 @@ BOUNDS = {
     "checkpoints": 3_855,
     "towers": 755,
     "training": 5_315,
-    "evaluation": 2_770,
+    "evaluation": 2_775,
     "search": 640,
     "api runs.py ray.py __init__.py __main__.py": 1_360,
     "explain doctor info verify bench": 3_230,
