@@ -258,7 +258,9 @@ def missing_column(
 ) -> UsageError:
     """The error for a missing column, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
-    if not options.has_column_options:
+    if any(column.strip() == wanted for column in columns):
+        hint = f"remove the whitespace around {wanted!r} in its first line"
+    elif not options.has_column_options:
         hint += f"; rename one to {wanted!r}"
     elif wanted in (options.image_column, options.id_column):
         noun = "image" if wanted == options.image_column else "id"

@@ -216,6 +216,13 @@ def test_lines_that_end_with_carriage_returns_are_named(name, text):
     assert [item.image for item in items(new)] == ["a.png", "b.png"]
 
 
+@pytest.mark.parametrize("header", ["image , id", "id, image"])
+def test_whitespace_around_the_name_of_a_column_is_named(header):
+    refused = refusal("m.csv", f"{header}\na.png, 1\n")
+    assert str(refused) == "m.csv has no column 'image'"
+    assert refused.hint == "remove the whitespace around 'image' in its first line"
+
+
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [

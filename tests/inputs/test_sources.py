@@ -416,7 +416,7 @@ class TestManifests:
             (b'{"image": "a.jpg"}\n\n["a.jpg"]\n', "line 3"),
             (b'{"image": "a\0.jpg"}\n', "NUL"),
             (b'{"image": "a.jpg", "n": NaN}\n', "NaN"),
-            (b'{"image": "a.jpg", "image": "b.jpg"}\n', "twice"),
+            (b'{"image": "a.jpg", "image": "b.jpg"}\n', "duplicate key"),
             (b'{"image": "\\ud800.jpg"}\n', "surrogate"),
             (b'{"image": 5}\n', "line 1"),
             (b'{"image": "a.jpg", "id": true}\n', "line 1"),
