@@ -10,7 +10,7 @@ from pgcli.api.call import LOADING, make_call, parse_loading
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError, called_from_python
 from pgcli.inputs.embedded import is_path
 from pgcli.inputs.options import REGION
-from pgcli.inputs.rows import has_region, is_missing
+from pgcli.inputs.rows import has_region, is_missing, shown_id
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import RowSchema
 from pgcli.tasks import AnyQuestion, template_columns
@@ -153,7 +153,7 @@ def names_of(answer: Answer, row: Mapping[str, Any]) -> dict[str, Any]:
         name = image if is_path(image) else None
     if name is None and index is not None:
         name = str(index)
-    return {INDEX: index, ID: name if is_missing(row_id) else str(row_id), IMAGE: name}
+    return {INDEX: index, ID: name if is_missing(row_id) else shown_id(row_id), IMAGE: name}
 
 
 def columns_of(question: AnyQuestion) -> tuple[str, ...]:

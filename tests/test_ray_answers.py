@@ -79,10 +79,10 @@ def test_all_other_columns_are_passed_on(tiny):
 
 def test_missing_ids_of_images_in_texts_are_null(captions):
     texts = objects(base64.b64encode(FILE).decode(), "data:image/png;base64,!!", "missing.png")
-    for ids in (np.array([1, np.nan, np.nan]), objects("1.0", None, "")):
+    for ids in (np.array([1, np.nan, np.nan]), objects("1", None, "")):
         table = captions({"image": texts, "id": ids, "note": np.arange(3)})
         assert table["error"].to_pylist() == [None, "decode_failed", "missing"]
-        assert table["id"].to_pylist() == ["1.0", None, "missing.png"]
+        assert table["id"].to_pylist() == ["1", None, "missing.png"]
 
 
 def test_failure_is_an_error_of_its_row(captions, monkeypatch):

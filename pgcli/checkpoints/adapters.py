@@ -137,7 +137,7 @@ class Adapter:
         """Merge the adapter's changes to this weight in place."""
         with _adapter_named(self.folder):
             if full := self._full_weight(name):
-                weight.copy_(check_finite(full.name, read_tensor(full)))
+                weight.copy_(check_finite_weights(full.name, read_tensor(full)))
             if lora := self.tensors.loras.get(name):
                 _add_lora(weight.flatten(1), lora, self.config)
 
@@ -330,7 +330,7 @@ def check_adapter(adapter: AdapterTensors, config: AdapterConfig, slices: Slices
             check_shape(tensor, shapes[matrix])
 
 
-def check_finite(name: str, values: Tensor) -> Tensor:
+def check_finite_weights(name: str, values: Tensor) -> Tensor:
     """The values of an adapter's tensor. Raises InvalidCheckpoint for NaN and infinity, which a
     training run that diverges leaves behind.
     """
@@ -345,7 +345,7 @@ def check_finite(name: str, values: Tensor) -> Tensor:
 def _add_lora(weight: Tensor, lora: LoraMatrices, config: AdapterConfig) -> None:
     wide = torch.promote_types(weight.dtype, torch.float32)
     matrices = {
-        name: check_finite(tensor.name, read_tensor(tensor)).to(weight.device, wide)
+        name: check_finite_weights(tensor.name, read_tensor(tensor)).to(weight.device, wide)
         for name, tensor in lora.matrices.items()
     }
     if "lora_embedding_A" in matrices:

@@ -169,12 +169,20 @@ def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(value, str) or (is_number and abs(value) != math.inf):
-        return without_credentials(str(value))
+        return without_credentials(shown_id(value))
     if row.fault:
         return None
     raise ManifestError(
         f"{row.position}: the id in {options.id_column!r} is neither text nor a number"
     )
+
+
+def shown_id(value: Any) -> str:
+    """An id as text. A whole number has no fraction: a missing value makes pandas store integers as
+    floats.
+    """
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return str(int(value) if is_whole else value)
 
 
 def is_missing(value: Any) -> bool:

@@ -377,7 +377,10 @@ class TestManifests:
         else:
             frame.to_json("m.jsonl", orient="records", lines=True, date_format="iso")
         named = {name: ids(f"m.{kind}", reading=ReadOptions(id_column=name)) for name in frame}
-        assert named["numbers"] == ["1.0", "b.png", "3.0"]
+        # text in CSV stays as it is written
+        assert named["numbers"] == (
+            ["1.0", "b.png", "3.0"] if kind == "csv" else ["1", "b.png", "3"]
+        )
         assert named["texts"] == ["x", "b.png", "c.png"]
         assert named["times"][1] == "b.png"
         assert named["nullable"] == ["7", "b.png", "9"]
@@ -389,8 +392,8 @@ class TestManifests:
     @pytest.mark.parametrize("type_", [pa.float64(), pa.float32(), pa.float16()])
     def test_nan_is_no_id(self, type_):
         values = pa.array(np.array([1, np.nan, 3, np.nan]), pa.float64()).cast(type_)
-        assert ids(parquet(image=["a", "b", "c", "d"], id=values)) == ["1.0", "b", "3.0", "d"]
-        assert ids(parquet(image=[b"x"] * 4, id=values)) == ["1.0", "1", "3.0", "3"]
+        assert ids(parquet(image=["a", "b", "c", "d"], id=values)) == ["1", "b", "3", "d"]
+        assert ids(parquet(image=[b"x"] * 4, id=values)) == ["1", "1", "3", "3"]
 
     def test_unknown_column_of_ids_is_rejected_with_the_existing_columns(self):
         for name in (parquet(image=["a"], size=[3]), json_lines({"image": "a", "size": 3})):

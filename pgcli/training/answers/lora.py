@@ -171,7 +171,7 @@ def load_adapter(model: PaliGemma, folder: Path) -> None:
             )
     with torch.no_grad():
         for name, matrix in matrices.items():
-            matrix.copy_(adapters.check_finite(name, tensors[name]))
+            matrix.copy_(adapters.check_finite_weights(name, tensors[name]))
 
 
 def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
