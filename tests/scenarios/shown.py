@@ -141,7 +141,8 @@ class Shown:
         title = re.search(r"<title>(.*?)</title>", text, re.DOTALL)
         requests = len(re.findall(r"""(?:src|href)=["']?https?:""", text))
         images = len(re.findall(r"""["',](?:UklGR|iVBORw0|/9j/)""", text))  # WebP, PNG, JPEG
-        rows = len(re.findall(r'"id": ?"', text))
+        total = re.search(r'"total":(\d+)', text)
+        rows = total[1] if total else 0
         name = self.value(title[1]) if title else "none"
         return f"page: title {name!r}, {rows} rows, {images} images, {requests} requests"
 

@@ -118,7 +118,8 @@ def write_gallery(
             file | {"name": path_on_page(file["name"], parent)} for file in evaluation["files"]
         ]
         data |= {"evaluation": {**evaluation, "files": files}}
-    title = listed([path_on_page(group.name, parent) for group in groups])
+    names = [path_on_page(group.name, parent) for group in groups]
+    title = listed(names) if len(names) > 1 else names[0]
     with closing(copied), closing(tracking):
         entries = page_entries(tracking, missing)
         if is_large:
