@@ -160,8 +160,8 @@ def similarities(
 
     `images_G` of all `images` have an n-gram.
     """
-    whole, size = np.flatnonzero(ngram_W >= 0), max(1, len(images_G))
-    key_W = caption_W[whole] * size + ngram_W[whole]
+    kept, size = np.flatnonzero(ngram_W >= 0), max(1, len(images_G))
+    key_W = caption_W[kept] * size + ngram_W[kept]
     key_E, count_E = np.unique(key_W, return_counts=True)
     caption_E, ngram_E = np.divmod(key_E, size)
     weight_E = count_E * (math.log(max(1, images)) - np.log(np.maximum(1, images_G[ngram_E])))
