@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
+from pgcli.errors import UsageError
 from pgcli.inputs.readers import manifest_ending
 from pgcli.records import COLUMNS, EXTRA_COLUMNS
 from pgcli.stores import Reader
@@ -133,9 +134,17 @@ class KeptColumn(NamedTuple):
 
 
 def named_columns(keep: Iterable[str]) -> tuple[KeptColumn, ...]:
-    """The named columns: `a`, or `a:b` to rename."""
+    """The named columns: `a`, or `a:b` to rename. Raises UsageError for two with one name."""
     pairs = (name.partition(":") for name in keep if name != ALL)
-    return tuple(KeptColumn(source, output or source) for source, _, output in pairs)
+    columns = dict.fromkeys(KeptColumn(source, output or source) for source, _, output in pairs)
+    sources: dict[str, str] = {}
+    for source, output in columns:
+        if (first := sources.setdefault(output, source)) != source:
+            raise UsageError(
+                f"<--keep=> gives the columns {first!r} and {source!r} one name: {output!r}",
+                hint=f"rename one of them: <--keep {source}:NAME>",
+            )
+    return tuple(columns)
 
 
 def needed_columns(options: ReadOptions, kept: Iterable[KeptColumn]) -> set[str]:

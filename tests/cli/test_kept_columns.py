@@ -13,6 +13,8 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
+from pgcli.errors import UsageError
+from pgcli.inputs.options import named_columns
 
 SECONDS = pa.array([10**12, None, -1, 0], pa.int64())
 NUMBERS = pa.array([10**18 + 1, None, -1, 2**40], pa.int64())
@@ -126,3 +128,9 @@ def test_rows_of_parquet_output_are_read_as_json_has_them(capsys):
     assert [{name: row[name] for name in COLUMNS} for row in rows] == [
         {name: row[name] for name in COLUMNS} for row in expected
     ]
+
+
+def test_two_kept_columns_with_one_name_are_an_error():
+    assert named_columns(["a", "a", "b:c"]) == (("a", "a"), ("b", "c"))
+    with pytest.raises(UsageError, match="'a' and 'b' one name: 'c'"):
+        named_columns(["a:c", "b:c"])
