@@ -8,7 +8,7 @@ TESTS = "tests"
 #: The most lines of each package, or of several files together; blank lines and docstrings count.
 BOUNDS = {
     "pipeline": 7_890,
-    "inputs": 4_690,
+    "inputs": 4_700,
     "stores": 2_375,
     "images": 2_610,
     "output": 1_165,
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_125,
-    "tests": 53_540,
+    "tests": 53_550,
 }
 
 
