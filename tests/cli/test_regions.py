@@ -97,7 +97,7 @@ class TestPrompts:
         image = decoded_image((200, 0, 201, 1))
         requests, ((index, row),) = self.processor(vocabulary).process(3, image)
         assert (requests, index, row.error, row.prompt) == ([], 3, "too_large", "caption en")
-        assert "outside the image of 200 x 100" in row.error_message
+        assert "outside the image (200 x 100 pixels)" in row.error_message
 
 
 class TestManifests:
