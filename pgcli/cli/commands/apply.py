@@ -96,7 +96,7 @@ def report_unapplied(matched: MatchedEdits, screen: Screen) -> int:
     ):
         if edits:
             screen.info(
-                f"not applied, {reason}: {listed(edits)}",
+                f"not applied, {reason}: {listed(edits, separator=';')}",
                 hint="make the page again with pgcli view, and review these rows there",
             )
     return INCOMPLETE if matched.changed or matched.missing else 0
