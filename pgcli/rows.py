@@ -93,8 +93,8 @@ class RowSchema:
         for name in self.keep:
             if name in self.columns or self.keep.count(name) > 1:
                 raise UsageError(
-                    f"<--keep {name}>: the output already has a column with this name",
-                    hint=f"rename the kept column: <--keep {name}:NAME>",
+                    f"<--keep=>: the output already has a column {name!r}",
+                    hint="rename the kept column: <--keep COLUMN:NAME>",
                 )
 
     @property
