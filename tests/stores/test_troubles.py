@@ -51,7 +51,7 @@ def short_waits(monkeypatch) -> None:
     monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.2)
     monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(objects, "CLIENT", {"read_timeout": timedelta(seconds=0.2)})
+    monkeypatch.setattr(objects, "CLIENT", {"read_timeout": timedelta(seconds=0.6)})
 
 
 @pytest.fixture
