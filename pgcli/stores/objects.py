@@ -284,15 +284,18 @@ def open_bucket(url: str, folder: str | None = None) -> Any:
 
 def bucket_region(bucket: str) -> dict[str, str]:
     """The region of an S3 bucket; empty if unknown, as the first request then says why."""
+    from http.client import HTTPException
     from urllib.error import HTTPError
+    from urllib.parse import quote
     from urllib.request import Request, urlopen
 
+    head = Request(f"{S3}/{quote(bucket, safe='')}", method="HEAD")
     try:
-        with urlopen(Request(f"{S3}/{bucket}", method="HEAD"), timeout=REGION_SECONDS) as response:
+        with urlopen(head, timeout=REGION_SECONDS) as response:
             headers = response.headers
     except HTTPError as error:  # S3 names the region also where it denies access
         headers = error.headers
-    except OSError:
+    except (OSError, HTTPException):
         return {}
     region = headers.get("x-amz-bucket-region")
     return {"region": region} if region else {}

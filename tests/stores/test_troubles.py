@@ -349,7 +349,8 @@ def test_region_of_a_bucket_is_the_one_that_s3_names(monkeypatch, status):
         threading.Thread(target=regions.serve_forever, daemon=True).start()
         monkeypatch.setattr(objects, "S3", f"http://127.0.0.1:{regions.server_port}")
         assert objects.bucket_region("bucket") == {"region": "eu-central-1"}
-        assert objects.bucket_region("other") == {}
+        for name in ("other", "my bucket", "bücket", "", "a?b", "a\n"):
+            assert objects.bucket_region(name) == {}
         regions.shutdown()
     assert objects.bucket_region("bucket") == {}
 
