@@ -9,7 +9,7 @@ TESTS = "tests"
 BOUNDS = {
     "pipeline": 7_890,
     "inputs": 4_700,
-    "stores": 2_375,
+    "stores": 2_380,
     "images": 2_610,
     "output": 1_165,
     "results": 7_100,
