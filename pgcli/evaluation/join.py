@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from sys import intern
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
@@ -48,7 +49,7 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     a truth of another size, and NoInputError without rows.
     """
     path = Path(name)
-    every = [with_box_objects(row) for row in read_results(path)]
+    every = [with_box_objects(with_shared_names(row)) for row in read_results(path)]
     if not every:
         raise NoInputError(f"no rows in {name} yet", hint="try again later")
     rows = last_rows(every)
@@ -136,6 +137,11 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
         truth = of_labels(truth, labels)
     row = with_box_objects(row)
     return JoinedRow(key[0], prompt, row, truth, row.get("boxes") or (), masks_of(row), task)
+
+
+def with_shared_names(row: Row) -> Row:
+    """The row with column names that all rows share; JSON's own take a kilobyte a row."""
+    return {intern(name): value for name, value in row.items()}
 
 
 def with_box_objects(row: Row) -> Row:
