@@ -18,7 +18,7 @@ BOUNDS = {
     "checkpoints": 3_855,
     "towers": 755,
     "training": 5_315,
-    "evaluation": 2_775,
+    "evaluation": 2_780,
     "search": 640,
     "api runs.py ray.py __init__.py __main__.py": 1_360,
     "explain doctor info verify bench": 3_230,
@@ -29,7 +29,7 @@ BOUNDS = {
         "boxes.py arrow_types.py arrow_values.py labelled_rows.py registry.py "
         "tasks"
     ): 3_125,
-    "tests": 53_550,
+    "tests": 53_555,
 }
 
 
