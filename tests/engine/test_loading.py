@@ -212,4 +212,4 @@ def test_a_quantized_model_is_never_in_memory_unquantized(tmp_path):
     reference(400, num_hidden_layers=20, intermediate_size=36_000).save_pretrained(tmp_path)
     plain, quantized = (int(run_python(MEASURE, tmp_path, name)) for name in ("none", "int8"))
     assert plain > 400e6
-    assert quantized < 0.5 * plain
+    assert quantized < 0.6 * plain

@@ -142,7 +142,7 @@ class Shown:
         requests = len(re.findall(r"""(?:src|href)=["']?https?:""", text))
         images = len(re.findall(r"""["',](?:UklGR|iVBORw0|/9j/)""", text))  # WebP, PNG, JPEG
         total = re.search(r'"total":(\d+)', text)
-        rows = total[1] if total else 0
+        rows = int(total[1]) if total else len(re.findall(r'"id": ?"', text))
         name = self.value(title[1]) if title else "none"
         return f"page: title {name!r}, {rows} rows, {images} images, {requests} requests"
 
