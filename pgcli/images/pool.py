@@ -249,7 +249,7 @@ class _Pool:
         return job
 
     def _fetch(self, job: Job) -> None:
-        """Fetch the bytes of an item at an address, and hold them until they are decoded."""
+        """Fetch the bytes of an item at a URL, and hold them until they are decoded."""
         with self._problems():
             if self._fetched.take(1):
                 job.held = ExitStack()

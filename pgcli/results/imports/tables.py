@@ -22,7 +22,7 @@ from pgcli.labelled_rows import (
 )
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
-from pgcli.records import BOX_TASKS, Box, Item
+from pgcli.records import BOX_TASKS, Box, Item, Region
 from pgcli.results.frames import whole_header
 from pgcli.results.images import is_in_container
 from pgcli.results.imports.json_values import label_or_none
@@ -75,20 +75,23 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
 
 def merged_rows(images: Iterable[AnnotatedImage], settings: ImportSettings) -> list[AnnotatedImage]:
     """The rows, with the boxes of one image and prompt in one: tables may have a row for each."""
-    merged: dict[object, AnnotatedImage] = {}
+    groups: dict[object, list[AnnotatedImage]] = {}
     for number, image in enumerate(images):
         key = image.id, image.image, image.width, image.height, image.prompt
-        first = merged.setdefault(key if image.says_boxes else number, image)
-        if first is image:
-            continue
-        known = {(box.label, box.corners) for box, _ in first.boxes}
-        new = [pair for pair in image.boxes if (pair[0].label, pair[0].corners) not in known]
-        for _ in image.boxes[len(new) :]:
-            settings.counts.skip("boxes that earlier rows of the image have too", image.id)
-        merged[key] = replace(
-            first, boxes=(*first.boxes, *new), unread={*first.unread, *image.unread}
-        )
-    return list(merged.values())
+        groups.setdefault(key if image.says_boxes else number, []).append(image)
+    return [own[0] if len(own) == 1 else merged_boxes(own, settings) for own in groups.values()]
+
+
+def merged_boxes(rows: Sequence[AnnotatedImage], settings: ImportSettings) -> AnnotatedImage:
+    """The first row of an image with the boxes of all its rows; boxes of earlier rows once."""
+    known, boxes = set[tuple[str, Region]](), list[BoxWithMask]()
+    for row in rows:
+        new = [pair for pair in row.boxes if (pair[0].label, pair[0].corners) not in known]
+        for _ in row.boxes[len(new) :]:
+            settings.counts.skip("boxes that earlier rows of the image have too", row.id)
+        known.update((box.label, box.corners) for box, _ in new)
+        boxes += new
+    return replace(rows[0], boxes=tuple(boxes), unread={*chain(*(row.unread for row in rows))})
 
 
 def image_of_row(
