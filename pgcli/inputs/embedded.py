@@ -1,4 +1,4 @@
-"""Images in texts: base64, hexadecimal and `data:` URLs, which tools write into tables."""
+"""Images in texts: base64 and `data:` URLs, which tools write into tables."""
 
 from __future__ import annotations
 
@@ -19,19 +19,14 @@ _BASE64_HEAD = re.compile(r"\s*[A-Za-z0-9+/_\-][A-Za-z0-9+/_\-\s]{39,}")
 HEAD_CHARACTERS = 160
 MAX_NAME = 255  # of the file systems of Linux and macOS
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
-#: Hexadecimal, as PostgreSQL and other databases export bytes.
-_HEX_HEAD = re.compile(r"\s*(?:\\x|0x)?((?:[0-9a-f]{2}){20,})", re.IGNORECASE)
-#: Bytes of an image as Python prints them, which pandas writes into CSV.
-_PRINTED_BYTES = re.compile(r"b['\"](?:\\x(?:89PNG|ff\\xd8|00\\x00)|GIF8|RIFF|II\*|MM\\x00|BM)")
 _DATA = re.compile(r"data:([^,]*),(.*)", re.DOTALL | re.IGNORECASE)
 
 
 def image_in_text(text: str) -> bytes | None:
-    """The bytes of an image in base64, hexadecimal or a `data:` URL; None for any other text.
+    """The bytes of an image in base64 or a `data:` URL; None for any other text.
 
     Text of base64 characters is an image if it decodes to the first bytes of one, or is too long
-    for a path. Raises ValueError for an invalid `data:` URL, and for bytes as Python prints
-    them.
+    for a path. Raises ValueError for an invalid `data:` URL.
     """
     if text[:5].lower() == "data:":
         match = _DATA.fullmatch(text)
@@ -40,11 +35,6 @@ def image_in_text(text: str) -> bytes | None:
         data = unquote_to_bytes(match[2])
         is_base64 = match[1].replace(" ", "").lower().endswith(";base64")
         return decode_base64(data.decode("ascii", "replace")) if is_base64 else data
-    if _PRINTED_BYTES.match(text):
-        raise ValueError("printed bytes")
-    digits = _HEX_HEAD.match(text, 0, HEAD_CHARACTERS)
-    if digits is not None and IMAGE_BYTES.match(bytes.fromhex(digits[1])):
-        return bytes.fromhex(text[digits.start(1) :])
     head = _BASE64_HEAD.match(text, 0, HEAD_CHARACTERS)
     if head is None:
         return None
