@@ -12,7 +12,6 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import TruthColumns, Truths, group_values, truth_of
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
@@ -181,8 +180,6 @@ def add_document(file: InputFile, truths: Truths) -> None:
     """Add the truth in a COCO or VQA document. Raises UsageError."""
     document = read_document(file, MAX_BYTES, hint=DOCUMENT_HINT)
     if not isinstance(document, Mapping):
-        if problem := foreign_manifest(truths.name, read_head(file)):
-            raise problem
         raise UsageError(f"{truths.name} is not a JSON object", hint=DOCUMENT_HINT)
     records = question_records(document)
     with value_errors(truths.name, hint=DOCUMENT_HINT):

@@ -17,9 +17,14 @@ from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
 from pgcli.errors import ManifestError
-from pgcli.foreign_text import decode_text, is_lfs_pointer, number_reason
+from pgcli.foreign_text import (
+    LFS_HINT,
+    LFS_MESSAGE,
+    decode_text,
+    is_lfs_pointer,
+    number_reason,
+)
 from pgcli.inputs import tables
-from pgcli.inputs.foreign_manifests import foreign_manifest, is_foreign, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -40,14 +45,13 @@ CSV_PROBLEMS = {
     "',' expected": "text follows the closing quote of a cell",
     "'\t' expected": "text follows the closing quote of a cell",
 }
-#: The usual delimiters of tables, for messages.
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class LineTable(Table):
     """A table of lines; lines that are appended to the file are new rows."""
 
     grows = True
+    hint = "correct it there, or remove the row"
 
     def raw_lines(self, mark: Mark) -> Iterator[tuple[int, bytes]]:
         """The lines from a mark on, each with its number, byte order marks included.
@@ -61,11 +65,10 @@ class LineTable(Table):
                 while line := opened.readline(min(MAX_LINE_BYTES + 1, remaining)):
                     number += 1
                     remaining -= len(line)
-                    is_text = number > 1 or not (is_lfs_pointer(line) or is_foreign(line))
-                    if not is_text and (problem := foreign_manifest(name, line)):
-                        raise problem
+                    if number == 1 and is_lfs_pointer(line):
+                        raise ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
                     if len(line) > MAX_LINE_BYTES:
-                        raise self._invalid(f"{name}, line {number}", f"it {LINE_TOO_LONG}")
+                        raise self.not_a_row(number, f"it {LINE_TOO_LONG}")
                     yield number, line
         except OSError as error:
             raise ManifestError(f"{name} cannot be read: {error_text(error)}") from error
@@ -83,7 +86,7 @@ class LineTable(Table):
             try:
                 yield Mark(begin, number - 1), ManifestRow(position, self.values(line))
             except ValueError as problem:
-                raise self._invalid(position, str(problem)) from problem
+                raise self.not_a_row(number, str(problem)) from problem
 
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
         """See `Table`. None also for long lines."""
@@ -106,10 +109,9 @@ class LineTable(Table):
         """The image column of some lines; empty if it is not text. Raises ArrowException."""
         return pa.nulls(0)
 
-    def _invalid(self, position: str, reason: str) -> ManifestError:
-        """The error for a line, or for a file in a foreign format."""
-        problem = foreign_manifest(self.name, read_head(self.file))
-        return problem or ManifestError(f"{position}: {reason}")
+    def not_a_row(self, number: int, reason: str) -> ManifestError:
+        """The error for a line that is not a row."""
+        return ManifestError(f"{self.name}, line {number}: {reason}", hint=self.hint)
 
     def values(self, line: bytes) -> dict[str, Any]:
         """The columns of a line. Raises ValueError with the reason for an invalid line."""
@@ -118,6 +120,11 @@ class LineTable(Table):
 
 class JsonTable(LineTable):
     """A JSON object on each line."""
+
+    hint = (
+        'correct it there: each line must be a JSON object, such as {"image": "a.png"}; '
+        "`pgcli import` reads annotation files"
+    )
 
     def values(self, line: bytes) -> dict[str, Any]:
         return parse_line(line)
@@ -148,21 +155,7 @@ class CsvTable(LineTable):
             name := next((n for n, times in Counter(header).items() if times > 1), None)
         ) is not None:
             raise ManifestError(f"{self.name}, line 1: the column {name!r} occurs twice")
-        if self.image_column not in header:
-            self._check_delimiter(header)
         return pa.schema([(name, pa.string()) for name in header])
-
-    def _check_delimiter(self, header: list[str]) -> None:
-        """Raise ManifestError if the first line has another delimiter, or only names one."""
-        if header[0].startswith("sep="):
-            message = f"{self.name}, line 1: it names the delimiter, as Excel does, not the columns"
-            raise ManifestError(message, hint="remove the line")
-        for mark, noun in DELIMITERS.items():
-            if len(header) == 1 and mark in header[0] and mark != self.delimiter:
-                raise ManifestError(
-                    f"{self.name} separates columns by {noun}, not by {DELIMITERS[self.delimiter]}",
-                    hint="save it with commas as .csv, or with tabs as .tsv",
-                )
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
@@ -217,9 +210,7 @@ class CsvTable(LineTable):
             try:
                 cells = next(rows, None)
             except csv.Error as problem:
-                words = str(problem)
-                known = (CSV_PROBLEMS[start] for start in CSV_PROBLEMS if words.startswith(start))
-                raise self._invalid(position(), next(known, words)) from problem
+                raise self.not_a_row(number, csv_reason(problem)) from problem
             if cells is None:
                 return
             if cells:
@@ -230,6 +221,12 @@ class TsvTable(CsvTable):
     """CSV with tabs between cells."""
 
     delimiter = "\t"
+
+
+def csv_reason(problem: csv.Error) -> str:
+    """Why a row of CSV is invalid, in the words of a person without Python."""
+    words = str(problem)
+    return next((CSV_PROBLEMS[start] for start in CSV_PROBLEMS if words.startswith(start)), words)
 
 
 def parse_line(line: bytes) -> dict[str, Any]:

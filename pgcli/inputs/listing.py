@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
-from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.options import NameFilter, ReadOptions, matches
 from pgcli.inputs.paths import display_name, display_path
 from pgcli.inputs.readers import (
@@ -26,6 +25,7 @@ from pgcli.inputs.readers import (
     images_hint,
     manifest_ending,
     no_input_hint,
+    refuse_lfs_pointer,
     supported_files_hint,
 )
 from pgcli.inputs.tables import Table, open_table
@@ -71,7 +71,6 @@ class SourceFiles:
         self.number, self.name, self._options, self._is_alone = number, name, options, is_alone
         self.ignored: Counter[str] = Counter()
         self.has_excluded = False
-        self._delta_table: str | None = None  # the prefix of its files, once its log was listed
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
         self._base = "" if self.is_url else options.folder
@@ -130,7 +129,7 @@ class SourceFiles:
         with usage_errors(display_path(self.name)):
             place, files = self._remote_files() if self.is_url else self._local_files()
             has_images, tables, held = False, dict[str, WalkedFile](), list[str]()
-            for file in self._readable(files):
+            for file in self._readable(place, files):
                 name = file.relative or self.file_name(NAMED, b"")
                 kind = ending(name)
                 is_web_image = self.is_url and is_web(self.name) and kind == NO_ENDING
@@ -165,10 +164,9 @@ class SourceFiles:
             yield from (self._record(place, TABLE, tables[name]) for name in held)
             if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
-            self._check_delta_table(place, tables)
 
-    def _readable(self, files: Iterable[WalkedFile]) -> Iterator[WalkedFile]:
-        """The files that may be read. Counts hidden and linked ones, and notes a Delta table."""
+    def _readable(self, place: int, files: Iterable[WalkedFile]) -> Iterator[WalkedFile]:
+        """The files that may be read. Counts hidden and linked ones; raises for a Delta table."""
         for file in files:
             name = file.relative or self.file_name(NAMED, b"")
             if file.problem == HIDDEN:
@@ -176,30 +174,18 @@ class SourceFiles:
                 if last.startswith("_"):
                     self.ignored[UNDERSCORE] += 1
                 if last == DELTA_LOG:
-                    self._delta_table = name.removesuffix(f"{DELTA_LOG}/")
+                    table = self.path_of(place, os.fsencode(name[: -len(last) - 2])).rstrip("/")
+                    raise UsageError(
+                        f"{display_path(table)} is a Delta table, which also has files of earlier "
+                        "versions",
+                        hint="name its current files",
+                    )
             elif file.problem == LINKED:
                 self.ignored["(linked folder)"] += 1
             elif file.problem == IS_FOLDER:
                 self.ignored[ending(name)] += 1
             else:
                 yield file
-
-    def _check_delta_table(self, place: int, tables: Iterable[str]) -> None:
-        """Raise UsageError for Parquet files of a Delta table, some of which are outdated."""
-        folder, delta_table = None, self._delta_table
-        if delta_table is not None and any(
-            name.startswith(delta_table) and kind_of_table(name) == PARQUET for name in tables
-        ):
-            folder = display_path(self.path_of(place, delta_table.encode()).rstrip("/"))
-        elif place == BELOW and self.root is not None and tables:  # a partition of a table
-            above = (path for path in Path(self.root).parents if (path / DELTA_LOG).is_dir())
-            folder = next((display_path(str(path)) for path in above), None)
-        if folder is not None:
-            raise UsageError(
-                f"{folder} is a Delta table, and its folder also has files of earlier versions",
-                hint='name its current files; this command lists them: python -c "from '
-                f"deltalake import DeltaTable; print(*DeltaTable('{folder}').file_uris())\"",
-            )
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
         """The kind of source, and its files."""
@@ -220,8 +206,6 @@ class SourceFiles:
             return NAMED, [file_status(path, "")]
         if has_magic(self.path):
             fixed, names = len(self._fixed), glob_files(self.path, self._base)
-            if os.path.isdir(self.opened(self._fixed + DELTA_LOG)):  # noqa: PTH112
-                names.append(f"{self._fixed}{DELTA_LOG}/")
             matches = (file_status(self.opened(name), name[fixed:]) for name in names)
             patterns = NameFilter(include=(self.path[fixed:],))
             return MATCHED, without_hidden(matches, patterns, only_folders=True)
@@ -250,7 +234,7 @@ class SourceFiles:
             matches = (
                 file
                 for file in remote_files(reader.entries(self._fixed.rstrip("/")))
-                if glob.matches(file.relative) or f"/{DELTA_LOG}/" in f"/{file.relative}"
+                if glob.matches(file.relative)
             )
             return MATCHED, without_hidden(
                 matches, NameFilter(include=(pattern,)), only_folders=True
@@ -336,11 +320,9 @@ class SourceFiles:
         raise NoInputError(f"nothing matches {name}", hint=hint)
 
     def _refuse_json(self, name: str) -> NoReturn:
-        """Raise the error for a JSON file, by its content."""
+        """Raise the error for a JSON file."""
         reader = reader_of(self.name, self._options) if self.is_url else None
-        head = read_head(InputFile(self.path, name, reader, base=self._base))
-        if problem := foreign_manifest(name, head):
-            raise problem
+        refuse_lfs_pointer(InputFile(self.path, name, reader, base=self._base))
         raise UsageError(
             f"{name} is not a manifest: pgcli does not read .json files as sources",
             hint="rename it to .jsonl if it has a JSON object on each line; read annotations with "

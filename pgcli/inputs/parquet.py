@@ -17,12 +17,10 @@ from pyarrow import types
 from pgcli.arrow_types import cast_column
 from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError, SourceUnavailable
-from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.child_process import ProcessFailed
-from pgcli.inputs.foreign_manifests import read_head
 from pgcli.inputs.options import SOURCE
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
-from pgcli.inputs.readers import START, ManifestRow, Mark
+from pgcli.inputs.readers import START, ManifestRow, Mark, refuse_lfs_pointer
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH
 from pgcli.records import Fault
@@ -83,8 +81,7 @@ class ParquetTable(Table):
 
     def _unreadable(self) -> ManifestError:
         """The error for a file with an unreadable footer."""
-        if is_lfs_pointer(read_head(self.file)):
-            return ManifestError(f"{self.name} {LFS_MESSAGE}", hint=LFS_HINT)
+        refuse_lfs_pointer(self.file)
         return ManifestError(
             f"{self.name} is not a readable Parquet file",
             hint="copy or download it again; it may be incomplete, or in another format",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from pgcli import registry
+from pgcli.errors import ManifestError
+from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.records import Fault
 from pgcli.stores import Reader
 from pgcli.stores.files import open_regular
@@ -92,6 +95,13 @@ def manifest_ending(name: str) -> str | None:
     last = PurePosixPath(name).name.lower()
     endings = registry.names("manifests")
     return next((end for end in endings if last.endswith(end) and last != end), None)
+
+
+def refuse_lfs_pointer(file: InputFile) -> None:
+    """Raise ManifestError if the file is a pointer of Git LFS."""
+    with suppress(OSError), file.open() as opened:
+        if is_lfs_pointer(opened.read(LFS_HEAD_BYTES)):
+            raise ManifestError(f"{file.name} {LFS_MESSAGE}", hint=LFS_HINT)
 
 
 def error_text(problem: Any) -> str:

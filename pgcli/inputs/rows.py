@@ -15,7 +15,6 @@ from typing import Any
 from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_bytes, image_in_text
-from pgcli.inputs.foreign_manifests import LLAVA, jq, shell_name
 from pgcli.inputs.options import (
     REGION,
     SOURCE,
@@ -273,10 +272,6 @@ def missing_column(
     elif wanted in (options.image_column, options.id_column):
         noun = "image" if wanted == options.image_column else "id"
         hint += f"; <--{noun}-column NAME> chooses one"
-    elif wanted == options.prompt_column and "conversations" in columns:
-        is_json = name.lower().endswith((".jsonl", ".ndjson"))
-        command = f": {jq(LLAVA, shell_name(name))}" if is_json else " to rows of image and prompt"
-        hint += f"; convert LLaVA conversations{command}"
     elif wanted == options.prompt_column:
         noun = options.prompt_noun
         hint += f"; <--{noun}-column NAME> chooses one, <--{noun} TEXT> is the same for all rows"

@@ -14,11 +14,10 @@ from itertools import chain
 from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.foreign_text import LFS_HEAD_BYTES
+from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
-from pgcli.inputs.foreign_manifests import foreign_manifest, is_foreign
-from pgcli.inputs.lines import DELIMITERS, LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
+from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
 from pgcli.inputs.options import (
     ALL,
     SOURCE,
@@ -33,8 +32,6 @@ from pgcli.stores.urls import url_scheme
 
 NAME = "standard input"
 CHUNK_BYTES = 64 * 2**10
-#: How a pointer of Git LFS and a JSON array begin.
-NO_LINES = re.compile(rb"version https://git-lfs|\s*\[\s*(?:[{\"]|\n)")
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -67,15 +64,10 @@ class Stdin:
             if not (more := next(chunks, b"")):
                 break
             first += more
+        if is_lfs_pointer(first):
+            raise ManifestError(f"{NAME} {LFS_MESSAGE}", hint=LFS_HINT)
         is_image = IMAGE_BYTES.match(first) or has_other_image(first)
-        if self._options.null_separated:
-            is_image = False
-        elif not is_image and (NO_LINES.match(first) or is_foreign(first)):
-            head = first if is_foreign(first) else first.lstrip()
-            problem = foreign_manifest(NAME, head, "FILE")
-            assert problem is not None
-            raise problem
-        if is_image:
+        if is_image and not self._options.null_separated:
             size, pieces = 0, []
             for piece in chain([first], chunks):
                 size += len(piece)
@@ -147,7 +139,7 @@ class Stdin:
 
     def _is_header(self, line: bytes, path: str) -> bool:
         """Whether a path is the image column alone, or with others, and no file has this name."""
-        names = {name.strip(' "') for name in re.split(f"[{''.join(DELIMITERS)}]", path)}
+        names = {name.strip(' "') for name in re.split(r"[,;\t|]", path)}
         is_named = self._options.image_column in names and not self._options.null_separated
         return is_named and not (url_scheme(path) or self._exists(line))
 

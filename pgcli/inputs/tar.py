@@ -15,9 +15,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
-from pgcli.inputs.foreign_manifests import NO_TEXT, read_head
-from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings
+from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings, refuse_lfs_pointer
 from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
 
@@ -93,22 +91,14 @@ class TarTable(Table):
 
     def _unreadable(self, problem: Exception, number: int) -> ManifestError:
         """The error for an archive that is unreadable behind the member of this number."""
-        name, head = self.file.name, b"" if number else read_head(self.file)
-        if is_lfs_pointer(head):
-            return ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
-        kind = match.lastgroup if (match := NO_TEXT.match(head)) else None
-        if kind is not None and kind != ("gzip" if self._is_compressed else "tar"):
-            hints = {"tar": "name it .tar", "gzip": "name it .tar.gz"}
-            return ManifestError(
-                f"{name} is a {kind} file, not a{' compressed' * self._is_compressed} tar archive",
-                hint=hints.get(kind, "unpack it, and archive the images as .tar or .tar.gz"),
-            )
+        refuse_lfs_pointer(self.file)
         after = f"is truncated or damaged after member {number}"
-        place = f" {after if number else 'is not a readable tar archive'}"
+        kind = "a .tar.gz archive" if self._is_compressed else "an uncompressed .tar archive"
+        place = f" {after if number else f'is not {kind}'}"
         hint = "copy or download it again, or omit it; `tar -tf FILE` lists its complete members"
         if str(problem) == APPENDED:
             hint = "`tar --concatenate` joins archives, `cat` does not"
-        return ManifestError(f"{name}{place}: {problem}", hint=hint)
+        return ManifestError(f"{self.file.name}{place}: {problem}", hint=hint)
 
     def scan(self, mark: Mark = START) -> array[int]:
         """See `Table`. The record also counts skipped members."""

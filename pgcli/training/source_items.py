@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.foreign_manifests import is_label_studio, read_head
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.options import REGION
 from pgcli.inputs.readers import InputFile
@@ -25,6 +26,9 @@ from pgcli.wording import listed, note
 
 #: The error columns of result files.
 ERROR_COLUMNS = ("error", "error_message")
+HEAD_BYTES = 2**16
+#: Keys of tasks of Label Studio, also of its smaller exports.
+_TASKS = re.compile(rb'"(?:annotations|predictions|data|annotator|annotation_id)"\s*:')
 #: A file with these columns is a result file.
 COLUMNS_OF_RESULTS = REQUIRED_COLUMNS.intersection(COLUMNS)
 
@@ -110,10 +114,11 @@ def annotation_format(path: Path) -> str | None:
         return "yolo" if (path / "data.yaml").is_file() else None
     if path.suffix.lower() != ".json" or not path.is_file():
         return None
-    head = read_head(InputFile(str(path), str(path)))
+    with open_regular(path) as file:
+        head = file.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
     if not head.startswith(b"["):
         return "coco"
-    return "labelstudio" if is_label_studio(head) else None
+    return "labelstudio" if _TASKS.search(head) else None
 
 
 def annotated_items(

@@ -13,10 +13,9 @@ from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.foreign_text import decode_text
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.listing import locate_source
 from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import UNDERSCORE, InputFile, error_text, manifest_ending
+from pgcli.inputs.readers import UNDERSCORE, error_text
 from pgcli.labelled_rows import (
     Example,
     ExampleColumns,
@@ -29,7 +28,7 @@ from pgcli.pipeline.progress.events import Message, OnEvent, ignore
 from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Fault, Item
 from pgcli.regions import location_values, with_locations
-from pgcli.stores.files import NotRegularFileError, open_regular, parse_path
+from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
@@ -155,11 +154,6 @@ class RowReader:
 
     def _no_rows(self, sources: Sequence[str], rows: TrainingRows) -> PgcliError:
         """The error for sources without a usable row."""
-        for name in sources:
-            if manifest_ending(name) == ".jsonl" and not url_scheme(name):
-                head = read_head(InputFile(parse_path(name), name))
-                if foreign := foreign_manifest(name, head):
-                    return foreign
         names = ", ".join(sources)
         if rows.faults and not rows.skipped["without_target"]:
             return NoInputError(

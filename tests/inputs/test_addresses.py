@@ -177,10 +177,9 @@ def test_store_and_folder_hide_the_same_names_and_delta_tables(s3):
     assert scanned("s3://images/lake/**/*.parquet").total == 2
     assert scanned("s3://images/lake/_temporary/**").total == 2
     s3["images/lake/_delta_log/00000000000000000000.json"] = b"{}"
-    for source in ("s3://images/lake", "s3://images/lake/*.parquet", "s3://images/la*/*.parquet"):
-        with pytest.raises(UsageError, match="s3://images/lake is a Delta table") as refused:
-            scanned(source)
-        assert "DeltaTable('s3://images/lake').file_uris()" in refused.value.hint
+    with pytest.raises(UsageError, match="s3://images/lake is a Delta table"):
+        scanned("s3://images/lake")
+    assert scanned("s3://images/lake/*.parquet").total == 1
     assert scanned("s3://images/lake/part.parquet").total == 1
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer, without_marks
-from pgcli.inputs.foreign_manifests import HEAD_BYTES, foreign_manifest, has_conversations
 from pgcli.inputs.lines import unique_keys
 from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import encodable, is_deep
@@ -35,9 +34,6 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
             raise UsageError(f"{file} is larger than {limit}", hint="split it into several files")
         if is_lfs_pointer(data):
             raise UsageError(f"{file} {LFS_MESSAGE}", hint=LFS_HINT)
-        head = data[:HEAD_BYTES].lstrip()
-        if has_conversations(head) and (foreign := foreign_manifest(str(file), head)):
-            raise foreign
         document = json.loads(data, parse_int=parse_int, object_pairs_hook=unique_keys)
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
