@@ -51,6 +51,7 @@ _HINTS = {
     "missing": "check the spelling",
     "permission_denied": "s3://, gs:// and az:// use the credentials of the environment, "
     "s3://anonymous@bucket/ uses none, and hf:// uses `hf auth login`",
+    "path_not_allowed": "rename the object",
     "url_blocked": "<--allow-private-hosts> reads from any machine",
 }
 #: Endings of compressed files and archives that are not read.

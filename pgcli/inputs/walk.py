@@ -121,8 +121,12 @@ def is_state(entry: os.DirEntry[str]) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name is hidden, by the rules of data lakes: `.git`, `_temporary`, not `_day=1`."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+    """Whether a name is hidden, by the rules of data lakes: `.git`, `_temporary`, not `_day=1`.
+
+    `.` and `..`, which may be parts of keys in a store, are not.
+    """
+    is_dotted = name.startswith(".") and name not in (".", "..")
+    return is_dotted or (name.startswith("_") and "=" not in name)
 
 
 def without_hidden(

@@ -115,6 +115,8 @@ def remote_errors(kind: type[Exception]) -> Iterator[None]:
 def permanent_fault(error: Exception, status: int | None) -> Fault | None:
     """The fault of a permanent error; None for any other."""
     source = source_of(error)
+    if type(error) is ValueError:  # `obstore` cannot express the name
+        return rejected_name(reason(error))
     if isinstance(error, FileNotFoundError) or status == 404:
         return MISSING
     if type(error).__name__ == "PreconditionError":
@@ -175,6 +177,10 @@ def reason(error: Exception) -> str:
 
 def too_large(limit: int) -> Fault:
     return Fault("too_large", f"The file is larger than {limit} bytes.")
+
+
+def rejected_name(reason: str) -> Fault:
+    return Fault("path_not_allowed", f"obstore cannot read an object of this name: {reason}.")
 
 
 def failed(reason: str) -> Fault:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import cached_property
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.errors import OutputFailed
+from pgcli.errors import OutputFailed, UsageError
 from pgcli.records import Fault
 from pgcli.stores.calls import Deadline, Result, patient
 from pgcli.stores.errors import (
@@ -21,7 +22,11 @@ from pgcli.stores.errors import (
     RemoteError,
     TransientError,
     failed,
+    reason,
+    rejected_name,
     remote_errors,
+    source_of,
+    status_in,
     too_large,
 )
 from pgcli.stores.files import read_text
@@ -84,7 +89,7 @@ class ObjectStore:
                 if last is None:
                     return bytes(self._objects.get(name).bytes())
                 # Azure does not support ranges from the end
-                end = self._objects.head(name)["size"] if size is None else size
+                end = object_metadata(self._objects, name)["size"] if size is None else size
                 start = max(0, end - last)
                 return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
             return None
@@ -213,7 +218,7 @@ class ObjectFiles:
         bucket, path = self._open(url)
         if path:
             with suppress(FileNotFoundError):
-                bucket.head(path)
+                object_metadata(bucket, path)
                 return "file"
         return "folder" if Pages(bucket, path, 1).next() else ""
 
@@ -236,7 +241,7 @@ class ObjectFiles:
     def open(self, url: str) -> tuple[int, Callable[[int, int], Any]]:
         """The size of a file, and a function that reads a range until the file is replaced."""
         bucket, path = self._open(url)
-        meta = bucket.head(path)
+        meta = object_metadata(bucket, path)
 
         def read(start: int, stop: int) -> Any:
             options = {"range": (start, stop), "if_match": meta["e_tag"]}
@@ -246,6 +251,8 @@ class ObjectFiles:
 
     def _open(self, url: str) -> tuple[Any, str]:
         name, path = split_url(url)
+        if path.startswith("/"):  # `obstore` would read the object without the slash
+            raise RemoteError(rejected_name(f"{path!r} begins with a slash"))
         key = f"{scheme_of(url)}://{name}"
         if key not in self._buckets:  # several threads may open it; one is kept
             self._buckets[key] = open_bucket(url)
@@ -255,7 +262,19 @@ class ObjectFiles:
 def split_url(url: str) -> tuple[str, str]:
     """The bucket of a URL, including `anonymous@`, and the path in it."""
     bucket, _, path = url.partition("://")[2].partition("/")
-    return bucket, path.strip("/")
+    return bucket, path.rstrip("/")
+
+
+def object_metadata(bucket: Any, path: str) -> Any:
+    """The size and the tag of an object. The response to HEAD does not say why it is denied."""
+    from obstore.exceptions import BaseError
+
+    try:
+        return bucket.head(path)
+    except BaseError as error:
+        if status_in(source_of(error)) not in (400, 403):
+            raise
+        return bucket.get(path).meta
 
 
 def open_bucket(url: str, folder: str | None = None) -> Any:
@@ -330,8 +349,7 @@ class Pages:
         """The next objects; empty at the end."""
         start = len(self._folder) + 1 if self._folder else 0
         if self._stream is None:
-            folder, after = self._folder or None, self._after or None
-            self._stream = self._bucket.list(folder, offset=after, chunk_size=self._size)
+            self._stream = list_objects(self._bucket, self._folder, self._after, self._size)
         stream, self._stream = self._stream, None
         for page in stream:
             self._stream, self._after = stream, page[-1]["path"]
@@ -345,3 +363,46 @@ class Pages:
             self._stream = None
         self._stream = iter(())
         return []
+
+
+def list_objects(bucket: Any, folder: str, after: str, size: int) -> Iterator[Sequence[Any]]:
+    """The objects of a folder in pages of this size.
+
+    `obstore` cannot list a page with a key like `a//b.png`; then S3 is listed by pyarrow, at once.
+    Raises UsageError for such a key in another store.
+    """
+    from obstore.exceptions import InvalidPathError
+    from obstore.store import S3Store
+
+    try:
+        for page in bucket.list(folder or None, offset=after or None, chunk_size=size):
+            after = page[-1]["path"]
+            yield page
+    except InvalidPathError as error:
+        if not isinstance(bucket, S3Store):
+            raise UsageError(
+                f"obstore cannot list an object: {reason(error)}",
+                hint="rename the object, or name the images in a manifest",
+            ) from error
+        yield [meta for meta in all_objects(bucket.config, folder) if meta["path"] > after]
+
+
+def all_objects(config: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
+    """The objects of a folder of an S3 bucket, listed by pyarrow, in the order of their keys."""
+    from pyarrow import fs
+
+    start = len(config["bucket"]) + 1
+    system = fs.S3FileSystem(
+        anonymous="skip_signature" in config,
+        region=config.get("region") or next(filter(None, map(os.environ.get, REGIONS)), None),
+        endpoint_override=next(filter(None, map(os.environ.get, ENDPOINTS["s3"])), None),
+    )
+    selector = fs.FileSelector(f"{config['bucket']}/{folder}", recursive=True)
+    return sorted(
+        (
+            {"path": info.path[start:], "size": info.size, "last_modified": info.mtime}
+            for info in system.get_file_info(selector)
+            if info.is_file
+        ),
+        key=itemgetter("path"),
+    )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from pgcli.errors import SourceUnavailable
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, answered, patient
-from pgcli.stores.errors import NO_ROOM, RemoteError, is_temporary
+from pgcli.stores.errors import EXPIRED, NO_ROOM, RemoteError, is_temporary
 from pgcli.stores.store import Entry
 from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of, without_credentials
 
@@ -62,7 +62,10 @@ class Reader:
 
     @contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:
-        """The item with the bytes at its URL, or with a fault; other items are unchanged."""
+        """The item with the bytes at its URL, or with a fault; other items are unchanged.
+
+        Raises SourceUnavailable for expired credentials, which would cost every later item.
+        """
         with ExitStack() as held:
             path = item.path or ""
             is_here = item.data is not None or item.fault is not None or "://" not in path
@@ -70,6 +73,8 @@ class Reader:
                 try:
                     item = replace(item, data=self._read(path, MAX_IMAGE_BYTES, held))
                 except RemoteError as error:
+                    if error.fault == EXPIRED:
+                        raise source_unavailable(path, error.fault) from error
                     item = replace(item, fault=error.fault)
             yield item
 
@@ -211,11 +216,18 @@ def lasting_errors(url: str) -> Iterator[None]:
     except RemoteError as error:
         if not is_temporary(error):
             raise
-        message = error.fault.message.rstrip(".")
-        raise SourceUnavailable(
-            f"{without_credentials(url)}: {message[:1].lower()}{message[1:]}",
-            hint="check the URL, the network and the credentials; then try again",
-        ) from error
+        raise source_unavailable(url, error.fault) from error
+
+
+def source_unavailable(url: str, fault: Fault) -> SourceUnavailable:
+    """The error that ends a command whose source cannot be read now."""
+    message = fault.message.rstrip(".")
+    return SourceUnavailable(
+        f"{without_credentials(url)}: {message[:1].lower()}{message[1:]}",
+        hint="renew the credentials of the environment, then run the same command again"
+        if fault == EXPIRED
+        else "check the URL, the network and the credentials; then try again",
+    )
 
 
 class RemoteFile(io.RawIOBase):

@@ -149,6 +149,16 @@ def test_paths_of_a_manifest_at_an_address_stay_in_its_folder(s3):
     assert all(item.path is None for item in found if item.fault)
 
 
+def test_key_that_cannot_be_expressed_has_its_row(s3):
+    s3.clear()
+    s3 |= dict.fromkeys(("images/p/a/../c.png", "images/p/./.h.png", "images/p/b//c.png"), JPEG)
+    assert [item.id for item in scanned("s3://images/p")] == ["a/../c.png", "b//c.png"]
+    assert [item.path for item in scanned("s3://images/p/b/**/*.png")] == ["s3://images/p/b//c.png"]
+    with pytest.raises(UsageError, match="cannot read an object of this name") as problem:
+        scanned("s3://images/p/b//c.png")
+    assert problem.value.hint == "rename the object"
+
+
 def test_folder_of_a_store_with_tables_is_a_data_set(s3):
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"image": [b"x"], "id": ["b"]}), sink)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pgcli.errors import UsageError
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader, RemoteError, calls, objects, reader
 from pgcli.stores.objects import profile_keys
@@ -157,6 +158,41 @@ def test_object_of_the_folder_itself_is_skipped(s3):
     entries = list(Reader().entries("s3://images/photos"))
     assert [entry.name for entry in entries] == ["a/b.png", "empty.png"]
     assert (entries[0].size, entries[0].modified) == (len(PNG), NEW_YEAR)
+
+
+KEYS = ["a//b.png", "a/./b.png", "a/../b.png", "/lead.png", "a\x01b.png", "..", "z.jpg//c.png"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_key_that_obstore_cannot_name_costs_only_its_own_image(s3, key):
+    names = sorted([key, *(f"{number:04}.png" for number in range(1200)), "z.png"])
+    s3.clear()
+    s3 |= {f"images/p/{name}": PNG for name in names}
+    reading = Reader()
+    assert reading.kind("s3://images/p") == "folder"
+    entries = list(reading.entries("s3://images/p"))
+    assert [entry.name for entry in entries] == names
+    assert {(entry.size, entry.modified) for entry in entries} == {(len(PNG), NEW_YEAR)}
+    assert reading.read("s3://images/p/z.png") == PNG
+    assert fault_of(reading.read, f"s3://images/p/{key}").code == "path_not_allowed"
+
+
+def test_key_with_a_slash_before_it_is_not_the_object_without_one(s3):
+    s3 |= {"images//photo.png": PNG, "images/photo.png": JPEG}
+    for read in (Reader().read, Reader().open, Reader().kind):
+        assert fault_of(read, "s3://images//photo.png").code == "path_not_allowed"
+    assert Reader().read("s3://images/photo.png") == JPEG
+
+
+@pytest.mark.parametrize("kind", ["gs", "az"])
+def test_store_that_pyarrow_does_not_list_names_such_a_key(monkeypatch, kind):
+    kinds: dict[str, Any] = {"gs": Google, "az": Azure}
+    with serve(kinds[kind], {"images/p/a//b.png": PNG, "images/p/c.png": PNG}) as endpoint:
+        location = locate_store(kind, endpoint)
+        for name, value in location.environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(UsageError, match=r"p/a//b\.png"):
+            list(Reader().entries(f"{location.base}/p"))
 
 
 def test_listing_is_a_stream_of_pages():

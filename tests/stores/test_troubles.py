@@ -194,13 +194,38 @@ def test_denied_listing_is_not_retried(server, status, body, fault):
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("status", [400, 403])
+@pytest.mark.parametrize("read", READS)
+def test_expired_credentials_say_to_renew_them(server, read, status):
+    """Also where the request is a HEAD, whose response does not say why."""
+    pattern, call, _ = READS[read]
+    body = b"<Error><Code>ExpiredToken</Code></Error>"
+    server.troubles.append(Trouble(pattern.replace("HEAD", "(HEAD|GET)"), status, body=body))
+    with pytest.raises(RemoteError if read == "get" else SourceUnavailable) as problem:
+        call(Reader())
+    assert "have expired" in str(problem.value)
+    if isinstance(problem.value, SourceUnavailable):
+        assert problem.value.hint.startswith("renew the credentials")
+        assert problem.value.exit_code == 14
+
+
+def test_denied_file_has_the_reason_of_a_get(server):
+    server.troubles.append(
+        Trouble("HEAD|GET", 403, body=b"<Error><Code>AccessDenied</Code></Error>")
+    )
+    for read in (Reader().kind, Reader().open):
+        with pytest.raises(RemoteError) as problem:
+            read("s3://bucket/photos/0007.png")
+        assert problem.value.fault == DENIED
+
+
 def test_text_from_a_server_is_not_read_as_a_status(server):
     """The library quotes the body of a response, and the key, in its message."""
     text = b"\n\nDebug source:\nGeneric {\n    inner: Status {\n        status: 404,\n    }"
     server.troubles.append(Trouble("GET", 400, body=text))
     with pytest.raises(RemoteError, match="the server answered 400 Bad Request"):
         Reader().read("s3://bucket/a")
-    with pytest.raises(RemoteError, match="A request to the URL failed"):
+    with pytest.raises(RemoteError, match="cannot read an object of this name"):
         Reader().read(f"s3://bucket/{text.decode()}")
 
 
