@@ -1,6 +1,5 @@
 """Tests reviews on the page of `pgcli view` in a browser: verdicts, corrections and drawn boxes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,11 @@ from PIL import Image
 
 from pgcli.cli.main import main
 from pgcli.rows import answer_digest
-from tests.support.browser import OpenPage
 from tests.support.exporting import read_rows, saved
 from tests.support.galleries import HOSTILE, box, gallery, hostile, row, sample_rows
 from tests.support.runs import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-
-
-def saved_edits(shown: OpenPage) -> list[dict[str, Any]]:
-    """The edits of the file that the page saves."""
-    with shown.page.expect_download() as download:
-        shown.press("s")
-    saved_file = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
-    assert (saved_file["format"], saved_file["version"]) == ("pgcli edits", 1)
-    return saved_file["edits"]
 
 
 def applied(
@@ -43,7 +32,7 @@ def test_reviewed_rows_are_saved_and_survive_a_reload(open_page, page):
     shown.press("j", "a", "r")
     shown.says("4 answers · 2 of 4 reviewed")
     shown.all(".card").nth(3).locator(".accepted").click()
-    edits = saved_edits(shown)
+    edits = shown.saved_edits()
     assert [(edit["index"], edit["id"], edit["state"]) for edit in edits] == [
         (0, "00000.png", "accepted"),
         (1, "00001.png", "rejected"),
@@ -61,7 +50,7 @@ def test_reviewed_rows_are_saved_and_survive_a_reload(open_page, page):
         shown.page.select_option("#review", name)
         assert [one[4] for one in shown.ids()] == ids
     shown.press("u")  # what came before the reload is not undone
-    assert len(saved_edits(shown)) == 1
+    assert len(shown.saved_edits()) == 1
 
 
 def test_answers_and_labels_are_corrected(open_page, page):
@@ -78,7 +67,7 @@ def test_answers_and_labels_are_corrected(open_page, page):
     shown.press("Escape")
     assert shown.all(".card .answer").first.inner_text() == "a green cat"
     assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["star,x"]
-    edits = saved_edits(shown)
+    edits = shown.saved_edits()
     labels = [edit.get("boxes") and [box["label"] for box in edit["boxes"]] for edit in edits]
     assert [(edit.get("answer"), edit["state"]) for edit in edits] == [
         ("a green cat", "accepted"),
@@ -127,7 +116,7 @@ def test_boxes_are_moved_resized_and_drawn(open_page, tmp_path):
     drag((120, 10), (150, 40))
     shown.page.keyboard.type("dog")
     shown.press("Enter")
-    (edit,) = saved_edits(shown)
+    (edit,) = shown.saved_edits()
     corners = [[box[name] for name in ("xmin", "ymin", "xmax", "ymax")] for box in edit["boxes"]]
     assert np.allclose(corners, [[32, 15, 90, 71], [120, 10, 150, 40]], atol=1.5)
     assert [(box["label"], box.get("source")) for box in edit["boxes"]] == [
@@ -149,7 +138,7 @@ def test_edits_of_hostile_rows_are_of_their_rows(open_page, tmp_path):
     shown = open_page(gallery(tmp_path, hostile()))
     shown.press("j", *["a"] * len(HOSTILE))
     saved(tmp_path / "plain.jsonl", [row(n, answer="x") for n in range(2)])
-    edits = saved_edits(shown)
+    edits = shown.saved_edits()
     assert shown.page.evaluate("window.canary") is None
     assert applied(tmp_path, edits, rows="plain.jsonl") == (2, [])
     reviewable = shown.all("#status").inner_text().split(" of ")[-1]

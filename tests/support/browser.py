@@ -1,5 +1,6 @@
 """Opens pages in Chromium: fixtures for the tests of pages."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -62,6 +63,20 @@ class OpenPage:
 
     def shows(self, *ids: str) -> None:
         self.expect(self.all(".card .id")).to_have_text(list(ids))
+
+    def saved_edits(self) -> list[dict[str, Any]]:
+        """The edits of the file that the page saves; none where it has nothing to save."""
+        if not (self.all("#save").is_visible() and self.all("#save").is_enabled()):
+            return []
+        with self.page.expect_download() as download:
+            self.press("s")
+        file = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+        assert (file["format"], file["version"]) == ("pgcli edits", 1)
+        return file["edits"]
+
+    def verdicts(self) -> list[tuple[int, str]]:
+        """The index of each reviewed row, and its verdict."""
+        return [(edit["index"], edit["state"]) for edit in self.saved_edits()]
 
     def ids(self) -> list[str]:
         """The ids of the cards in the document, in display order."""

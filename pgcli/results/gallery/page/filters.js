@@ -2,7 +2,7 @@
 const ALL = "";
 const state = {
   errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, review: ALL, differ: false,
-  sort: "order", descending: false, shown: [], selected: 0, moved: false, page: 0, boxes: true, confidence: 0,
+  sort: "order", descending: false, shown: [], selected: undefined, page: 0, boxes: true, confidence: 0,
   isKept: true, isGrouped: true,
 };
 const singles = data.rows.map((_, index) => [index]);
@@ -81,8 +81,9 @@ function differs(rows) {
   return answers.size > 1 || (rows.length < data.files.length && state.file === ALL);
 }
 
-/** Apply the filters and show the first cards. */
+/** Apply the filters and show the first cards, of which none is current. */
 function refilter() {
+  at("zoom").close();
   const sort = SORTS[state.sort];
   const matching = cards.filter((card) => {
     const rows = cells(card);
@@ -98,7 +99,7 @@ function refilter() {
     });
   } else if (state.descending) matching.reverse();
   state.shown = matching;
-  state.selected = 0;
+  state.selected = undefined;
   state.page = 0;
   showStatus();
   layOut({ top: true });

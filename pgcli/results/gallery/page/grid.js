@@ -179,7 +179,7 @@ function card(index) {
   made.style.height = `${layout.height}px`;
   made.style.setProperty("--image", `${layout.image[1]}px`);
   made.style.transform = `translate(${(index - first) * (layout.width + layout.gap)}px, ${top}px)`;
-  made.classList.toggle("selected", index === state.selected && state.moved);
+  made.classList.toggle("selected", index === state.selected);
   return made;
 }
 
@@ -188,7 +188,7 @@ function cell(rows, index) {
   const [row] = rows;
   rows.forEach(completeRow);
   const image = make("button", {
-    type: "button", class: "frame", tabindex: index === state.selected ? 0 : -1,
+    type: "button", class: "frame", tabindex: index === (state.selected ?? 0) ? 0 : -1,
   }, picture(row), marks(row, layout.image));
   image.style.height = `${layout.image[1]}px`;
   image.addEventListener("click", () => open(index));
@@ -289,32 +289,51 @@ function redrawCard(index) {
   if (hasFocus) made.querySelector(".frame").focus({ preventScroll: true });
 }
 
-/** Select the card above or below. */
-function selectLine(change) {
-  if (!state.moved) return select(0);
-  const number = layout.lineOf[state.selected];
+/** Let a key act on the current card: the open one, else the one that was focused, clicked or judged last, while its
+ * middle is on the screen. Without one, the key only selects the first visible card; with `opens`, it acts on it too. */
+function onCurrentCard(act, { opens = false } = {}) {
+  if (at("zoom").open) return act(state.selected);
+  const [upper, lower] = screenEdges();
+  const middle = (index) => at("cards").offsetTop + layout.lines[layout.lineOf[index]].top + layout.height / 2 - window.scrollY;
+  if (state.selected !== undefined && middle(state.selected) >= upper && middle(state.selected) <= lower) return act(state.selected);
+  const first = current.findIndex((_, index) => middle(index) >= upper);
+  select(first < 0 ? current.length - 1 : first);
+  if (opens && current.length) act(state.selected);
+}
+
+/** The part of the screen that shows cards, below the bars. */
+const screenEdges = () => [at("top").offsetHeight + at("texts").offsetHeight + GAP, window.innerHeight - GAP];
+
+/** Make a card the current one. */
+function markCurrent(index) {
+  const show = (isCurrent) => {
+    const shown = rendered.get(state.selected ?? 0);
+    shown?.classList.toggle("selected", isCurrent);
+    shown?.querySelector(".frame").setAttribute("tabindex", isCurrent ? 0 : -1);
+  };
+  show(false);
+  state.selected = index;
+  show(true);
+}
+
+/** Select the card above or below a card. */
+function selectLine(index, change) {
+  const number = layout.lineOf[index];
   const line = layout.lines[number + change];
   if (line === undefined) return select(change < 0 ? 0 : current.length - 1);
-  return select(Math.min(line.first + state.selected - layout.lines[number].first, line.stop - 1));
+  return select(Math.min(line.first + index - layout.lines[number].first, line.stop - 1));
 }
 
 /** Select a card and scroll to it; with `focus`, it gets the keyboard focus. */
 function select(index, { focus = true } = {}) {
   if (!current.length) return;
-  const previous = rendered.get(state.selected);
-  previous?.classList.remove("selected");
-  previous?.querySelector(".frame").setAttribute("tabindex", "-1");
-  state.selected = Math.max(0, Math.min(index, current.length - 1));
-  state.moved = true;
+  markCurrent(Math.max(0, Math.min(index, current.length - 1)));
   const line = layout.lines[layout.lineOf[state.selected]];
   const edge = at("cards").offsetTop + line.top - (line.section === undefined ? 0 : HEADING);
   const bottom = at("cards").offsetTop + line.top + layout.height;
-  const [upper, lower] = [at("top").offsetHeight + at("texts").offsetHeight + GAP, window.innerHeight - GAP];
+  const [upper, lower] = screenEdges();
   if (edge - window.scrollY < upper) window.scrollTo(0, edge - upper);
   else if (bottom - window.scrollY > lower) window.scrollTo(0, bottom - lower);
   refresh();
-  const selected = rendered.get(state.selected);
-  selected?.classList.add("selected");
-  selected?.querySelector(".frame").setAttribute("tabindex", "0");
-  if (focus) selected?.querySelector(".frame").focus({ preventScroll: true });
+  if (focus) rendered.get(state.selected)?.querySelector(".frame").focus({ preventScroll: true });
 }

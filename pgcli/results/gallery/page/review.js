@@ -42,11 +42,16 @@ function review(rows, change) {
   showReview(before.map(([row]) => row));
 }
 
+/** Take back the last review, and show its card. */
 function undo() {
   const before = history.pop();
   if (before === undefined) return;
   for (const [row, edit] of before) setEdit(row, edit);
   showReview(before.map(([row]) => row));
+  const index = current.findIndex((card) => card.includes(before[0][0].$number));
+  if (index < 0) return;
+  if (!at("zoom").open) select(index, { focus: document.activeElement !== at("undo") });
+  else if (index !== state.selected) open(index);
 }
 
 /** Set a row's edit, and show the row with its corrections; boxes once the row's own are read. */
@@ -84,14 +89,14 @@ function judge(rows, verdict) {
   review(rows, (edit) => (done && !isCorrected(edit) ? undefined : { ...edit, state: verdict }));
 }
 
-/** Accept or reject the selected card by its key, and select the next. */
-function judgeSelected(verdict) {
-  const rows = current.length ? cells(current[state.selected]).filter(isReviewable) : [];
+/** Accept or reject a card by a key, and select the next. */
+function judgeCard(index, verdict) {
+  const rows = cells(current[index]).filter(isReviewable);
   if (!rows.length) return;
   if (rows.every((row) => edits.get(row)?.state === verdict && !isCorrected(edits.get(row)))) judge(rows, verdict);
   else {
     review(rows, (edit) => ({ ...edit, state: verdict }));
-    at("zoom").open ? step(1) : select(state.selected + 1);
+    at("zoom").open ? step(1) : select(index + 1);
   }
 }
 
@@ -288,10 +293,9 @@ function boxEditor(row, number) {
   return [make("span", { class: "dots" }, dot(row.boxes[number].label)), input, remove];
 }
 
-/** Open the selected card, and the editor of its answer or of its first label. */
-function correctSelected() {
-  if (!current.length) return;
-  if (!at("zoom").open) open(state.selected);
+/** Open a card, and the editor of its answer or of its first label. */
+function correctCard(index) {
+  if (!at("zoom").open) open(index);
   const editor = at("details").querySelector(".correct, .edit-label:enabled");
   editor?.matches("button") ? editor.click() : editor?.focus();
   if (editor?.matches("input")) editor.select();

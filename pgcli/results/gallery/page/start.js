@@ -35,12 +35,14 @@ function showErrors(isShown) {
 
 function listen() {
   let timer;
-  at("search").addEventListener("input", () => {
+  const refilterSoon = () => {
+    state.selected = undefined;
     clearTimeout(timer);
-    timer = setTimeout(() => {
-      state.terms = searchTerms(at("search").value);
-      refilter();
-    }, DEBOUNCE_MS);
+    timer = setTimeout(refilter, DEBOUNCE_MS);
+  };
+  at("search").addEventListener("input", () => {
+    state.terms = searchTerms(at("search").value);
+    refilterSoon();
   });
   for (const id of ["file", "prompt", "code", "review"]) {
     at(id).addEventListener("change", () => {
@@ -51,8 +53,7 @@ function listen() {
   at("confidence").addEventListener("input", () => {
     state.confidence = Number(at("confidence").value);
     updateControls();
-    clearTimeout(timer);
-    timer = setTimeout(refilter, DEBOUNCE_MS);
+    refilterSoon();
   });
   at("sort").addEventListener("change", () => sortBy(at("sort").value));
   const clicks = {
@@ -73,7 +74,13 @@ function listen() {
     },
   };
   for (const [id, act] of Object.entries(clicks)) at(id).addEventListener("click", act);
-  at("zoom").addEventListener("close", () => select(state.selected));
+  for (const event of ["click", "focusin"]) {
+    at("cards").addEventListener(event, ({ target }) => {
+      const card = target.closest(".card");
+      if (card) markCurrent(Number(card.dataset.index));
+    }, true); // before a button of the card acts
+  }
+  at("zoom").addEventListener("close", () => { if (state.selected !== undefined) select(state.selected); });
   at("zoom").addEventListener("cancel", (event) => { if (clearBox()) event.preventDefault(); });
   document.addEventListener("keydown", pressed);
   watchStage(at("stage"));
@@ -83,7 +90,7 @@ function listen() {
 function turnPage(change) {
   const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
   state.page = Math.max(0, Math.min(pages - 1, state.page + change));
-  state.selected = 0;
+  state.selected = undefined;
   layOut({ top: true });
 }
 
@@ -98,21 +105,22 @@ function pressed(event) {
     return;
   }
   const isZoomed = at("zoom").open;
-  const move = (change) => (isZoomed ? step(change) : select(state.moved ? state.selected + change : 0));
-  const moveLine = (change) => (isZoomed ? step(change) : selectLine(change));
+  const move = (change) => onCurrentCard((index) => (isZoomed ? step(change) : select(index + change)));
+  const moveLine = (change) => onCurrentCard((index) => (isZoomed ? step(change) : selectLine(index, change)));
   const keys = {
     j: () => move(1), ArrowRight: () => move(1), k: () => move(-1), ArrowLeft: () => move(-1),
     ArrowDown: () => moveLine(1), ArrowUp: () => moveLine(-1),
     Home: () => select(0), End: () => select(current.length - 1),
-    z: () => (isZoomed ? at("zoom").close() : current.length && open(state.selected)),
-    b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: correctSelected,
-    a: () => judgeSelected("accepted"), r: () => judgeSelected("rejected"),
+    z: () => (isZoomed ? at("zoom").close() : onCurrentCard(open, { opens: true })),
+    b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: () => onCurrentCard(correctCard),
+    a: () => onCurrentCard((index) => judgeCard(index, "accepted")), r: () => onCurrentCard((index) => judgeCard(index, "rejected")),
   };
+  if (event.repeat) { delete keys.a; delete keys.r; } // a key that is held down would judge images that only flash
   if (isZoomed) Object.assign(keys, viewKeys(), boxKeys(event));
   if (!isZoomed) {
     keys["/"] = () => { at("search").focus(); at("search").select(); };
     keys.e = () => showErrors(!state.errors);
-    if (!event.target.closest?.("button")) keys.Enter = () => current.length && open(state.selected);
+    if (!event.target.closest?.("button")) keys.Enter = () => onCurrentCard(open, { opens: true });
   } else { delete keys.Home; delete keys.End; }
   if (!(event.key in keys)) return;
   event.preventDefault();

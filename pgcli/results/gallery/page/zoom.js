@@ -3,7 +3,10 @@
 /** Open a card of the grid by its index. */
 function open(index) {
   select(index, { focus: false });
-  if (!at("zoom").open) at("zoom").showModal();
+  if (!at("zoom").open) {
+    document.activeElement.blur(); // the closed dialog would focus this card again, not the one that it showed last
+    at("zoom").showModal();
+  }
   fill();
 }
 
