@@ -33,6 +33,14 @@ def main() -> int:
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(ROUNDS_BEFORE_SLEEPING))
+    from pgcli.process_end import ends_in_time
+
+    with ends_in_time():
+        return run_command()
+
+
+def run_command() -> int:
+    """Import the command line and run it."""
     from pgcli.cli.main import main as run
 
     try:

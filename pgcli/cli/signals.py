@@ -11,8 +11,8 @@ from math import inf
 from types import FrameType
 from typing import NoReturn
 
-from pgcli.pipeline.progress.shutdown import CLEANUP_SECONDS, SIGNALS, Interrupted
-from pgcli.process_end import end_requests, requests_end
+from pgcli.pipeline.progress.shutdown import CLEANUP_SECONDS, Interrupted
+from pgcli.process_end import SIGNALS, catch, end_requests, requests_end
 
 #: Between two looks whether an import has ended, or whether an exception was lost.
 RETRY_SECONDS = 0.05
@@ -28,7 +28,7 @@ def raise_on_signals() -> Iterator[None]:
     before = {signum: signal.getsignal(signum) for signum in (*handlers, signal.SIGALRM)}
     for signum, handler in handlers.items():
         if before[signum] is not signal.SIG_IGN:
-            signal.signal(signum, handler)
+            catch(signum, handler)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from tests.support.forkserver import ForkedRun
 ROOT = Path(__file__).parents[2]
 PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
 EXAMPLES = ROOT / "examples" / "images"
+#: Makes a command process 1 of a namespace.
+UNSHARE = "unshare --user --map-root-user --pid --fork --mount-proc".split()
 
 
 def many(count: int) -> list[str]:
@@ -49,6 +52,21 @@ def heed_signals() -> None:
     """Restore the default handlers of signals that the tests' parent may ignore."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
+
+
+def has_namespaces() -> bool:
+    """Whether this user may make namespaces."""
+    if shutil.which("unshare") is None:
+        return False
+    command = [*UNSHARE, "true"]
+    return not subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
+
+
+def send_inside(run: subprocess.Popen[bytes], signum: int) -> None:
+    """Send a signal to the first process of the namespace, as `docker stop` does."""
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    wait_until(lambda: children.read_text().split())
+    os.kill(int(children.read_text().split()[0]), signum)
 
 
 def finished(*arguments: object, **more: Any) -> subprocess.CompletedProcess[bytes]:

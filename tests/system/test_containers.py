@@ -20,23 +20,18 @@ from tests.support.runs import (
     EXAMPLES,
     MANY,
     PRETEND,
+    UNSHARE,
+    has_namespaces,
     heed_signals,
     other_owner,
     saved,
+    send_inside,
     started,
     wait_until,
 )
 from tests.support.writable_stores import Trouble, unreliable_store
 
 ROOT = Path(__file__).parents[2]
-UNSHARE = "unshare --user --map-root-user --pid --fork --mount-proc".split()
-
-
-def has_namespaces() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    command = [*UNSHARE, "true"]
-    return not subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -50,13 +45,6 @@ def first_process(*words: object, **more: Any) -> subprocess.Popen[bytes]:
     options = {"env": environment(PRETEND_SECONDS="0.05"), "preexec_fn": heed_signals}
     command = [*UNSHARE, *PRETEND, *map(str, words)]
     return subprocess.Popen(command, **pipes, **options | more)  # type: ignore[call-overload, no-any-return]
-
-
-def send(run: subprocess.Popen[bytes], signum: int) -> None:
-    """Send a signal to the first process of the namespace, as `docker stop` does."""
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-    wait_until(lambda: children.read_text().split())
-    os.kill(int(children.read_text().split()[0]), signum)
 
 
 needs_namespaces = pytest.mark.skipif(not has_namespaces(), reason="no namespaces for this user")
@@ -76,7 +64,7 @@ def test_first_process_of_a_container_ends_with_the_signal(tmp_path, name, sourc
     run.stdin.write(f"{EXAMPLES / 'one.png'}\n".encode() * 3)
     run.stdin.flush()
     wait_until(lambda: len(saved(output)) > 1)
-    send(run, signum)
+    send_inside(run, signum)
     assert run.wait(timeout=60) == 128 + signum
     assert run.stderr is not None
     err = run.stderr.read().decode()
@@ -91,7 +79,7 @@ def test_first_process_of_a_container_ends_before_the_first_row(tmp_path, name):
     """Equally while it imports modules and while it waits for its input."""
     run = first_process("caption", "-", "-o", tmp_path / "rows.jsonl")
     wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
-    send(run, signal.Signals[name])
+    send_inside(run, signal.Signals[name])
     assert run.wait(timeout=60) == 128 + signal.Signals[name]
     assert run.stderr is not None
     assert b"Traceback" not in run.stderr.read()

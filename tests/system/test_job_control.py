@@ -14,19 +14,25 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from pgcli.pipeline.progress.shutdown import CLEANUP_SECONDS, GRACE_SECONDS
+from pgcli.process_end import END_SECONDS, KILL_SECONDS
 from tests.support.runs import (
     MANY,
     PRETEND,
     ROOT,
     ROWS,
+    UNSHARE,
+    has_namespaces,
     heed_signals,
     many,
     saved,
+    send_inside,
     started,
     wait_until,
 )
@@ -221,7 +227,7 @@ sys.exit(pretend.main())
 
 
 @pytest.mark.parametrize("before", ["", "import slow", "Held()"])
-def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path, before):
+def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path, cli, before):
     (tmp_path / "slow.py").write_text("import time\ntry: time.sleep(1)\nexcept BaseException: pass")
     output = tmp_path / "rows" / "rows.jsonl"
     output.parent.mkdir()
@@ -233,7 +239,50 @@ def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path, before):
     stderr = run.communicate(timeout=50)[1]
     assert run.returncode == -signal.SIGINT
     assert b"unexpected" not in stderr
-    assert not list(output.parent.iterdir())  # no run has started, and no file is left
+    assert [path.name for path in output.parent.iterdir()] == ["rows.jsonl.pgcli"]
+    code, out, _ = cli("status", output, "--exit-code")
+    assert (code, "exit code 130, SIGINT" in out) == (3, True)
+
+
+#: What keeps Python from calling the handler of a signal.
+STUCK = {
+    "import": "import stuck",
+    "C": "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)",
+    "C that holds the GIL": "import collections as c, itertools as i; c.deque(i.repeat(0), 0)",
+}
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("program_of", ["a shell", "a container"])
+@pytest.mark.parametrize("stuck", STUCK)
+def test_a_signal_ends_a_process_that_is_stuck(tmp_path, cli, stuck, program_of, signals):
+    if program_of == "a container" and not has_namespaces():
+        pytest.skip("no namespaces for this user")
+    (tmp_path / "stuck.py").write_text("import time; time.sleep(60)")
+    output, begun = tmp_path / "rows.jsonl", tmp_path / "begun"
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); import pgcli.process_end as e; "
+    code += f"e.END_SECONDS = {1.5 if signals == 1 else 30}; "
+    code += LOADING.format(before=STUCK[stuck])
+    before = UNSHARE if program_of == "a container" else []
+    run = program(code, "caption", *MANY, "-o", output, begun=begun, before=before)
+    wait_until(begun.exists)
+    time.sleep(0.3)
+    began = time.monotonic()
+    for _ in range(signals):
+        if program_of == "a container":
+            send_inside(run, signal.SIGTERM)
+        else:
+            run.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    stderr = run.communicate(timeout=20)[1]
+    assert run.returncode == (143 if program_of == "a container" else -signal.SIGTERM)
+    assert (time.monotonic() - began > 1.4) == (signals == 1)
+    assert stderr == b""
+    assert cli("status", output, "--exit-code")[0] == 3
+
+
+def test_a_stuck_process_ends_within_eight_seconds():
+    assert GRACE_SECONDS + CLEANUP_SECONDS < END_SECONDS < END_SECONDS + KILL_SECONDS < 8
 
 
 def impatient(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
@@ -241,12 +290,17 @@ def impatient(*arguments: object, **more: Any) -> subprocess.Popen[bytes]:
 
 
 def program(
-    code: str, *arguments: object, seconds: float = 0, begun: object = "", **more: Any
+    code: str,
+    *arguments: object,
+    seconds: float = 0,
+    begun: object = "",
+    before: Sequence[str] = (),
+    **more: Any,
 ) -> Any:
     """A run of code other than the pretended command line."""
     pretend = {"PRETEND_SECONDS": str(seconds), "PRETEND_BEGUN": str(begun)}
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments), "--model", "demo"],
+        [*before, sys.executable, "-c", code, *map(str, arguments), "--model", "demo"],
         cwd=ROOT,
         env=os.environ | pretend | {"PYTHONPATH": str(ROOT)},
         **{"stderr": subprocess.PIPE, "preexec_fn": heed_signals} | more,

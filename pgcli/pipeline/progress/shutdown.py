@@ -12,13 +12,11 @@ from types import FrameType
 from typing import Self
 
 from pgcli.errors import OutputFailed
-from pgcli.process_end import end_requests
+from pgcli.process_end import SIGNALS, catch, end_requests
 
-#: The signals that ask a program to end.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: After a signal, rows in progress have this long to finish; a resumed run computes the rest.
-#: `docker stop` kills a program ten seconds after the signal.
-GRACE_SECONDS = 8.0
+#: After a signal, rows in progress have this long to finish; a resumed run computes the rest. At
+#: END_SECONDS the process is ended, as `docker stop` would after ten seconds.
+GRACE_SECONDS = 6.0
 #: After this many more seconds, or after a signal outside of a run, requests to servers fail.
 CLEANUP_SECONDS = 1.0
 
@@ -51,14 +49,14 @@ class GracefulShutdown:
         handlers = dict.fromkeys(SIGNALS, self._request) | {signal.SIGALRM: self._end_grace}
         for signum, handler in handlers.items():
             if signal.getsignal(signum) is not signal.SIG_IGN:
-                self._handlers_before[signum] = signal.signal(signum, handler)
+                self._handlers_before[signum] = catch(signum, handler)
         return self
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         if self.signum is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._handlers_before.items():
-            signal.signal(signum, handler)  # type: ignore[arg-type]
+            catch(signum, handler)
         if isinstance(problem, OutputFailed):  # a store that has hung until now, for one
             self.raise_if_requested()
 

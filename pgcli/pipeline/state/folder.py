@@ -14,6 +14,7 @@ from pgcli.errors import OutputExists, PgcliError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
 from pgcli.output.reader import OPEN, OPEN_FILE
+from pgcli.pipeline.progress.shutdown import Interrupted
 from pgcli.pipeline.state.forms import Form, open_form
 from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
@@ -149,17 +150,23 @@ class State:
     def owned(self, say: Callable[[str], object]) -> Iterator[None]:
         """A block in which this command may write the output. Raises OutputInUse.
 
-        If the command begins no run in it, its state is removed.
+        If the command begins no run in it, its state is removed, unless a signal ended it: then
+        `pgcli status` says that rows are missing.
         """
         with self.owner.holding(say=say):
             self._find_record()  # another run may have begun since the check
             if self.record is not None and not (self.shard or self._has_rows()):
                 self.record, self.replaced = None, self.record
             self._remove_abandoned()
+            is_interrupted = False
             try:
                 yield
+            except Interrupted:
+                is_interrupted = True
+                raise
             finally:
-                if self.record is None and self.replaced is None and not self.shard:
+                is_new = self.record is None and self.replaced is None and not self.shard
+                if is_new and not is_interrupted:
                     with suppress(PgcliError):
                         self._discard()
 
