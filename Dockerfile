@@ -16,13 +16,18 @@ RUN pip install --no-cache-dir --no-compile -c /src/constraints.txt /src \
     && python -m compileall -q -j 0 /opt/pgcli/lib
 
 FROM python:3.11-slim
+# Triton compiles its launcher with gcc and Python.h, which this image has
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && test -f "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
 COPY --from=build /opt/pgcli /opt/pgcli
 # models are mounted at /models: folders, or the cache that `hf download` fills
 ENV PATH=/opt/pgcli/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/models \
     HF_HUB_OFFLINE=1 \
-    HF_HUB_DISABLE_TELEMETRY=1
+    HF_HUB_DISABLE_TELEMETRY=1 \
+    TRITON_CACHE_DIR=/tmp/triton
 USER 10001:10001
 WORKDIR /data
 ENTRYPOINT ["pgcli"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.printable import first_line
 from pgcli.wording import byte_count, count
 
-TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
+TORCH, GPU, KERNELS, DTYPES = "pytorch", "gpu", "kernels", "dtypes"
 
 
 def accelerator_findings() -> Iterator[Finding]:
@@ -37,7 +38,10 @@ def accelerator_findings() -> Iterator[Finding]:
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
     yield ok(TORCH, f"{torch.__version__}, built for {built}, {torch.get_num_threads()} threads")
     if torch.cuda.is_available():
-        yield from (gpu(torch, index) for index in range(torch.cuda.device_count()))
+        for index in range(torch.cuda.device_count()):
+            yield (finding := gpu(torch, index))
+            if finding.state != "bad":
+                yield kernels(index)
         return
     yield no_gpu(torch, driver)
     yield dtypes(torch)
@@ -83,6 +87,21 @@ def gpu(torch: Any, index: int) -> Finding:
     if not has_bfloat16:
         return warn(GPU, description, "--dtype float16 halves the memory of PaliGemma 1")
     return ok(GPU, description)
+
+
+def kernels(index: int) -> Finding:
+    """Whether Triton builds and runs kernels on a GPU, with one as an example."""
+    from torch import device
+
+    from pgcli.model.compiler_errors import INSTALL_COMPILER
+    from pgcli.model.cuda.check import triton_problem
+
+    if problem := triton_problem(device("cuda", index)):
+        description = f"cuda:{index}, Triton builds none, so models are slower: {problem}"
+        is_there = find_spec("triton") is not None
+        pip = f"{sys.executable} -m pip install triton"
+        return warn(KERNELS, description, INSTALL_COMPILER if is_there else pip)
+    return ok(KERNELS, f"cuda:{index}, Triton builds and runs them")
 
 
 def rows_of_3b(itemsize: int, free: int) -> int:

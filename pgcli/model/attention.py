@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-from pgcli.model.compiler_errors import is_unsupported, raise_out_of_memory
-from pgcli.printable import first_line
+from pgcli.model.compiler_errors import build_failure, is_unsupported, raise_out_of_memory
 
 SCORES = 2**23  # per chunk: 32 MiB in float32, about the size of a CPU's caches
 MIN_FLEX_QUERIES = 128  # a compiled kernel is no faster for fewer
@@ -133,10 +132,10 @@ def can_compile(query_BKQH: Tensor) -> bool:
 
 def warn_unsupported(query_BKQH: Tensor, error: BaseException) -> None:
     dtype, size = str(query_BKQH.dtype).removeprefix("torch."), query_BKQH.shape[3]
-    reason = first_line(error)
     warnings.warn(
         f"FlexAttention does not compile for {dtype} heads of size {size} on {query_BKQH.device}; "
-        f"attention is computed in chunks, which is slower and gives the same answers ({reason})",
+        "attention is computed in chunks, which is slower and gives the same answers "
+        f"({build_failure(error)})",
         stacklevel=1,
     )
 

@@ -1,4 +1,4 @@
-"""Distinguishes errors of kernel compilers from errors of the device."""
+"""Distinguishes failures to build a kernel from errors of the device and of memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import re
 
 import torch
 
-COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "triton")
-UNSUPPORTED = re.compile(
-    "unsupported|not supported|not implemented|no (valid )?triton config", re.IGNORECASE
-)
+from pgcli.printable import first_line
+
+INSTALL_COMPILER = "apt-get install gcc python3-dev"
+#: How PyTorch and Triton begin what the driver or its libraries report.
+DEVICE_ERROR = re.compile(r"(CUDA|CUDA driver|HIP|cuDNN) error|Triton Error \[")
+#: The reports about a kernel that the device does not load; it works on with others.
+NOT_LOADED = re.compile(r"kernel image|PTX|not.supported|invalid device function", re.IGNORECASE)
 
 
 def raise_out_of_memory(error: BaseException) -> None:
@@ -22,15 +25,19 @@ def raise_out_of_memory(error: BaseException) -> None:
 
 
 def is_unsupported(error: BaseException) -> bool:
-    """Whether the error means that a kernel cannot be compiled here.
+    """Whether the error means that a kernel cannot be built here; then its plain version runs.
 
-    It comes from the compiler's own packages, from a missing package or program, or has a message
-    that says so. A device error, such as an illegal memory access, is not one.
+    Building a kernel fails in as many ways as compilers, linkers and file systems do, with errors
+    of any type. So this is every error except those that launches have: a device error, such as an
+    illegal memory access, and memory that runs out.
     """
-    return any(
-        isinstance(cause, (NotImplementedError, ImportError, OSError))
-        or type(cause).__module__.startswith(COMPILER_PACKAGES)
-        or UNSUPPORTED.search(str(cause)) is not None
+    return not any(
+        isinstance(cause, (torch.OutOfMemoryError, MemoryError))
+        or (DEVICE_ERROR.search(str(cause)) and not NOT_LOADED.search(str(cause)))
         for cause in (error, error.__cause__)
-        if cause is not None
     )
+
+
+def build_failure(error: BaseException) -> str:
+    """The cause of an unsupported kernel on one line, with the command that may help."""
+    return f"{first_line(error)}; if gcc or Python.h is missing: {INSTALL_COMPILER}"

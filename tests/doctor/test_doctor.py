@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from huggingface_hub import constants
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
 from pgcli.doctor import accelerator, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
+from pgcli.model.cuda.check import triton_problem
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hf_not_to_be_shown"
@@ -182,6 +184,31 @@ class TestAccelerator:
     def test_a_gpu_that_cannot_compute_is_bad(self):
         finding = accelerator.gpu(pretended(available=True, fails="no kernel image"), 0)
         assert (finding.state, "no kernel image" in finding.description) == ("bad", True)
+
+    @pytest.mark.parametrize(
+        ("has_triton", "problem", "state", "remedy"),
+        [
+            (True, "Failed to find C compiler", "warn", "apt-get install gcc python3-dev"),
+            (False, "No module named 'triton'", "warn", f"{sys.executable} -m pip install triton"),
+            (True, "", "ok", ""),
+        ],
+    )
+    def test_kernels_are_tried_on_each_gpu(self, monkeypatch, has_triton, problem, state, remedy):
+        monkeypatch.setattr("pgcli.model.cuda.check.triton_problem", lambda device: problem)
+        monkeypatch.setattr(accelerator, "find_spec", lambda name: name if has_triton else None)
+        monkeypatch.setattr(accelerator, "nvidia_driver", lambda: None)
+        pytorch = pretended(available=True, capabilities=((9, 0), (8, 6)), free=(70, 20))
+        pytorch.__version__, pytorch.get_num_threads = "2.13", lambda: 2
+        monkeypatch.setattr(accelerator, "imported", lambda: pytorch)
+        names = [finding.name for finding in accelerator.accelerator_findings()]
+        assert names == ["pytorch", "gpu", "kernels", "gpu", "kernels"]
+        found = accelerator.kernels(1)
+        assert (found.name, found.state, found.remedy) == ("kernels", state, remedy)
+        assert problem in found.description
+
+    def test_a_kernel_that_cannot_be_built_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "triton", None)
+        assert "triton" in triton_problem(torch.device("cpu"))
 
     def test_hidden_gpu_is_reported(self, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -1,6 +1,7 @@
 """FlexAttention computes softcapped attention where it can, with a fallback after an error."""
 
 import warnings
+from subprocess import CalledProcessError
 
 import pytest
 import torch
@@ -29,15 +30,35 @@ UNSUPPORTED = [
     FailOnRecompileLimitHit("recompile_limit reached"),
     NotImplementedError("no such kernel"),
     ImportError("No module named 'triton'"),
-    FileNotFoundError("gcc"),
+    # Triton's, without a compiler, Python.h or libcuda, and for a failed pass
+    RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+    CalledProcessError(1, ["/usr/bin/gcc", "main.c"]),
+    AssertionError("libcuda.so cannot found!\n"),
+    RuntimeError("PassManager::run failed"),
+    InductorError(RuntimeError("Failed to find C compiler."), None),
+    OSError(30, "Read-only file system", "/.triton"),
+    KeyError("getpwuid(): uid not found: 10001"),
+    # a kernel that was built, and that the driver does not load
+    RuntimeError("Triton Error [CUDA]: device kernel image is invalid"),
+    RuntimeError("CUDA error: no kernel image is available for execution on the device"),
     type("OutOfResources", (Exception,), {"__module__": "triton.runtime.errors"})("shared memory"),
     RuntimeError("flex_attention is not supported on this device"),
     raised_from(RuntimeError("backend failed"), InductorError(ValueError("lowering"), None)),
 ]
 OOM = torch.OutOfMemoryError("CUDA out of memory")
+#: Errors of a kernel that was launched: the device reports them.
+LAUNCHES = [
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA driver error: unspecified launch failure"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasLtMatmul`"),
+    InductorError(RuntimeError("Triton Error [CUDA]: misaligned address"), None),
+    MemoryError(),
+]
 #: Errors of the kernel, and the errors that callers see.
 OTHER = [
-    *((error, error) for error in (OOM, RuntimeError("CUDA error: an illegal memory access"))),
+    *((error, error) for error in (OOM, *LAUNCHES)),
     (raised_from(InductorError(ValueError("autotuning"), None), OOM), OOM),
 ]
 
@@ -67,7 +88,8 @@ def test_unsupported_kernel_warns_once_and_uses_chunks(heads, monkeypatch, error
     query, key = heads
     calls = failing(monkeypatch, error)
     expected = chunked_attention(query, key, key, None, 0.5, 2.0)
-    with pytest.warns(UserWarning, match="heads of size 16 on cpu; .* in chunks"):
+    message = "heads of size 16 on cpu; .* in chunks.*apt-get install gcc python3-dev"
+    with pytest.warns(UserWarning, match=message):
         found = softcapped_attention(query, key, key, None, 0.5, 2.0)
     assert torch.equal(found, expected)
     with warnings.catch_warnings():

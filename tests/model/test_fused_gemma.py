@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CalledProcessError
 from types import ModuleType
 
 import pytest
@@ -108,18 +109,27 @@ def test_a_decoder_with_wrong_or_missing_kernels_stays_plain(tiny, monkeypatch):
 
     assert isinstance(load().decoder, FusedGemma)
 
-    def fails(*given: Tensor) -> Tensor:
-        raise NotImplementedError("no such instruction")
+    def failing(error: Exception) -> Callable[..., Tensor]:
+        def fails(*given: Tensor) -> Tensor:
+            raise error
+
+        return fails
 
     for kernel, reason in (
-        (lambda x: x[..., : x.shape[-1] // 2] * 2, "geglu"),
-        (fails, "no such instruction"),
+        (lambda x: x[..., : x.shape[-1] // 2] * 2, "wrong results of geglu"),
+        (failing(RuntimeError("Failed to find C compiler")), "C compiler.*apt-get install gcc"),
+        (failing(CalledProcessError(1, "gcc")), "'gcc' returned.*apt-get install gcc"),
     ):
         with torch.library._scoped_library("pgcli", "IMPL") as library:
             library.impl("geglu", kernel, "CPU")
             with pytest.warns(UserWarning, match=f"fused kernels.*{reason}"):
                 model = load()
         assert not isinstance(model.decoder, FusedGemma)
+    with torch.library._scoped_library("pgcli", "IMPL") as library:
+        launch = RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+        library.impl("geglu", failing(launch), "CPU")
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            load()
     check.kernel_problem.cache_clear()
 
 
@@ -270,14 +280,22 @@ def test_choice(kernels, monkeypatch, dtype, programs):
         close(one[is_number], other[is_number], torch.float32)
 
 
+#: Compute capabilities, and the shared memory of their GPUs; RTX cards have the least of 8.x on.
+GPUS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 120: 99}
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("capability", ["80", "90"])
+@pytest.mark.parametrize("capability", GPUS)
 def test_the_kernels_compile_for_gpus(kernels, capability):
-    """Without a GPU; each kernel takes at most the shared memory that all GPUs have."""
+    """Without a GPU; on one, a kernel that takes too much shared memory is unsupported.
+
+    This is so for attention in bfloat16 on 7.5, whose GPUs compute in float16 or float32.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.support.compile_kernels", capability]
+    command = [sys.executable, "-m", "tests.support.compile_kernels", str(capability)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     shared = json.loads(done.stdout)
-    assert len(shared) == (24 if capability == "80" else 27)
-    assert max(shared.values()) <= 99 * 1024, shared
+    assert len(shared) == (24 if capability < 89 else 27)
+    too_large = [name for name, size in shared.items() if size > GPUS[capability] * 1024]
+    assert too_large == (["attend bf16 1", "attend bf16 8"] if capability == 75 else [])

@@ -38,8 +38,25 @@ def test_page_of_containers_has_the_commands_of_the_dockerfile():
     page = (ROOT / "docs" / "how-to" / "containers.md").read_text()
     comments = [line[2:] for line in (ROOT / "Dockerfile").read_text().splitlines()[:2]]
     assert all(line.split(":", 1)[1].strip() in page for line in comments)
-    for option in ("--read-only", "--network none", "--tmpfs /tmp", "--user"):
+    for option in ("--read-only", "--network none", "--tmpfs /tmp:exec", "--user"):
         assert option in page
+
+
+def test_a_gpu_can_compile_its_kernels_in_the_read_only_image():
+    """What Triton builds is loaded as code, and Docker mounts memory with noexec by default."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    image = text[text.rindex("\nFROM ") :]
+    (packages,) = re.findall(r"apt-get install -y --no-install-recommends ([^&]*)", image)
+    assert packages.split() == ["gcc", "libc6-dev"]  # the image has Python's headers
+    assert image.index("apt-get") < image.index("USER")
+    (cache,) = re.findall(r"TRITON_CACHE_DIR=(\S+)", image)
+    page = (ROOT / "docs" / "how-to" / "containers.md").read_text()
+    mounts = re.findall(r"docker run .*--read-only --tmpfs (\S+)", page)
+    assert len(mounts) == 2
+    for mount in mounts:
+        folder, options = mount.split(":")
+        assert cache.startswith(f"{folder}/")
+        assert options == "exec"
 
 
 @pytest.fixture

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
-from pgcli.model.compiler_errors import is_unsupported, raise_out_of_memory
+from pgcli.model.compiler_errors import build_failure, is_unsupported, raise_out_of_memory
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cuda import operators
 from pgcli.printable import first_line
@@ -34,8 +35,19 @@ def kernel_problem(device: torch.device, dtype: torch.dtype, model: PaliGemmaCon
         raise_out_of_memory(error)
         if not is_unsupported(error):
             raise
-        return first_line(error)
+        return build_failure(error)
     return f"wrong results of {', '.join(wrong)}" if wrong else ""
+
+
+def triton_problem(device: torch.device) -> str:
+    """Why Triton cannot build and run a kernel on a GPU; empty if it can."""
+    try:
+        import_module("triton")  # without it, the operator is plain
+        torch.ops.pgcli.softcap(torch.ones(8, device=device), 2.0)
+        torch.cuda.synchronize(device)
+    except Exception as error:  # noqa: BLE001, it becomes a finding
+        return first_line(error)
+    return ""
 
 
 #: Makes an operator's arguments, the same at every call, because it may write to them.
