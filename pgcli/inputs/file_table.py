@@ -32,8 +32,8 @@ class FileRecord(NamedTuple):
     Tables also have: the `columns` that rows name; `types`, the Arrow schema of the kept columns;
     `offsets` and `numbers`, the marks of each 1,000th row from the first; the numbers of the
     `chosen` rows if names select some; and for local files of lines the `digest` of the first
-    `size` bytes. Archives also have the counts of `skipped` members by ending, and the count of
-    rows from samples that were `split`.
+    `size` bytes. Archives also have the counts of `skipped` members by ending, and whether
+    their keys end before the last dot.
 
     A later record of the same file has its newest size and time. Its `rows` are the lines appended
     since the earlier record; 0 for an image or table that was replaced before its rows were saved.
@@ -54,7 +54,7 @@ class FileRecord(NamedTuple):
     numbers: Sequence[int] | None = None
     chosen: Sequence[int] | None = None
     skipped: Sequence[tuple[str, int]] | None = None
-    split: int | None = None
+    by_last_dot: bool | None = None
 
 
 INTEGERS = pa.list_(pa.int64())
@@ -75,7 +75,7 @@ SCHEMA = pa.schema(
         ("numbers", INTEGERS),
         ("chosen", INTEGERS),
         ("skipped", pa.map_(pa.string(), pa.int64())),
-        ("split", pa.int64()),
+        ("by_last_dot", pa.bool_()),
     ]
 )
 

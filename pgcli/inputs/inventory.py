@@ -38,8 +38,6 @@ from pgcli.inputs.stamps import no_stamps, sizes_and_times
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 
-SPLIT_NOTE = "in archives whose names agree up to the first dot"
-
 
 class Change(NamedTuple):
     """A file that differs from its record; `is_touched` if only its modification time differs."""
@@ -171,10 +169,14 @@ class Inventory(FileItems):
     def notes(self) -> list[tuple[str, str]]:
         """Remarks about the sources: a verb and its object."""
         skipped = ", ".join(describe_endings(self.ignored))
-        split = pc.sum(self._files["split"]).as_py() or 0
+        dotted = pc.sum(self._files["by_last_dot"]).as_py() or 0
         return [
             *([("skipped", skipped)] if skipped else []),
-            *([("split", f"{count(split, 'image')} {SPLIT_NOTE}")] if split else []),
+            *(
+                [("keyed", f"{count(dotted, 'archive')} by the last dot of names")]
+                if dotted
+                else []
+            ),
         ]
 
     @property

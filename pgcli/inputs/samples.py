@@ -1,9 +1,9 @@
 """Converts the members of a WebDataset archive to rows, one per sample.
 
-The key of a member is its path up to the first dot of the file name; consecutive members with the
-same key form a sample. The image of a sample is the one without a further dot in its name. If no
-image is plain, or images are numbered (`frame.0000.png`, `frame.0001.png`), the sample is split:
-the key becomes the name without the last ending, and each image has its own row.
+As in WebDataset, the key of a member is its path up to the first dot of the file name; consecutive
+members with the same key form a sample, which has one image. If the members of an archive had
+several, all of its keys end before the last dot: `frame.0000.png` and `frame.0001.png` are two
+samples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
@@ -28,9 +28,6 @@ TEXT_ENDINGS = frozenset({".txt", ".text", ".caption", ".cls", ".json"})
 MAX_MEMBERS, MAX_BYTES = 1000, 64 * 2**20
 #: Kinds of skipped members that are counted apart.
 MAX_KINDS = 1000
-#: Added to the offset of a mark in a group that is split; members begin at multiples of 512.
-SPLIT = 1
-
 #: Behind the ending of a text in `SampleReader.skipped`.
 WITHOUT_IMAGE = " without an image"
 
@@ -47,53 +44,22 @@ _TOO_MANY = Fault(
 )
 
 
+class SeveralImages(Exception):
+    """A key up to the first dot has several images."""
+
+
 class Member:
-    """A member of an archive by its number, from 1.
+    """A member of an archive by its number, from 1; its name is `key`, a dot, and `column`."""
 
-    Its name is `key`, a dot, and its name in the sample: `stem`, a dot, and `ending`. The stem
-    may be empty, and the ending is in lower case and begins with its dot.
-    """
+    __slots__ = ("column", "data", "info", "is_image", "is_text", "key", "number")
 
-    __slots__ = (
-        "data",
-        "ending",
-        "endings",
-        "info",
-        "is_image",
-        "is_text",
-        "key",
-        "number",
-        "stem",
-    )
-
-    def __init__(self, number: int, info: tarfile.TarInfo, key: str, endings: str):
-        self.number, self.info, self.key, self.endings = number, info, key, endings
-        self.stem, _, last = endings.rpartition(".")
-        self.ending = f".{last.lower()}" if endings else ""
-        self.is_image = self.ending in IMAGE_ENDINGS
-        self.is_text = self.ending in TEXT_ENDINGS and info.isreg()
+    def __init__(self, number: int, info: tarfile.TarInfo, key: str, column: str):
+        self.number, self.info, self.key = number, info, key
+        self.column = column.lower().encode("utf-8", "replace").decode()
+        kind = f".{self.column.rpartition('.')[2]}"
+        self.is_image = kind in IMAGE_ENDINGS
+        self.is_text = kind in TEXT_ENDINGS and info.isreg()
         self.data: bytes | None = None
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether the stem is a number, or several, as of a frame or a version."""
-        return self.stem.replace(".", "").isdigit()
-
-    def is_below(self, stem: str) -> bool:
-        """Whether the stem is this one, or its beginning up to a dot."""
-        return f"{self.stem}.".startswith(f"{stem}.")
-
-    def belongs_to(self, image: Member) -> bool:
-        """Whether the member is not an image, and its name is the image's, or continues it."""
-        return not self.is_image and self.is_below(image.stem)
-
-    def column(self, stem: str) -> str:
-        """The member's column in the sample of a stem: `txt`, `neg.txt`."""
-        endings = self.endings
-        if stem and self.is_below(stem):
-            endings = endings[len(stem) + 1 :]
-        endings = endings.lower()
-        return endings if endings.isascii() else endings.encode("utf-8", "replace").decode()
 
     def fault(self) -> Fault | None:
         """Why the member cannot be an image, by its header."""
@@ -107,69 +73,33 @@ class Member:
         return None if info.size else _EMPTY
 
 
-def member_of(number: int, info: tarfile.TarInfo) -> Member | None:
+def member_of(number: int, info: tarfile.TarInfo, *, by_last_dot: bool) -> Member | None:
     """The member of a header; None for a folder and for a hidden file."""
     folder, slash, last = info.name.removeprefix("./").rpartition("/")
-    stem, _, endings = last.partition(".")
-    if info.isdir() or not stem or _HIDDEN.search(folder):
+    if info.isdir() or last[:1] in ("", ".") or _HIDDEN.search(folder):
         return None
-    return Member(number, info, f"{folder}{slash}{stem}", endings)
-
-
-class Sample:
-    """Members with the same key, up to the limits.
-
-    The members of a split sample have the same stem; otherwise `stem` is the image's, if any.
-    """
-
-    def __init__(self, stem: str = "", *, is_split: bool = False):
-        self.stem, self.is_split = stem, is_split
-        self.members, self.size = list[Member](), 0
-        self.is_full = self.is_too_large = False
-
-    def add(self, member: Member, size: int) -> None:
-        """Add a member that takes `size` bytes."""
-        if self.is_full:
-            self.is_too_large = True
-            return
-        self.members.append(member)
-        self.size += size
-        self.is_full = len(self.members) >= MAX_MEMBERS or self.size > MAX_BYTES
-
-    def repeated(self) -> Fault | None:
-        """The fault of two members with the same name."""
-        names: dict[str, Member] = {}
-        for member in self.members:
-            first = names.setdefault(member.endings.lower(), member)
-            if first is not member:
-                pair = " and ".join(
-                    f"{display_name(m.info.name)} (member {m.number})" for m in (first, member)
-                )
-                return Fault("decode_failed", f"The sample has two members of one name: {pair}.")
-        return None
+    dot = last.rfind(".") if by_last_dot else last.find(".")
+    dot = len(last) if dot < 0 else dot
+    return Member(number, info, f"{folder}{slash}{last[:dot]}", last[dot + 1 :])
 
 
 @dataclass
 class SampleReader:
-    """Reads samples as rows with at least these columns, and counts skipped members.
+    """Reads samples as rows with at least these columns, and counts skipped members by ending.
 
     `image_column` selects the image if it ends like one (`seg.png`). `read` returns the bytes of
     the current member. With `has_spans`, a row has the offset of its image instead of the bytes;
     without `images`, it has neither.
-
-    `skipped` counts members by ending, `split` the rows of split samples; `example` is the name of
-    such an image after its key.
     """
 
     archive: str
     columns: frozenset[str]
     image_column: str
     read: Callable[[tarfile.TarInfo, int], bytes]
+    by_last_dot: bool
     has_spans: bool
     images: bool
     skipped: Counter[str] = field(default_factory=Counter)
-    split: int = 0
-    example: str = ""
 
     def __post_init__(self) -> None:
         name = self.image_column.lower().removeprefix(".")
@@ -177,107 +107,77 @@ class SampleReader:
         self._json_columns = self.columns - {self.image_column, "txt"}
         self._text_endings = tuple(f".{column}" for column in self.columns)
 
-    def rows(
-        self, members: Iterable[Member], *, is_split: bool = False
-    ) -> Iterator[tuple[Mark, ManifestRow]]:
-        """The rows of all samples with an image; with `is_split` members begin in a split group."""
-        for _, group in groupby(members, lambda member: member.key):
-            for number, sample in enumerate(self._samples(group, is_split=is_split)):
-                first, is_within = sample.members[0], is_split or number > 0
-                if (row := self._row(sample)) is not None:
-                    self.split += sample.is_split
-                    yield Mark(first.info.offset + SPLIT * is_within, first.number - 1), row
-            is_split = False
+    def rows(self, members: Iterable[Member]) -> Iterator[tuple[Mark, ManifestRow]]:
+        """The rows of all samples with an image.
 
-    def _samples(self, group: Iterator[Member], *, is_split: bool) -> Iterator[Sample]:
-        """The samples of consecutive members with the same key.
-
-        They are one sample if an image is plain and none is numbered, or if all images have the
-        same stem; only the members in memory decide.
+        Raises SeveralImages if a key has several, unless keys end before the last dot.
         """
-        sample, stems, is_numbered = Sample(), set[str](), False
-        is_one = is_chosen = self._chosen is not None and "." in self._chosen
-        for member in () if is_split else group:
-            if member.is_image and member.is_numbered and stems <= {""} and not is_chosen:
-                is_numbered, is_one = True, False
-            if sample.is_full and not is_one:
-                is_split, group = True, chain([member], group)
-                break
-            self._load(member, is_one=is_one)
-            is_held = member.is_text or (member.is_image and stems and not is_one)
-            sample.add(member, member.info.size if is_held else 0)
-            if member.is_image:
-                stems.add(member.stem)
-                if not (member.stem or is_one or is_numbered):
-                    is_one, sample.size, sample.is_full = True, 0, False
-        if not is_split and (is_one or len(stems) < 2):
-            sample.stem = "" if is_one else next(iter(stems), "")
-            if sample.members:
-                yield sample
-            return
-        group, sample = chain(sample.members, group), Sample(is_split=True)
-        for member in group:
-            is_below = member.is_below(sample.stem) and not member.is_image
-            if member.stem != sample.stem and not is_below:
-                following = Sample(member.stem, is_split=True)
-                if member.is_image:  # texts before it may be its own
-                    while sample.members and sample.members[-1].belongs_to(member):
-                        following.members.insert(0, sample.members.pop())
-                if sample.members:
-                    yield sample
-                sample = following
-            self._load(member, is_one=False)
-            sample.add(member, member.info.size if member.is_text else 0)
-        yield sample
+        for _, group in groupby(members, lambda member: member.key):
+            sample, size, is_full = list[Member](), 0, False
+            for member in group:
+                if is_full := len(sample) == MAX_MEMBERS or size > MAX_BYTES:
+                    continue
+                self._load(member, has_image=any(m.data and m.is_image for m in sample))
+                sample.append(member)
+                size += len(member.data or b"") if member.is_text else 0
+            first = sample[0]
+            if (row := self._row(sample, _TOO_MANY if is_full else None)) is not None:
+                yield Mark(first.info.offset, first.number - 1), row
 
-    def _load(self, member: Member, *, is_one: bool) -> None:
-        """Read the member's bytes if needed; with `is_one`, the sample has a plain image."""
-        if member.data is not None:
-            return
+    def _load(self, member: Member, *, has_image: bool) -> None:
+        """Read the member's bytes if they are needed."""
         if member.is_text and member.info.size <= MAX_LINE_BYTES and self._is_wanted(member):
             member.data = self.read(member.info, MAX_LINE_BYTES)
-        elif member.is_image and self.images and not self.has_spans and member.fault() is None:
-            name = member.endings.lower()
-            is_chosen = self._chosen is not None and f".{name}".endswith(f".{self._chosen}")
-            if is_chosen or (self._chosen is None and not is_one):
-                member.data = self.read(member.info, MAX_IMAGE_BYTES)
+        elif member.is_image and self.images and not (self.has_spans or member.fault()):
+            is_asked = not has_image if self._chosen is None else self._is_chosen(member)
+            member.data = self.read(member.info, MAX_IMAGE_BYTES) if is_asked else None
+
+    def _is_chosen(self, member: Member) -> bool:
+        """Whether the member ends in the image column, or is any image if that chooses none."""
+        return member.is_image and f".{member.column}".endswith(f".{self._chosen or ''}")
 
     def _is_wanted(self, member: Member) -> bool:
-        if member.ending == ".json" and self._json_columns:
+        if member.column.endswith("json") and self._json_columns:
             return True
-        return f".{member.column('')}".endswith(self._text_endings)
+        return f".{member.column}".endswith(self._text_endings)
 
-    def _row(self, sample: Sample) -> ManifestRow | None:
+    def _row(self, sample: list[Member], fault: Fault | None) -> ManifestRow | None:
         """The row of a sample; None without an image. Counts skipped members."""
-        images = [member for member in sample.members if member.is_image]
-        for member in sample.members:
+        images = [member for member in sample if member.is_image]
+        for member in sample:
             if not member.is_image and not (images and member.is_text):
                 is_lost = member.is_text and not images
                 self._skip(ending(member.info.name) + WITHOUT_IMAGE * is_lost)
         if not images:
             return None
-        image = self._asked(images, sample.stem)
-        repeated = sample.repeated()
-        for member in images if repeated is None else ():
-            if member is not image:
-                self._skip(f"{member.ending} beside another image")
-        first = sample.members[0]
-        key = f"{first.key}.{sample.stem}" if sample.is_split and sample.stem else first.key
+        key, span = sample[0].key, None
+        asked = images
+        if self._chosen is not None:
+            asked = [member for member in images if member.column == self._chosen]
+            asked = asked or [member for member in images if self._is_chosen(member)]
+        if len(asked) > 1 and not self.by_last_dot:
+            raise SeveralImages
+        for member in images:
+            if member not in asked:
+                self._skip(f".{member.column.rpartition('.')[2]} beside another image")
+        image = asked[0] if asked else images[0]
+        name = image.info.name if asked else f"{key}.{self._chosen}"
+        if not asked:
+            missing = f"The sample has no member that ends in .{self._chosen}."
+            fault = fault or Fault("missing", missing)
+        names = Counter(member.column for member in sample)
+        alike = asked if len(asked) > 1 else [m for m in sample if names[m.column] > 1]
+        if alike:
+            what = "several images" if alike is asked else "members of one name"
+            shown = " and ".join(f"{display_name(m.info.name)} (member {m.number})" for m in alike)
+            fault = fault or Fault("decode_failed", f"The sample has {what}: {shown}.")
         values, text_fault = self._values(sample, image)
         if not isinstance(values.get(ID), str | int | float) or isinstance(values[ID], bool):
             values.pop(ID, None)  # texts of data sets have such ids, and no rows depend on them
-        fault = repeated or (_TOO_MANY if sample.is_too_large else None)
-        name, span = f"{key}.{self._chosen}", None
-        if image is None:
-            missing = f"The sample has no member that ends in .{self._chosen}."
-            fault = fault or Fault("missing", missing)
-        else:
-            name = image.info.name
-            if sample.is_split and not image.is_numbered:
-                self.example = self.example or image.endings
-            fault = fault or image.fault() or text_fault
-            span = (image.info.offset_data, image.info.size) if self.has_spans else None
-        data = image.data if image is not None else None
+        fault = fault or image.fault() or text_fault
+        if fault is None and self.has_spans:
+            span = image.info.offset_data, image.info.size
+        data = image.data if fault is None else None
         values[self.image_column] = {"path": f"{self.archive}/{name}", "bytes": data}
         return ManifestRow(f"{self.archive}, sample {display_name(key)}", values, fault, span)
 
@@ -286,27 +186,17 @@ class SampleReader:
         is_known = kind in self.skipped or len(self.skipped) < MAX_KINDS
         self.skipped[kind if is_known else OTHER_ENDING] += 1
 
-    def _asked(self, images: list[Member], stem: str) -> Member | None:
-        """The selected image, else the first plain one, else the first."""
-        if self._chosen is not None:
-            return next((m for m in images if m.column(stem) == self._chosen), None)
-        return next((image for image in images if image.stem == stem), images[0])
-
-    def _values(self, sample: Sample, image: Member | None) -> tuple[dict[str, Any], Fault | None]:
+    def _values(
+        self, sample: Iterable[Member], image: Member
+    ) -> tuple[dict[str, Any], Fault | None]:
         """The columns of the texts, and the fault of an invalid text.
 
-        A text takes precedence over a key of JSON, and the image's own text over another one. Both
-        `a.jpg.txt` and `a.txt` are the column `txt`.
+        A text takes precedence over a key of JSON. `a.5.txt` beside `a.5.jpg` is the column `txt`.
         """
         keys, texts, fault = dict[str, Any](), dict[str, Any](), None
-        stem, members = sample.stem, [member for member in sample.members if member.is_text]
-        columns = {member: member.column(stem) for member in members}
-        names = set(columns.values())
-        prefix = f"{image.column(stem)}." if image is not None else ""
-        for member in sorted(members, key=lambda member: member.is_below(stem)):
-            column = columns[member]
-            if (name := column.removeprefix(prefix)) not in names:
-                column = name
+        stem = image.column.rpartition(".")[0]
+        for member in (member for member in sample if member.is_text):
+            column = member.column.removeprefix(f"{stem}.") if stem else member.column
             is_wanted = bool(self._json_columns) if column == "json" else column in self.columns
             value = None
             if is_wanted and member.data is None:
@@ -334,4 +224,5 @@ def parse_text(member: Member) -> Any:
         text = decode_text(data)
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
-    return parse_json(text.encode(), allow_nan=True) if member.ending == ".json" else text
+    is_json = member.column.endswith("json")
+    return parse_json(text.encode(), allow_nan=True) if is_json else text

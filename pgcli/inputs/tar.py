@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings, refuse_lfs_pointer
-from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, member_of
+from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, SeveralImages, member_of
 from pgcli.inputs.tables import Table
 
 #: Headers can state any length, and tarfile would read it at once.
@@ -47,6 +47,7 @@ class TarTable(Table):
         Raises ManifestError for a truncated or damaged archive.
         """
         file, number, is_compressed = self.file, mark.number, self._is_compressed
+        by_last_dot = bool(self.record.by_last_dot)
         try:
             with ExitStack() as stack:
                 raw = stack.enter_context(file.open())
@@ -58,14 +59,14 @@ class TarTable(Table):
                     tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)
                 )
                 if mark.offset:
-                    archive.firstmember, archive.offset = None, mark.offset - mark.offset % 512
+                    archive.firstmember, archive.offset = None, mark.offset
 
                 def members() -> Iterator[Member]:
                     nonlocal number
                     while (info := archive.next()) is not None:
                         archive.members = []  # it would keep a million of them
                         number += 1
-                        if (member := member_of(number, info)) is not None:
+                        if (member := member_of(number, info, by_last_dot=by_last_dot)) is not None:
                             yield member
                     if bounded.last.strip(b"\0"):
                         raise tarfile.ReadError("the archive is damaged")
@@ -78,10 +79,11 @@ class TarTable(Table):
                     columns,
                     self.image_column,
                     partial(read_member, archive),
+                    by_last_dot=by_last_dot,
                     has_spans=not is_compressed and file.url_reader is None,
                     images=images,
                 )
-                yield from self.samples.rows(members(), is_split=mark.offset % 512 != 0)
+                yield from self.samples.rows(members())
         except FileNotFoundError:
             raise ManifestError(
                 f"{file.name} does not exist", hint="check the spelling and the folder"
@@ -101,12 +103,13 @@ class TarTable(Table):
         return ManifestError(f"{self.file.name}{place}: {problem}", hint=hint)
 
     def scan(self, mark: Mark = START) -> array[int]:
-        """See `Table`. The record also counts skipped members."""
-        hashes = super().scan(mark)
-        samples = self.samples
-        self.record = self.record._replace(
-            skipped=tuple(samples.skipped.items()), split=samples.split
-        )
+        """See `Table`. The record also counts skipped members, and says where keys end."""
+        try:
+            hashes = super().scan(mark)
+        except SeveralImages:
+            self.record = self.record._replace(by_last_dot=True)
+            hashes = super().scan(mark)
+        self.record = self.record._replace(skipped=tuple(self.samples.skipped.items()))
         return hashes
 
     def check_columns(self) -> None:
@@ -122,8 +125,10 @@ class TarTable(Table):
                 "a text belongs to the image next to it of the same path and name; `tar "
                 "--sort=name` archives them so"
             )
-            if example := self.samples.example:
-                hint += f"; of several images of a sample, <--image-column {example}> chooses one"
+            if self.record.by_last_dot:
+                hint += (
+                    "; <--image-column=> picks the image of a key that has several: jpg, seg.png"
+                )
             raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
 
 

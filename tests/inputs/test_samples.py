@@ -63,9 +63,7 @@ def test_images_that_share_a_key_are_rows_with_their_own_texts(ending):
     assert [data_of(item).split()[0].decode() for item in found] == FRAMES[1::3]
     assert [item.kept["txt"].split()[0] for item in found] == FRAMES[2::3]
     assert [item.kept["n"].split()[0] for item in found] == FRAMES[::3]
-    assert Inventory.scan([name]).notes == [
-        ("split", "6 images in archives whose names agree up to the first dot")
-    ]
+    assert Inventory.scan([name]).notes == [("keyed", "1 archive by the last dot of names")]
 
 
 @pytest.mark.parametrize(
@@ -75,33 +73,23 @@ def test_images_that_share_a_key_are_rows_with_their_own_texts(ending):
         # a folder with a dot, and endings in capitals
         (["d.e/f.0.PNG", "d.e/f.1.PNG", "d.e/f.1.TXT"], ["d.e/f.0.PNG", "d.e/f.1.PNG"], "txt",
          [None, 2]),
-        # texts before their images, and one that has a further ending
-        (["f.0.neg.txt", "f.0.png", "f.1.neg.txt", "f.1.png"], ["f.0.png", "f.1.png"], "neg.txt",
-         [0, 2]),
         (["v1.0.png", "v1.0.1.txt", "v1.0.1.png"], ["v1.0.png", "v1.0.1.png"], "txt", [None, 1]),
-        # of one image, all members of the key are its own; those of its whole name come first
+        # of one image, all members of the key are its own; a stem with dots is no part of a column
         (["a.b.png", "a.b.txt"], ["a.b.png"], "txt", [1]),
         (["a.b.png", "a.txt"], ["a.b.png"], "txt", [1]),
-        (["a.b.png", "a.b.txt", "a.txt"], ["a.b.png"], "txt", [1]),
+        (["a.2024.01.jpg", "a.2024.01.json", "b.jpg"], ["a.2024.01.jpg", "b.jpg"], "n", [1, None]),
         (["a.image.png", "a.caption.txt"], ["a.image.png"], "caption.txt", [1]),
-        # the plain image is asked, wherever it is
-        (["x.depth.png", "x.normal.png", "x.png", "x.txt"], ["x.png"], "txt", [3]),
-        (["x.jpg", "x.seg.png", "x.seg.txt"], ["x.jpg"], "seg.txt", [2]),
         (["a.txt", "a.neg.txt", "a.png"], ["a.png"], "txt", [0]),
         (["a.txt", "a.neg.txt", "a.png"], ["a.png"], "neg.txt", [1]),
         (["a.meta.json", "a.png", "a.json"], ["a.png"], "n", [2]),
         (["a.png", "a.caption", "a.cls"], ["a.png"], "cls", [2]),
-        # numbered images are no parts of another's sample
+        (["a.jpg", "a.jpg.txt", "a.txt"], ["a.jpg"], "jpg.txt", [1]),
+        # one key with several images decides for the whole archive
+        (["x.seg.png", "x.png", "x.txt"], ["x.seg.png", "x.png"], "txt", [None, 2]),
+        (["a.b.png", "a.b.txt", "f.0.png", "f.1.png"], ["a.b.png", "f.0.png", "f.1.png"], "txt",
+         [1, None, None]),
         (["v1.1.png", "v1.2.png", "v1.png", "v1.txt"], ["v1.1.png", "v1.2.png", "v1.png"], "txt",
          [None, None, 3]),
-        (["v1.png", "v1.1.0.png", "v1.1.0.txt"], ["v1.png", "v1.1.0.png"], "txt", [None, 2]),
-        # texts that are named after the whole name of an image
-        (["a.jpg", "a.jpg.txt", "b.jpg.TXT", "b.jpg"], ["a.jpg", "b.jpg"], "txt", [1, 2]),
-        (["a.jpg", "a.jpg.json"], ["a.jpg"], "n", [1]),
-        (["a.jpg", "a.jpg.txt", "a.txt"], ["a.jpg"], "txt", [2]),
-        (["a.jpg", "a.jpg.txt", "a.txt"], ["a.jpg"], "jpg.txt", [1]),
-        (["f.0.png", "f.0.png.txt", "f.1.png", "f.1.png.txt"], ["f.0.png", "f.1.png"], "txt",
-         [1, 3]),
         # hidden members and folders are between no members
         (["a.png", "._a.png", "PaxHeader/a.b", "a.txt"], ["a.png"], "txt", [None]),
         (["a.png", "._a.png", "a.txt"], ["a.png"], "txt", [2]),
@@ -119,7 +107,7 @@ def test_members_become_columns_of_the_image_asked_about(names, images, column, 
         (["x.jpg", "x.seg.png", "y.SEG.png", "y.png"], "seg.png", ["x.seg.png", "y.SEG.png"]),
         (["x.jpg", "x.png"], "png", ["x.png"]),
         (["x.jpg", "x.seg.png"], ".seg.png", ["x.seg.png"]),  # as endings are often written
-        (["x.jpg", "x.png"], "photo", ["x.jpg"]),  # names the column, and chooses nothing
+        (["x.jpg", "x.seg.png"], "jpg", ["x.jpg"]),
         (["f.0.png", "f.0.jpg", "f.1.jpg", "f.1.png"], "png", ["f.0.png", "f.1.png"]),
         (["f.0.png", "f.1.png"], "1.png", ["f.1.png"]),
         (["x.jpg", "x.seg.png", "y.jpg"], "seg.png",
@@ -139,11 +127,13 @@ def test_image_column_chooses_among_the_images_of_a_sample(names, column, images
 @pytest.mark.parametrize(
     ("names", "messages"),
     [
-        (["a.png", "a.txt", "a.png", "a.txt"], ["a.png (member 1) and a.png (member 3)"]),
+        (["a.png", "a.txt", "a.png"], ["several images: a.png (member 1) and a.png (member 3)"]),
+        (["a.png", "a.jpg", "b.png"], ["several images: a.png (member 1) and a.jpg", "b.png"]),
         (["a.png", "a.txt", "a.txt", "b.png"], ["a.txt (member 2) and a.txt (member 3)", "b.png"]),
         (["a.png", "a.PNG"], ["a.png (member 1) and a.PNG (member 2)"]),
         (["a.png", "a.json", "a.JSON"], ["a.json (member 2) and a.JSON (member 3)"]),
-        (["a.png", "a.seg.png", "a.seg.png"], ["a.seg.png (member 2) and a.seg.png (member 3)"]),
+        (["a.png", "a.seg.png", "a.seg.png"],
+         ["a.png", "a.seg.png (member 2) and a.seg.png (member 3)"]),
         (["f.0.png", "f.0.txt", "f.0.txt", "f.1.png"],
          ["f.0.txt (member 2) and f.0.txt (member 3)", "f.1.png"]),
     ],
@@ -179,7 +169,7 @@ def test_images_of_one_key_apart_from_each_other_are_two_rows():
 
 @given(ARCHIVES)
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
-def test_samples_with_a_plain_image_equal_webdatasets(members):
+def test_samples_with_one_image_equal_webdatasets(members):
     name = archive(*(f"{key}.{ending}" for key, ending in members))
     try:
         with open(name, "rb") as file:
@@ -187,16 +177,13 @@ def test_samples_with_a_plain_image_equal_webdatasets(members):
             expected = list(tariterators.group_by_keys(files))
     except ValueError:  # a member is given twice
         return
-    expected = [sample for sample in expected if {"png", "jpg"} & sample.keys()]
-    assume(not any({"0.png", "1.png"} & sample.keys() for sample in expected))
+    images = [[key for key in sample if key.endswith(("png", "jpg"))] for sample in expected]
+    assume(all(len(keys) <= 1 and not "".join(keys).count(".") for keys in images))
     rows = [row.values for _, row in TarTable(InputFile(name, name)).read(COLUMNS)]
-    rows = [row for row in rows if row["image"]["path"].rpartition("/")[2].count(".") == 1]
-    for sample, row in zip(expected, rows, strict=True):
-        key, ending = row["image"]["path"].removeprefix("x.tar/").rsplit(".", 1)
-        assert (key, ending.lower()) == (
-            sample["__key__"],
-            next(name for name in sample if name in ("png", "jpg")),
-        )
+    pairs = ((s, keys[0]) for s, keys in zip(expected, images, strict=True) if keys)
+    for (sample, ending), row in zip(pairs, rows, strict=True):
+        path = row["image"]["path"].removeprefix("x.tar/")
+        assert path.lower() == f"{sample['__key__']}.{ending}".lower()
         texts = COLUMNS & sample.keys() - {"1.json"}
         given = {name: sample[name].decode() for name in texts}
         given |= json.loads(sample["json"]) if "json" in sample else {}
@@ -205,32 +192,20 @@ def test_samples_with_a_plain_image_equal_webdatasets(members):
 
 @given(ARCHIVES)
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_image_vanishes_and_marks_are_exact(members):
-    """Each image is a row or is counted; from the mark of any row, the same rows follow."""
+def test_every_image_is_a_row_and_items_are_the_same_from_any_row(members):
     names = [f"{key}.{ending}" for key, ending in members]
-    table = TarTable(InputFile(archive(*names), "x.tar"))
-    rows = list(table.read(COLUMNS))
-    counts = table.samples.skipped
-    beside = sum(number for kind, number in counts.items() if kind.endswith("beside another image"))
     images = sum(name.lower().endswith(("png", "jpg")) for name in names)
-    is_repeated = any(row.fault for _, row in rows)
-    assert images == len(rows) + beside or (is_repeated and images > len(rows) + beside)
-    for number, (mark, _) in enumerate(rows):
-        assert list(table.read(COLUMNS, mark)) == rows[number:]
-    packed = TarTable(InputFile(archive(*names, name="x.tar.gz"), "x.tar.gz"))
-    unpacked = [row.values["image"]["path"].partition("/")[2] for _, row in packed.read(COLUMNS)]
-    assert unpacked == [row.values["image"]["path"].partition("/")[2] for _, row in rows]
-
-
-@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-def test_many_members_of_one_key_are_not_held(name, monkeypatch):
-    monkeypatch.setattr(samples, "MAX_MEMBERS", 7)
-    archive(*(f"f.{n:03}.{ending}" for n in range(50) for ending in ("png", "txt")), name=name)
-    table = TarTable(InputFile(name, name))
-    rows = list(table.read(COLUMNS))
-    assert [row.values["txt"].split()[0] for _, row in rows] == [f"f.{n:03}.txt" for n in range(50)]
-    for number in (0, 1, 2, 3, 4, 30, 49):
-        assert list(table.read(COLUMNS, rows[number][0])) == rows[number:]
+    reading = ReadOptions(keep=("*",), repeats_ids=True)
+    assume(images)
+    found = items(archive(*names), reading=reading)
+    assert images == len(found) or any(item.fault for item in found)
+    for number in range(len(found)):
+        assert list(Inventory.scan(["x.tar"], reading).items(number)) == found[number:]
+    packed = items(archive(*names, name="x.tar.gz"), reading=reading)
+    assert [item.image.partition("/")[2] for item in packed] == [
+        item.image.partition("/")[2] for item in found
+    ]
+    assert [data_of(item) for item in packed] == [data_of(item) for item in found]
 
 
 def test_sample_of_too_many_members_is_an_error_row(monkeypatch):
@@ -248,7 +223,6 @@ def test_sample_of_too_many_members_is_an_error_row(monkeypatch):
             {".heic": 1, ".jp2": 1, ".txt without an image": 1},
         ),
         (["a.png", "b.png", "a.txt", "b.txt"], {".txt without an image": 2}),
-        (["a.jpg", "a.png", "a.seg.png", "a.txt"], {".png beside another image": 2}),
         (["README", "notes.md", "a.png", "a.npy", "._a.png"], {"(none)": 1, ".md": 1, ".npy": 1}),
         (["f.0.png", "f.1.png", "f.json"], {".json without an image": 1}),
     ],
@@ -278,19 +252,6 @@ def test_members_sorted_by_type_are_the_reason_for_a_missing_column(ending):
         Inventory.scan(["x.tar"], ReadOptions(fields=("n" if ending == "json" else ending,)))
     kind = ending.rpartition(".")[2]
     assert f"2 .{kind} without an image: a text belongs to" in refused.value.hint
-
-
-@pytest.mark.parametrize("names", [("a.left.png", "a.right.png"), ("a.left.v2.jpg", "a.z.jpg")])
-def test_images_that_are_split_are_the_reason_for_a_missing_column(names):
-    name, column = archive(*names, "a.prompt.txt"), "prompt.txt"
-    with pytest.raises(UsageError, match="no column") as refused:
-        Inventory.scan([name], ReadOptions(fields=(column,)))
-    chosen = names[0].removeprefix("a.")
-    assert f"; of several images of a sample, --image-column {chosen} chooses one" in (
-        refused.value.hint
-    )
-    (item,) = items(name, reading=ReadOptions(fields=(column,), image_column=chosen))
-    assert item.fields == {column: "a.prompt.txt 2"}
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
@@ -337,15 +298,15 @@ def test_marks_are_exact_behind_headers_of_long_names(format, monkeypatch):
 
 
 def test_names_that_are_not_utf_8_are_shown_and_become_columns():
-    names = ["\u00e4.png", "\u00e4.png", "a.png", "a.\u00e4.txt"]
+    names = ["\u00e4.png", "\u00e4.txt", "\u00e4.txt", "a.png", "a.\u00e4.txt"]
     with tarfile.open("x.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(name))
     reading = ReadOptions(keep=("*",), optional_fields=(SOURCE,))
     first, second = items("x.tar", reading=reading)
-    assert "file:%E4.png (member 1) and file:%E4.png (member 2)" in first.fault.message
+    assert "file:%E4.txt (member 2) and file:%E4.txt (member 3)" in first.fault.message
     assert first.fields[SOURCE] == "x.tar, sample file:%E4"
-    assert second.kept == {"?.txt": ""}
+    assert second.kept == {"txt": None, "?.txt": ""}
 
 
 def test_leading_dot_of_a_name_is_not_part_of_the_key():

@@ -86,7 +86,7 @@ def test_members_without_an_image_are_skipped():
         ("README.md", b"# hi"),
         ("._1.jpg", b"rubbish of a mac"),
         ("1.jpg", JPEG),
-        ("1.seg.png", PNG),
+        ("1.seg.npy", PNG),
         ("1.pickle", b"\x80\x04cos\nsystem\n"),
         ("1.pyd", b"\x80\x04"),
         ("2.txt", b"no image"),
