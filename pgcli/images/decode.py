@@ -20,17 +20,15 @@ from pgcli.images.errors import ImageError, wrap_image_errors
 from pgcli.images.files import file_time, item_bytes, short_digest
 from pgcli.images.formats import OpenedImage, identify_image, open_image
 from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
+from pgcli.images.layouts import lacks_pixels
 from pgcli.images.pixels import (
     exif_orientation,
-    has_unused_alpha,
     is_rotated,
     resize_draft,
     to_8bit,
     to_rgb,
     transpose,
 )
-from pgcli.images.png import lacks_pixels
-from pgcli.images.tiff import TiffFile
 from pgcli.records import DecodedImage, Item
 
 _NULL_HANDLER = logging.NullHandler()
@@ -163,10 +161,8 @@ def stored_and_upright(
             return None
         image = open_image(data, limits).image
         image.load()  # this applies a TIFF's orientation
-        if isinstance(image, TiffFile):
-            pixels = to_8bit(image)
-            is_lossy = image.greys or image.mode == "La" or has_unused_alpha(image)
-            return image, pixels if is_lossy else image.copy()
+        if image.format == "TIFF":
+            return image, to_8bit(image) if image.mode == "La" else image.copy()
         return image, exif_transpose(image)
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from PIL import Image
 
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
-from pgcli.images.jpeg import unsupported_layout
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "The file does not exist.")
@@ -22,6 +21,14 @@ WEB_PAGE = Fault("not_an_image", "The file is a web page (HTML), not an image.")
 TRUNCATED = Fault("truncated", "The file ends before the image does.")
 NOT_A_FILE = Fault("not_a_regular_file", "This is a directory, pipe, socket or device, not a file.")
 
+#: The beginnings of Pillow's messages for files with a valid header and unsupported pixels.
+LAYOUTS = (
+    "Unsupported BMP bitfields",
+    "Unsupported BMP comp",
+    "Unsupported BMP pixel",
+    "cannot handle ",  # of JPEG
+    "unknown data organization",
+)
 PNG_END = b"IEND\xaeB`\x82"
 
 
@@ -66,14 +73,19 @@ def _fault(problem: Exception, data: bytes) -> Fault:
         return Fault("too_many_pixels", "A tile of the image has more pixels than Pillow decodes.")
     if isinstance(problem, MemoryError):
         return Fault("decode_failed", "There is not enough memory to decode the image.")
-    if layout := unsupported_layout(data):
-        message = f"This is a JPEG {layout}, which is not supported; convert it to PNG."
-        return Fault("unsupported_format", message)
     ran_out = isinstance(problem.__cause__ or problem, EOFError | IndexError | struct.error)
     text = str(problem).lower()
     is_whole = data.endswith(PNG_END)  # the file has its end, so pixels inside are missing
     if not is_whole and (ran_out or "truncated" in text or "reached eof" in text):
         return TRUNCATED
+    return unread(problem)
+
+
+def unread(problem: Exception) -> Fault:
+    """The fault of a file that Pillow does not read, by its exception."""
+    if str(problem).startswith(LAYOUTS):
+        message = f"Pillow does not read this layout ({problem}); convert it to PNG or JPEG."
+        return Fault("unsupported_format", message)
     reason = type(problem).__name__
     return Fault("decode_failed", f"The image is damaged: its decoder failed ({reason}).")
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 from io import BytesIO
 from typing import NamedTuple
 
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, PngImagePlugin
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.errors import (
+    LAYOUTS,
     TRUNCATED,
     UNKNOWN,
     WEB_PAGE,
     ImageError,
     too_many_pixels,
+    unread,
     wrap_image_errors,
 )
 from pgcli.images.files import checked_bytes, read_file
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
-from pgcli.images.jpeg import without_metadata
+from pgcli.images.layouts import check_layout, unsupported
 from pgcli.images.limits import claim_memory
 from pgcli.images.pixels import (
     SIDEWAYS,
@@ -33,9 +36,6 @@ from pgcli.images.pixels import (
     header_size,
     stored_orientation,
 )
-from pgcli.images.png import necessary_chunks
-from pgcli.images.pnm import plain_pnm
-from pgcli.images.tiff import TiffFile
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
@@ -46,7 +46,7 @@ READERS: dict[str, type[ImageFile.ImageFile]] = {
     "WEBP": WebPImageFile,
     "GIF": GifImageFile,
     "BMP": BmpImageFile,
-    "TIFF": TiffFile,
+    "TIFF": TiffImageFile,
     "AVIF": AvifImageFile,
     "PPM": PpmImageFile,
 }
@@ -55,8 +55,9 @@ FORMATS = tuple(READERS)
 #: Two-letter signatures match many foreign files, so the header has to be valid as well.
 SHORT_SIGNATURES = ("BMP", "PPM")
 
-#: The beginnings of Pillow's messages for BMPs with a valid header and unsupported pixels.
-BMP_LAYOUTS = ("Unsupported BMP bitfields", "Unsupported BMP comp", "Unsupported BMP pixel")
+# A PNG may have a large text or colour profile. Pillow's own limits are 1 and 64 MiB.
+PngImagePlugin.MAX_TEXT_CHUNK = max(PngImagePlugin.MAX_TEXT_CHUNK, 16 * 2**20)
+PngImagePlugin.MAX_TEXT_MEMORY = max(PngImagePlugin.MAX_TEXT_MEMORY, 128 * 2**20)
 
 #: Signatures of unsupported image formats, to name them in the error.
 OTHER_FORMATS = {
@@ -75,7 +76,7 @@ OTHER_FORMATS = {
     "PNG for iOS (CgBI)": (b"\x89PNG\r\n\x1a\n\0\0\0\x04CgBI",),
     "a big-endian BigTIFF": (b"MM\0\x2b",),  # Pillow misreads its tags
     "PAM": (b"P7\n",),
-    "a PFM with colours": (b"PF\n",),
+    "a PFM": (b"PF\n", b"Pf\n"),
 }
 #: The most memory that decoding takes, in bytes a pixel, as measured; JPEGs mostly take less.
 PIXEL_BYTES = {
@@ -94,10 +95,6 @@ HEADER_BYTES = 64 * 2**10
 HEADER_FIRST = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
 HTML = (b"<!doctype html", b"<html")
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
-
-
-#: Changes to the bytes of a file before Pillow reads them.
-PREPARED = {"PNG": necessary_chunks, "PPM": plain_pnm}
 
 
 class OpenedImage(NamedTuple):
@@ -141,6 +138,8 @@ def open_image(
         size = header_size(image)
     if max(size) > MAX_SIDE or size.width * size.height > limits.max_pixels:
         raise too_many_pixels(size, limits)
+    with wrap_image_errors(size):
+        check_layout(image, data, size)
     claim_memory(len(data) + size.width * size.height * _pixel_bytes(image))
     return OpenedImage(image, size, data)
 
@@ -178,8 +177,7 @@ def read_file_header(path: str, limits: ImageLimits, root: str | None = None) ->
 def identify_image(data: bytes) -> ImageFile.ImageFile:
     """The image with its header read, by the reader that recognises its signature."""
     if name := other_format(data):
-        message = f"This is {name}, which is not supported; convert it to PNG or JPEG."
-        raise ImageError(Fault("unsupported_format", message))
+        raise unsupported(name)
     for format_, reader in READERS.items():
         accepts = Image.OPEN[format_][1]
         assert accepts is not None
@@ -196,22 +194,19 @@ def identify_image(data: bytes) -> ImageFile.ImageFile:
 
 
 def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
-    prepare = PREPARED.get(format_)
-    file = BytesIO(prepare(data) if prepare else data)
+    if format_ == "PPM" and data[1:2] not in b"123456":  # Pillow's own extensions
+        raise ImageError(UNKNOWN)
+    file = BytesIO(data)
     try:
         return reader(file)
     except (OSError, ValueError, SyntaxError) as problem:
-        if format_ == "JPEG" and (reduced := without_metadata(data)) != data:
-            return reader(BytesIO(reduced))
-        if str(problem).startswith(BMP_LAYOUTS):
-            layout = str(problem).removeprefix("Unsupported BMP ")
-            message = f"This is a BMP with an unsupported {layout}; convert it to PNG or JPEG."
-            raise ImageError(Fault("unsupported_format", message)) from problem
-        if format_ in SHORT_SIGNATURES:
+        if format_ in SHORT_SIGNATURES and not str(problem).startswith(LAYOUTS):
             raise ImageError(UNKNOWN) from problem
         if _stated_length(data, format_) > len(data) or _is_at_end(file, format_):
             raise ImageError(TRUNCATED) from problem
-        raise
+        if format_ == "TIFF" and isinstance(problem.__cause__, KeyError):
+            raise unsupported("a TIFF in an unknown layout") from problem
+        raise ImageError(unread(problem)) from problem
 
 
 def _pixel_bytes(image: ImageFile.ImageFile) -> int:

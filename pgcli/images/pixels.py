@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from math import inf
 
 import numpy as np
 from PIL import Image, ImageFile
 from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from pgcli.images.image_spec import ImageSpec, Size
-from pgcli.images.tiff import GreyValues, TiffFile, Values
+from pgcli.images.layouts import GREYS_16, is_too_dark, unsupported
 
 # Pillow's `exif_transpose` contains the same table, but raises for corrupt EXIF and transposes
 # only the image that has the EXIF, not pixels made from it.
@@ -43,15 +43,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def to_8bit(image: Image.Image) -> Image.Image:
-    """The decoded image in RGB or grey: alpha on white, range scaled to 8 bits.
+    """The decoded image in RGB or grey: alpha on white, 16-bit greys scaled to 8 bits.
 
-    Conversions that take several times the image's memory are done tile by tile.
+    Conversions that take several times the image's memory are done tile by tile. Raises ImageError
+    for integers and floats without a defined range.
     """
-    tiff = image if isinstance(image, TiffFile) else None
-    if tiff is not None:
-        tiff.check_values()
-    if image.mode.startswith("I") or image.mode == "F" or (tiff and tiff.greys):
+    if image.mode in GREYS_16 or (image.mode == "I" and image.format == "PPM"):
         return _tile_by_tile(image, "L", _to_greys(image))
+    if image.mode[0] in "IF":
+        raise unsupported(f"an image of 32-bit values (mode {image.mode})")
     if has_unused_alpha(image):
         return image.convert("RGB")
     if image.has_transparency_data:
@@ -63,8 +63,8 @@ def to_8bit(image: Image.Image) -> Image.Image:
 
 def has_unused_alpha(image: Image.Image) -> bool:
     """Whether alpha is 0 everywhere, in a format where it need not mean transparency."""
-    is_unsure = image.format == "BMP" or (isinstance(image, TiffFile) and image.has_unstated_alpha)
-    return is_unsure and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0)
+    is_bmp = image.format == "BMP" and image.mode == "RGBA"
+    return is_bmp and image.getchannel("A").getextrema() == (0, 0)
 
 
 def _on_white(image: Image.Image) -> Image.Image:
@@ -74,46 +74,19 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
-    """A function that converts tiles of an image with other than unsigned 8-bit values to greys."""
-    meaning = image.greys if isinstance(image, TiffFile) and image.greys else GreyValues()
+    """A function that converts tiles of an image of 16-bit values to greys."""
     transparent = image.info.get("transparency")
-    low, high = _range(image, meaning)
-    white = None if image.mode == "F" else meaning.white(low, high)
-    if image.mode == "F" and low >= 0 and high <= 255:
-        low, high = 0.0, 1.0 if high < 2 else 255.0  # resizing puts values slightly above 1
-
-    def shorten(values: Values, white: int) -> Values:
-        values = values if meaning.nodata is None else values.clip(0, white)
-        greys: Values = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
-        if isinstance(transparent, int):
-            greys[values == transparent] = 255
-        return greys
-
-    def stretch(values: Values) -> Values:
-        # NaN becomes 0, infinities the ends of the range
-        numbers: Values = np.nan_to_num(values, nan=low, posinf=high, neginf=low).astype(np.float64)
-        scale = 255 / (high - low) if high > low else 0.0
-        greys: Values = np.rint((numbers - low) * scale).clip(0, 255).astype(np.uint8)
-        return greys
+    if is_too_dark(image, max(np.asarray(tile).max() for _, tile in _tiles(image))):
+        raise unsupported("a TIFF of 16 bits a sample, with values of 12 bits")
 
     def convert(tile: Image.Image) -> Image.Image:
-        values = meaning.of(np.asarray(tile))
-        greys = stretch(values) if white is None else shorten(values, white)
-        return Image.fromarray(255 - greys if meaning.is_inverted else greys)
+        values = np.asarray(tile)
+        greys = np.rint(values / np.float32(257)).astype(np.uint8)
+        if transparent is not None:
+            greys[values == transparent] = 255
+        return Image.fromarray(greys)
 
     return convert
-
-
-def _range(image: Image.Image, meaning: GreyValues) -> tuple[float, float]:
-    """The least and the greatest finite value of pixels with data; zeros without any."""
-    low, high = inf, -inf
-    for _, tile in _tiles(image):
-        values = meaning.of(np.asarray(tile))
-        values = values if meaning.nodata is None else values[values != meaning.nodata]
-        finite = values[np.isfinite(values)] if image.mode == "F" else values
-        if finite.size:
-            low, high = min(low, finite.min().item()), max(high, finite.max().item())
-    return (low, high) if low <= high else (0.0, 0.0)
 
 
 def _tile_by_tile(
@@ -173,7 +146,7 @@ def stored_orientation(image: ImageFile.ImageFile, data: bytes | None = None) ->
 
     A PNG's orientation after its pixels is found only with its `data`, by decoding it.
     """
-    if isinstance(image, TiffFile):
+    if isinstance(image, TiffImageFile):
         value = image.tag_v2.get(Base.Orientation)
         return value if value in TRANSPOSE else 1
     is_late = data is not None and any(name in data for name in PNG_EXIF)

@@ -195,7 +195,7 @@ def broken_files() -> dict[str, tuple[bytes, str]]:
 
 def _text_bomb() -> bytes:
     compressed = zlib.compress(b"\0" * 2**20, 9)
-    texts = b"".join(chunk(b"zTXt", b"k%d\0\0" % n + compressed) for n in range(80))
+    texts = b"".join(chunk(b"zTXt", b"k%d\0\0" % n + compressed) for n in range(200))
     whole = encoded(drawing(), "PNG")
     return whole[:33] + texts + whole[33:]
 
@@ -225,7 +225,7 @@ def valid_files() -> dict[str, tuple[bytes, None]]:
     }
 
 
-def pixel_formats() -> dict[str, tuple[bytes, None]]:
+def pixel_formats() -> dict[str, tuple[bytes, str | None]]:
     image = drawing()
     grey16 = Image.fromarray((np.asarray(image)[..., 0].astype(np.uint16)) * 257)
     return {
@@ -235,7 +235,7 @@ def pixel_formats() -> dict[str, tuple[bytes, None]]:
         "alpha.png": (encoded(image.convert("RGBA"), "PNG"), None),
         "cmyk.jpg": (encoded(image.convert("CMYK"), "JPEG"), None),
         "grey16.png": (encoded(grey16, "PNG"), None),
-        "float.tif": (encoded(image.convert("F"), "TIFF"), None),
+        "float.tif": (encoded(image.convert("F"), "TIFF"), "unsupported_format"),
         "photo.webp": (encoded(image, "WEBP"), None),
         "photo.avif": (encoded(image, "AVIF"), None),
         "photo.bmp": (encoded(image, "BMP"), None),
