@@ -32,6 +32,8 @@ ANSWER_COLUMNS = (
 )
 LABEL = "label"  # also the label of a box in a row with columns of corners
 BOX_COLUMNS = ("boxes", "masks", *CORNERS)
+#: The columns whose cells in CSV are JSON lists; any other cell is text.
+LIST_COLUMNS = frozenset(("answers", "captions", "texts", "boxes", "masks"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,13 @@ class ExampleColumns:
 class ExampleReader:
     """Reads the labelled rows of a table, for training, as ground truth and for imports.
 
-    With `has_blanks`, as in CSV, blank cells say nothing. `choices` counts rows by the columns that
-    were read, each before others with values. `units` is not empty after a row with boxes.
+    With `is_csv`, blank cells say nothing, and cells of LIST_COLUMNS are lists. `choices` counts
+    rows by the columns that were read, each before others with values. `units` is not empty after a
+    row with boxes.
     """
 
     columns: ExampleColumns = field(default_factory=ExampleColumns)
-    has_blanks: bool = False
+    is_csv: bool = False
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
     units: set[str] = field(default_factory=set)
 
@@ -144,14 +147,13 @@ class ExampleReader:
 
     def fields(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values of a row: None for NaN, which pandas writes for nothing, and blank cells."""
-
-        return {
-            name: None
-            if (isinstance(value, float) and math.isnan(value))
-            or (self.has_blanks and not str(value).strip())
-            else value
+        values = {
+            name: None if isinstance(value, float) and math.isnan(value) else value
             for name, value in row.items()
         }
+        if not self.is_csv:
+            return values
+        return {name: csv_value(name, value) for name, value in values.items()}
 
     def read(self, fields: Mapping[str, Any], where: str) -> Example:
         """The example in the values of a row. Raises UsageError that names `where`, also for the
@@ -232,12 +234,12 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
-def parsed(value: Any) -> Any:
-    """The value, parsed if it is a JSON list in text, as in CSV."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
+def csv_value(column: str, value: Any) -> Any:
+    """A cell of CSV: None if it is blank, the list in a column of LIST_COLUMNS, else its text."""
+    if column in LIST_COLUMNS and str(value).lstrip().startswith("["):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
-    return value
+    return value if str(value).strip() else None
 
 
 def read_answers(value: Any) -> tuple[str, ...]:
@@ -245,7 +247,6 @@ def read_answers(value: Any) -> tuple[str, ...]:
 
     The answers in an object are its `answer`, or its `text` as in SQuAD.
     """
-    value = parsed(value)
     if isinstance(value, Mapping):
         return read_answers(value.get("answer", value.get("text")))
     if isinstance(value, list | tuple):
@@ -258,7 +259,7 @@ def boxes_of(row: Mapping[str, Any], where: str, label: Any) -> tuple[Box, ...] 
 
     If all columns of corners are empty, the image has no boxes. Raises UsageError.
     """
-    value = parsed(row.get("boxes"))
+    value = row.get("boxes")
     if value is None or value == "":
         if any(name not in row for name in CORNERS):
             return None
@@ -299,7 +300,6 @@ def stated_size(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
     """The masks of a row, of result files or in COCO's form; None without. Raises UsageError."""
-    value = parsed(value)
     if value is None or value == "":
         return None
     try:

@@ -12,8 +12,8 @@ CORNERS = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
 CLASSES = ExampleColumns(class_names={"label": ("cat", "dog")})
 
 
-def read(row, columns=CLASSES, *, has_blanks=False):
-    reader = ExampleReader(columns, has_blanks)
+def read(row, columns=CLASSES, *, is_csv=False):
+    reader = ExampleReader(columns, is_csv)
     return reader.read(reader.fields(row), "m, row 1")
 
 
@@ -25,7 +25,10 @@ def read(row, columns=CLASSES, *, has_blanks=False):
         ({"answers": {"text": ["a", "b"], "answer_start": [0, 5]}}, ("a", "b")),
         ({"answers": [{"text": "a"}, {"answer": ["b"]}]}, ("a", "b")),
         ({"answers": [{"value": "a"}]}, ()),
-        ({"answers": '["a", "b"]'}, ("a", "b")),
+        ({"answers": '["a", "b"]'}, ('["a", "b"]',)),
+        ({"suffix": "[]"}, ("[]",)),
+        ({"suffix": '[{"answer": "a"}]'}, ('[{"answer": "a"}]',)),
+        ({"answers": ["[1, 2]"]}, ("[1, 2]",)),
         ({"answer": "[unclear]"}, ("[unclear]",)),
         ({"answer": nan, "label": "b"}, ("b",)),
         ({"suffix": nan}, ()),
@@ -36,6 +39,19 @@ def read(row, columns=CLASSES, *, has_blanks=False):
 )
 def test_answers_of_every_shape_are_read(row, answers):
     assert read(row).answers == answers
+
+
+@pytest.mark.parametrize("name", ["suffix", "answer", "label", "caption", "text"])
+@pytest.mark.parametrize("text", ['["cat", "dog"]', "[1, 2]", "[]", '[""]', "[unclear]"])
+def test_cell_of_csv_is_text_whatever_it_looks_like(name, text):
+    assert read({name: text}, is_csv=True).answers == (text,)
+
+
+@pytest.mark.parametrize("name", ["answers", "captions", "texts"])
+def test_cell_of_csv_is_a_list_where_its_header_says_so(name):
+    assert read({name: ' ["a", "b"]'}, is_csv=True).answers == ("a", "b")
+    assert read({name: "[unclear]"}, is_csv=True).answers == ("[unclear]",)
+    assert read({name: " "}, is_csv=True).answers == ()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +82,14 @@ def box(*corners: float) -> dict[str, object]:
 )
 def test_boxes_that_are_fractions_are_an_error(row):
     with pytest.raises(UsageError, match="m, row 1: the boxes are fractions of the image"):
-        read(row)
+        read(row, is_csv=isinstance(row.get("boxes"), str))
+
+
+def test_boxes_in_text_are_an_error_outside_of_csv():
+    text = json.dumps([box(2, 2, 9, 9)])
+    assert len(read({"boxes": text}, is_csv=True).boxes or ()) == 1
+    with pytest.raises(UsageError, match="boxes is not a list of objects"):
+        read({"boxes": text})
 
 
 @pytest.mark.parametrize("first", [[], [box(0.1, 0.2, 0.5, 7)], [box(0, 0, 1, 1), box(0, 0, 9, 9)]])

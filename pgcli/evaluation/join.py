@@ -45,8 +45,9 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     """The rows of the result file in order, then a missing row for each unanswered truth.
 
     Rows are joined by id and prompt, or by id if rows or truth have no prompts. `locator` finds
-    images if truth and row state different sizes. Raises UsageError if no row has a truth, and for
-    a truth of another size, and NoInputError without rows.
+    images if truth and row state different sizes. Raises UsageError if no row has a truth, for
+    several prompts of an id that the truth does not tell apart, and for a truth of another size,
+    and NoInputError without rows.
     """
     path = Path(name)
     every = [with_box_objects(with_shared_names(row)) for row in read_results(path)]
@@ -63,6 +64,8 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
         raise nothing_joined(name, truths, rows[0], by_prompt)
+    if not by_prompt and not truths.ignores_prompts:
+        check_one_prompt(name, joined, truths)
     if note := other_labels(joined):
         truths.remarks[note] = None
     answered = set(keys)
@@ -70,6 +73,24 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
     repeated = len(every) - len(rows)
     return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)
+
+
+def check_one_prompt(name: str, joined: Sequence[JoinedRow], truths: Truths) -> None:
+    """Raise UsageError for several questions about an id, whose truths have no prompts.
+
+    Prompts with labels are told apart by the labels of the true boxes.
+    """
+    asked: dict[str, str | None] = {}
+    for row in joined:
+        if row.truth is None or prompt_labels(row.task, row.prompt or "") is not None:
+            continue
+        if (first := asked.setdefault(row.id, row.prompt)) != row.prompt:
+            raise UsageError(
+                f"{name} has several prompts for {row.id!r} ({first!r} and {row.prompt!r}), and "
+                f"{truths.name} has answers without a prompt",
+                hint=f"{truths.prompt_hint(truths.by_key.values())}<--prompt-column=> '' compares "
+                "every row with the truth of its id",
+            )
 
 
 def other_labels(joined: Sequence[JoinedRow]) -> str:

@@ -54,7 +54,8 @@ def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = Non
     truths = Truths(display_path(name))
     with usage_errors(truths.name):
         add_truth(file, columns, truths)
-    truths.has_prompts &= columns.prompt != ""
+    truths.ignores_prompts = columns.prompt == ""
+    truths.has_prompts &= not truths.ignores_prompts
     if not truths.by_key:
         raise UsageError(f"{truths.name} has no rows", hint="--truth names a manifest with answers")
     return truths
@@ -88,7 +89,6 @@ def add_labels(file: InputFile, truths: Truths) -> None:
     for item in inventory:
         label = label_of_folder(truths.name, item.id)
         truths.add((item.id, None), RowTruth((label,), columns={"label": label}))
-    truths.columns |= dict.fromkeys(("id", "label"))
 
 
 def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
@@ -109,13 +109,13 @@ def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
     """Add the rows of a manifest, a folder, or a result file. Raises UsageError."""
     options = ReadOptions(id_column=columns.id)
     named = ExampleColumns(columns.prompt or None, columns.answer)
+    truths.roles |= {columns.id, options.image_column, *named.named}
     for part in table_files(file):
         reader = replace(ExampleReader.of(part, named), choices=truths.choices)
-        for row in table_rows(part, truths):
+        for row in table_rows(part):
             if row.fault is not None:
                 raise UsageError(f"{row.position} cannot be read: {row.fault.message}", hint=HINT)
             values = reader.fields(row.values)
-            truths.columns |= dict.fromkeys(values)
             id_ = row_name(ManifestRow(row.position, values), options)
             if id_ is None:
                 raise UsageError(
@@ -160,7 +160,7 @@ def table_files(file: InputFile) -> list[InputFile]:
     )
 
 
-def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
+def table_rows(file: InputFile) -> Iterator[ManifestRow]:
     """The rows of a manifest, or of a run. Raises UsageError."""
     if is_run(file):  # its newest rows may still be in the state folder
         for number, values in enumerate(read_results(Path(file.path)), 1):
@@ -172,7 +172,6 @@ def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     table = open_table(file)
     schema = table.schema()
     names = frozenset(() if schema is None else schema.names)
-    truths.columns |= dict.fromkeys(sorted(names))
     yield from (row for _, row in table.read(names, images=False))
 
 
@@ -193,10 +192,9 @@ def add_coco(document: Mapping[str, Any], truths: Truths) -> None:
     """Add the boxes and captions of COCO's images. Raises InvalidValue."""
     settings = ImportSettings(Path(), as_given=True)
     annotations = coco.read_images(document, settings)
+    truths.has_references = True
     for image in annotations.images:
         add_image(image, truths, settings.counts, has_boxes=bool(annotations.labels))
-    known = "boxes" if annotations.labels else "answers"
-    truths.columns |= dict.fromkeys(("id", known))
     truths.swaps_sides = annotations.swaps_sides
     skipped = with_notes("", TruthRows(annotations, Path()).notes(settings.counts))
     if skipped:
@@ -229,7 +227,6 @@ def add_questions(records: Sequence[Any], truths: Truths) -> None:
         if not answers:
             raise InvalidValue(f"question {id_} has no answers; --truth needs a file with answers")
         truths.add((id_, None), RowTruth(answers, columns=group_values(record)))
-        truths.columns |= dict.fromkeys(record)
 
 
 def add_image(

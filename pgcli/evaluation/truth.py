@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -14,7 +14,7 @@ from pgcli.evaluation.joined_row import RowTruth
 from pgcli.labelled_rows import Example, note_of_choices
 from pgcli.parsing import has_locations
 from pgcli.records import Box, Region, Rle
-from pgcli.wording import count
+from pgcli.wording import count, one_of
 
 Key = tuple[str, str | None]
 MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
@@ -34,17 +34,21 @@ class TruthColumns:
 
 @dataclass
 class Truths:
-    """The truth by id and prompt. `columns` are the columns of the file.
+    """The truth by id and prompt.
 
-    With `has_prompts`, rows are joined by prompt, too. `repeated` rows have a box of an earlier
-    row. `choices` counts rows by the columns that were read, each before other columns with values.
-    `remarks` are printed as notes. With `swaps_sides`, the truth states the size of the stored
-    image, and boxes of the upright image.
+    With `has_prompts`, rows are joined by prompt, too; with `ignores_prompts`, the user asked for
+    ids alone. With `has_references`, an image without a prompt may have several texts, as COCO's
+    captions. `roles` are the columns of ids, images, and others that a command names. `repeated`
+    rows have a box of an earlier row. `choices` counts rows by the columns that were read, each
+    before other columns with values. `remarks` are printed as notes. With `swaps_sides`, the truth
+    states the size of the stored image, and boxes of the upright image.
     """
 
     name: str
-    columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
+    ignores_prompts: bool = False
+    has_references: bool = False
+    roles: set[str] = field(default_factory=set)
     repeated: int = 0
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
     remarks: dict[str, None] = field(default_factory=dict)
@@ -57,10 +61,15 @@ class Truths:
 
     @cached_property
     def by_key(self) -> dict[Key, RowTruth]:
-        """The truth by id and prompt, once all are added. Raises UsageError for different sizes."""
+        """The truth by id and prompt, once all are added.
+
+        Raises UsageError for different sizes, and for several answers to an unknown prompt.
+        """
         merged_truths = {}
         for key in [*self._added]:
             truths = self._added.pop(key)
+            if key[1] is None and not self.has_references:
+                self._check_answers(key[0], truths)
             sizes = [*dict.fromkeys(truth.size for truth in truths if truth.size)]
             if len(sizes) > 1:
                 first, second = (f"{width} x {height}" for width, height in sizes[:2])
@@ -71,6 +80,30 @@ class Truths:
             merged_truths[key], repeated = merged(truths)
             self.repeated += repeated
         return merged_truths
+
+    def _check_answers(self, id_: str, truths: Sequence[RowTruth]) -> None:
+        """Raise UsageError for several rows with texts, which may answer several prompts.
+
+        Boxes are told apart by their labels.
+        """
+        if (rows := sum(not all(map(has_locations, truth.answers)) for truth in truths)) > 1:
+            hint = f"{self.prompt_hint(truths)}several answers to one prompt are a list in one row"
+            message = f"{self.name} has {rows:,} rows for {id_!r} without a prompt"
+            raise UsageError(message, hint=hint)
+
+    def prompt_hint(self, truths: Iterable[RowTruth]) -> str:
+        """Names the columns that could be the prompt, and the option; empty without any."""
+        read = self.roles | {names[0] for names in self.choices}
+        texts = dict.fromkeys(
+            name
+            for truth in truths
+            for name, value in truth.columns.items()
+            if name not in read and isinstance(value, str | tuple)
+        )
+        if not texts or not self.roles:
+            return ""
+        columns = one_of([*map(repr, texts)])
+        return f"<--prompt-column NAME> reads the prompts of the truth, perhaps from {columns}; "
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Notes about ambiguous columns and repeated boxes, each with a hint."""
@@ -153,9 +186,11 @@ def merged_columns(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def group_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that rows can be grouped by; long texts are truncated."""
-    return {
-        name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
-        for name, value in row.items()
-        if isinstance(value, str | int | float | bool)
-    }
+    """The values that rows can be grouped by; long texts are truncated, lists and objects None."""
+    values = {name: value for name, value in row.items() if value is not None}
+    for name, value in values.items():
+        if isinstance(value, str):
+            values[name] = value[:MAX_VALUE_CHARACTERS]
+        elif not isinstance(value, int | float):
+            values[name] = None
+    return values

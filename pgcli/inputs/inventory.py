@@ -166,6 +166,12 @@ class Inventory(FileItems):
         return bool(np.isin(self._kinds, (TABLE, STDIN, LINE)).any())
 
     @property
+    def columns(self) -> list[str]:
+        """The columns of all manifests and archives, each once."""
+        tables = (table.record.columns or () for table in self._each_table())
+        return [*dict.fromkeys(name for names in tables for name in names)]
+
+    @property
     def notes(self) -> list[tuple[str, str]]:
         """Remarks about the sources: a verb and its object."""
         skipped = ", ".join(describe_endings(self.ignored))

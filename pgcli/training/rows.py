@@ -95,7 +95,7 @@ class TrainingRows(list[TrainingRow]):
     """The rows of sources; the store has the bytes of images outside of files.
 
     `skipped` counts rows by reason: `without_target`, or `with_error` in a result file. `faults`
-    describes the unusable rows.
+    describes the unusable rows, `columns` are the columns of the sources.
     """
 
     def __init__(self, store: RowStore, rows: Iterable[TrainingRow] = ()):
@@ -103,6 +103,7 @@ class TrainingRows(list[TrainingRow]):
         self.store = store
         self.skipped: Counter[str] = Counter()
         self.faults: list[str] = []
+        self.columns: dict[str, None] = {}
 
     def add(self, item: Item, target: TargetText) -> None:
         """Append a row; the store keeps the bytes of an image outside of files."""

@@ -147,6 +147,8 @@ class RowReader:
         if text := note_of_choices(reader.choices):
             hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
             self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
+        if isinstance(items, Inventory):
+            rows.columns |= dict.fromkeys(items.columns)
         if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
             for verb, what in items.notes:
                 self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
@@ -163,7 +165,7 @@ class RowReader:
         return NoInputError(
             f"no row of {names} has an image with {self.missing}"
             + (f"; {rows.faults[0]}" if rows.faults else ""),
-            hint=self.hint,
+            hint=self.hint + (f" (columns: {', '.join(rows.columns)})" if rows.columns else ""),
         )
 
     def _attempt(

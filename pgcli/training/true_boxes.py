@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgcli.images import ImageHeader, Size
-from pgcli.labelled_rows import Example, parsed, stated_size
+from pgcli.labelled_rows import Example, stated_size
 from pgcli.parsing import detection_text, has_locations
 from pgcli.records import Box, Item
 from pgcli.results.frames import (
@@ -82,7 +82,7 @@ def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHe
     Raises UnusableRow for boxes outside of the image.
     """
     boxes, answers = example.boxes or (), example.answers
-    masks = parsed(fields.get("masks"))
+    masks = fields.get("masks")
     codes = [mask and mask.get("codes") for mask in (masks if isinstance(masks, list) else ())]
     if header.orientation != 1:
         boxes = tuple(turned_box(box, header) for box in boxes)

@@ -1,21 +1,17 @@
 """Rows of the truth with the same image and prompt are one truth: all answers, all boxes."""
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from pgcli.evaluation.join import join
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.read_truth import read_truth
 from pgcli.evaluation.truth import TruthColumns
 from pgcli.rle import encode_mask
-from tests.support.evaluating import answers, evaluate, refused, write
+from tests.support.evaluating import answers, evaluate, refused, save, write
 from tests.support.exporting import box, row
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -39,23 +35,6 @@ def found(*boxes: Any, prompt: str = "detect cat", task: Any = "detect", **chang
     """A result file with one row, whose answer has the boxes."""
     known = {"width": WIDTH, "height": HEIGHT, "id": "a.png", "task": task, "prompt": prompt}
     return write("rows.jsonl", [row(0, boxes=boxes, **known | changes)])
-
-
-def save(name: str, rows: list[dict[str, Any]]) -> str:
-    """The rows as a manifest of the kind of its ending."""
-    if name.endswith(".jsonl"):
-        return write(name, rows)
-    if name.endswith(".parquet"):
-        parquet.write_table(pyarrow.Table.from_pylist(rows), name)
-        return name
-    with Path(name).open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], delimiter="\t" if name.endswith("tsv") else ",")
-        writer.writeheader()
-        cells = [
-            {k: v if isinstance(v, str) else json.dumps(v) for k, v in r.items()} for r in rows
-        ]
-        writer.writerows(cells)
-    return name
 
 
 def joined(truth: str) -> JoinedRow:
@@ -186,7 +165,8 @@ def test_tokens_need_the_size_of_the_image(cli):
 def test_captions_of_rows_are_several_true_answers(cli):
     """VQA counts equal answers, and CIDEr all captions."""
     rows = write("rows.jsonl", answers(("a", "red")))
-    truth = write("truth.jsonl", [{"id": "a", "answer": t} for t in ["red"] * 9 + ["blue"]])
+    known = {"id": "a", "prompt": "what?"}
+    truth = write("truth.jsonl", [known | {"answer": t} for t in ["red"] * 9 + ["blue"]])
     assert evaluate(cli, rows, "--truth", truth)["metrics"] == {
         "vqa": {"value": 1.0, "low": 1.0, "high": 1.0, "rows": 1}
     }

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pgcli.evaluation.join import join
 from pgcli.evaluation.read_truth import read_truth
 from pgcli.evaluation.truth import TruthColumns
-from tests.support.evaluating import answers, evaluate, refused, truth_of, write
+from tests.support.evaluating import answers, evaluate, refused, save, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented
 from tests.support.misbehaving import Server
 
@@ -130,7 +130,7 @@ def test_blank_cell_of_csv_is_no_value(cli):
     empty = write("empty.jsonl", answers(("a", ""), ("b", "")))
     found = evaluate(cli, empty, "--truth", "truth.jsonl", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 1.0
-    Path("truth.csv").write_text('id,answer\na,"[""""]"\nb,"[""""]"\n')
+    Path("truth.csv").write_text('id,answers\na,"[""""]"\nb,"[""""]"\n')
     found = evaluate(cli, empty, "--truth", "truth.csv", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 1.0
 
@@ -336,6 +336,17 @@ def test_truth_of_a_data_set_is_read_as_it_is_trained_on(cli):
     parquet.write_table(table, "truth.parquet")
     found = evaluate(cli, rows, "--truth", "truth.parquet", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 0.5
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_columns_with_lists_and_objects_are_named(cli, kind):
+    known = {"id": "a", "bbox": [2.0, 2.0, 20.0, 20.0], "objects": {"bbox": [[1.0]]}, "area": 9}
+    rows = write("rows.jsonl", answers(("a", "")))
+    truth = save(f"truth.{kind}", [known])
+    message = refused(cli, rows, "--truth", truth, "--metric", "ap")
+    assert "its columns with a value are: id, bbox, objects, area; 'boxes' is a list of" in message
+    message = refused(cli, rows, "--truth", truth, "--metric", "exact", "--by", "bbox")
+    assert "the truth has none for 'a'" in message
 
 
 def label_folder(*names: str) -> str:

@@ -1,9 +1,13 @@
 """Runs `pgcli eval` on rows and truths in the working folder."""
 
+import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import pyarrow
+from pyarrow import parquet
 
 from tests.support.command import Command
 from tests.support.exporting import row, saved
@@ -19,6 +23,23 @@ def answers(*pairs: tuple[str, str], prompt: str = "what?", **more: Any) -> list
 
 def write(name: str, rows: Iterable[dict[str, Any]]) -> str:
     return str(saved(Path(name), rows))
+
+
+def save(name: str, rows: list[dict[str, Any]]) -> str:
+    """The rows as a manifest of the kind of its ending."""
+    if name.endswith(".jsonl"):
+        return write(name, rows)
+    if name.endswith(".parquet"):
+        parquet.write_table(pyarrow.Table.from_pylist(rows), name)
+        return name
+    with Path(name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter="\t" if name.endswith("tsv") else ",")
+        writer.writeheader()
+        cells = [
+            {k: v if isinstance(v, str) else json.dumps(v) for k, v in r.items()} for r in rows
+        ]
+        writer.writerows(cells)
+    return name
 
 
 def evaluate(cli: Command, *words: str) -> dict[str, Any]:

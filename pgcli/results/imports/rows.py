@@ -12,10 +12,11 @@ from pgcli.errors import UsageError
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
 from pgcli.parsing import detection_text
-from pgcli.records import Answer, DecodedImage, Item, Mask, Task, unanswered
+from pgcli.records import Answer, DecodedImage, Item, Mask, Region, Task, unanswered
 from pgcli.results.imports.truth import AnnotatedImage, Annotations, BoxWithMask, ImportCounts
 from pgcli.rows import RowSchema
 from pgcli.stores.urls import url_scheme
+from pgcli.wording import one_of
 
 TRUTH = "truth"  # in place of the model's name
 CAPTION = "caption en"
@@ -37,9 +38,13 @@ class TruthRows:
     each: bool = False
 
     def check_ids(self) -> None:
-        """Raise UsageError for two images of one id, and for two rows of boxes of one prompt."""
+        """Raise UsageError for two images of one id, and for two rows of one prompt.
+
+        Rows of a table without a prompt may answer the prompts of an unread column.
+        """
         known: set[tuple[str, str | None]] = set()
         paths: dict[str, str] = {}
+        asked = set[tuple[str, Region | None]]()
         for image in self.annotations.images:
             if (first := paths.setdefault(image.id, image.image)) != image.image:
                 names = f"{display_path(first)} and {display_path(image.image)}"
@@ -47,12 +52,26 @@ class TruthRows:
                     f"two images have the id {image.id!r}: {names}", hint="give each its own id"
                 )
             if not image.says_boxes:
+                if self.annotations.unread and self.prompt is None:
+                    self._check_prompt(image, asked)
                 continue
             if (image.id, image.prompt) in known:
                 raise UsageError(
                     f"the image {image.id!r} occurs twice", hint="remove one of the two"
                 )
             known.add((image.id, image.prompt))
+
+    def _check_prompt(self, image: AnnotatedImage, asked: set[tuple[str, Region | None]]) -> None:
+        """Raise UsageError for the second row with texts about an image but without a prompt."""
+        keys = {(image.id, text.region) for text in image.texts if text.prompt is None}
+        if not asked.isdisjoint(keys):
+            columns = one_of([*map(repr, self.annotations.unread)])
+            raise UsageError(
+                f"several rows of {image.id!r} have no prompt",
+                hint=f"rename the column of the prompts, perhaps {columns}, to 'prompt'; <--prompt "
+                "TEXT> is the prompt of all rows",
+            )
+        asked |= keys
 
     def notes(self, counts: ImportCounts) -> list[tuple[int, str]]:
         """The numbers and kinds of skipped entries."""

@@ -13,8 +13,10 @@ from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.options import REGION
 from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.labelled_rows import (
+    BOX_COLUMNS,
     Example,
     ExampleReader,
     note_of_choices,
@@ -37,6 +39,7 @@ from pgcli.results.imports.truth import (
 from pgcli.stores.urls import url_scheme
 
 ROW_COLUMNS = ("task", "width", "height", "error")
+NO_PROMPTS = ("image", "id", REGION, *BOX_COLUMNS, *ROW_COLUMNS)
 
 
 def read_table(file: Path, settings: ImportSettings) -> Annotations:
@@ -58,7 +61,8 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
         allows_nulls=True,
     )
     images = []
-    for item in Inventory.scan([str(file)], options):
+    items = Inventory.scan([str(file)], options)
+    for item in items:
         fields = reader.fields(item.fields)
         if fields.get("error") is not None:
             settings.counts.skip("rows with an error", item.id)
@@ -70,7 +74,8 @@ def read_table(file: Path, settings: ImportSettings) -> Annotations:
         settings.counts.notes.append(note)
     images = merged_rows(images, settings)
     labels = dict.fromkeys(box.label for image in images for box, _ in image.boxes)
-    return Annotations(images, sorted(labels))
+    read = {*NO_PROMPTS, *(names[0] for names in reader.choices)}
+    return Annotations(images, sorted(labels), unread=[n for n in items.columns if n not in read])
 
 
 def merged_rows(images: Iterable[AnnotatedImage], settings: ImportSettings) -> list[AnnotatedImage]:

@@ -129,6 +129,7 @@ class Annotations:
 
     `prompt` belongs to its boxes, if pgcli exported the file. With `is_upright`, the format has
     boxes of upright images; with `swaps_sides`, the tool states stored sizes for such boxes.
+    `unread` are the other columns of a table, one of which may have the prompts.
     """
 
     images: Sequence[AnnotatedImage]
@@ -136,6 +137,7 @@ class Annotations:
     prompt: str | None = None
     is_upright: bool = False
     swaps_sides: bool = False
+    unread: Sequence[str] = ()
 
     @property
     def image_count(self) -> int:
