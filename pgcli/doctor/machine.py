@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from pgcli.checkpoints.find import builtin_models
 from pgcli.device import cgroup
@@ -113,11 +114,13 @@ def hub_findings() -> Iterator[Finding]:
 
 
 def cache(folder: Path) -> Finding:
-    """Whether the cache folder is writable, and the free space on its disk."""
-    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return bad("cache", f"{folder} is not writable", MOVE)
-    free = shutil.disk_usage(existing).free
+    """Whether a file can be created in the cache folder, and the free space on its disk."""
+    existing = next(filter(os.path.lexists, (folder, *folder.parents)), Path("/"))
+    try:
+        TemporaryFile(dir=existing).close()
+        free = shutil.disk_usage(existing).free
+    except OSError as problem:
+        return bad("cache", f"{folder} is not writable: {problem.strerror}", MOVE)
     description = f"{folder}, {free / GB:.1f} GB free"
     if free < LARGE_MODEL_BYTES:
         return warn("cache", f"{description}; a 3b model needs 6 GB", f"hf cache prune, or {MOVE}")
@@ -130,7 +133,10 @@ def login() -> Finding:
 
     from pgcli.checkpoints.hub import token_source
 
-    token = get_token()
+    try:
+        token = get_token()
+    except OSError as problem:
+        return bad("login", f"the token cannot be read: {problem}", MOVE)
     if token is None:
         return warn("login", "no token: gated models cannot be downloaded", "hf auth login")
     if not token.startswith("hf_"):

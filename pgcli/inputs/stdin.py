@@ -8,6 +8,7 @@ import os
 import re
 import select
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -31,7 +32,19 @@ from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.urls import url_scheme
 
 NAME = "standard input"
+SECOND_IGNORED = (
+    "standard input has more than one image, and pgcli reads the first: name the files, or pipe "
+    "their names"
+)
 CHUNK_BYTES = 64 * 2**10
+#: What only the second of two images in a stream begins with: PNG, GIF, WebP, or any image behind
+#: the end of a PNG, a JPEG or a GIF (a JPEG may contain another, as its thumbnail).
+_STARTS = (rb"\x89PNG\r\n\x1a\n", rb"GIF8[79]a", rb"RIFF....WEBP")
+_ENDS = (rb"IEND\xaeB`\x82", rb"\xff\xd9", rb"\0;")
+SECOND_IMAGE = [
+    re.compile(pattern, re.DOTALL)
+    for pattern in (*_STARTS, *(b"%b(?:%b)" % (end, IMAGE_BYTES.pattern) for end in _ENDS))
+]
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -73,6 +86,8 @@ class Stdin:
                 size += len(piece)
                 pieces.append(piece if size <= MAX_IMAGE_BYTES else b"")
             data = b"" if size > MAX_IMAGE_BYTES else b"".join(pieces)
+            if any(pattern.search(data, 1) for pattern in SECOND_IMAGE):
+                warnings.warn(SECOND_IGNORED, stacklevel=1)
             yield FileRecord(source, 0, BYTES, data)
             return
         separator = b"\0" if self._options.null_separated else b"\n"

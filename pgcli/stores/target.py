@@ -183,6 +183,10 @@ class Target:
                     hint=f"choose another {option}",
                 )
             existing = path if path.exists() else folder
+            if os.statvfs(existing).f_flag & os.ST_RDONLY:
+                raise OutputFailed(
+                    f"{path} is on a read-only file system", hint=f"choose another {option}"
+                )
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
                 raise OutputFailed(
                     f"{path} is not writable",

@@ -322,8 +322,18 @@ class TestHub:
         free = SimpleNamespace(free=10**9)
         monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: free)
         assert machine.cache(folder).state == "warn"
-        monkeypatch.setattr(os, "access", lambda *_: False)
-        assert machine.cache(folder).state == "bad"
+
+    @pytest.mark.parametrize("kind", ["file", "dangling link"])
+    def test_cache_that_cannot_be_written_is_named(self, monkeypatch, tmp_path, kind):
+        home = tmp_path / "home"
+        home.touch() if kind == "file" else home.symlink_to("missing/folder")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+        findings = {finding.name: finding for finding in machine.hub_findings()}
+        assert findings["cache"].state == "bad"
+        assert f"{home}/hub is not writable" in findings["cache"].description
+        assert "HF_HOME" in findings["cache"].remedy
+        assert (findings["login"].state == "bad") == (kind == "file")
 
     def test_a_token_is_found_and_never_shown(self, tmp_path, monkeypatch):
         file = tmp_path / "token"

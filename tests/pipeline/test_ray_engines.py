@@ -319,6 +319,17 @@ def test_ray_keeps_the_signal_handler(ray, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_local_cluster_that_does_not_start_is_not_advised(ray, monkeypatch):
+    def fail(**options: object) -> None:
+        raise RuntimeError("The node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", fail)
+    for address, advises in (("local", False), ("auto", True)):
+        with pytest.raises(NoUsableDevice, match="timed out") as problem:
+            ray_engines.connect(address)
+        assert ("--ray local" in problem.value.hint) == advises
+
+
 def test_error_of_an_actor_ends_the_run(ray, caption):
     def fail() -> None:
         raise NoUsableDevice("out of memory", hint="a smaller model")

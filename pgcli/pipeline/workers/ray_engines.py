@@ -416,10 +416,13 @@ def connect(address: str) -> Any:
             include_dashboard=False if address == "local" else None,
         )
     except Exception as problem:  # Ray raises no narrower class for a node that starts slowly
-        raise NoUsableDevice(
-            f"there is no Ray cluster at {address}: {first_line(problem)}",
-            hint="start one with ray start --head, or use <--ray local>",
-        ) from problem
+        if address == "local":
+            message = f"Ray does not start on this machine: {first_line(problem)}"
+            hint = "run the same command again when other programs need less of the machine"
+        else:
+            message = f"there is no Ray cluster at {address}: {first_line(problem)}"
+            hint = "start one with ray start --head, or use <--ray local>"
+        raise NoUsableDevice(message, hint=hint) from problem
     if is_main:  # Ray has replaced the handler
         signal.signal(signal.SIGTERM, on_terminate)
     return ray
