@@ -15,7 +15,8 @@ from pgcli.bench.roofline import PeakRates
 from pgcli.device.select import free_bytes
 from pgcli.device.stopwatch import Stopwatch
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.processor import works
 
 MAX_ROWS = 4096  # of a product; larger products are not faster
 LARGE = (2048, 16384)
@@ -71,7 +72,7 @@ def _product(rows: int, inner: int, outer: int, device: torch.device, dtype: tor
     x = torch.randn(rows, inner, device=device).to(dtype)  # random, since zeros take less power
     weight = torch.randn(outer, inner, device=device).to(dtype)
     seconds = _min_seconds(lambda: F.linear(x, weight), device)
-    if device.type == "cpu" and can_pack(dtype):
+    if device.type == "cpu" and works(PackedLinearKernel, dtype):
         laid_out = PackedLinearKernel(weight)
         seconds = min(seconds, _min_seconds(lambda: laid_out(x), device))
     return 2 * rows * inner * outer / seconds

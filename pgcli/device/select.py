@@ -11,6 +11,7 @@ import torch
 from pgcli.device.cgroup import memory_left
 from pgcli.device.nvidia_driver import find_gpu_problem, gpu_has_bfloat16
 from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.model.cpu.processor import has_bfloat16
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 DEVICE_NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
@@ -80,7 +81,7 @@ def choose_dtype(
     if device.type == "mps":
         return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
     large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES
-    return torch.bfloat16 if large and cpu_has_bfloat16() else torch.float32
+    return torch.bfloat16 if large and has_bfloat16() else torch.float32
 
 
 def _without_float16(device: torch.device) -> str:
@@ -90,11 +91,6 @@ def _without_float16(device: torch.device) -> str:
     if gpu_has_bfloat16(torch, device):
         return f"{device} supports bfloat16, which is as fast as float16"
     return ""
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 in hardware."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def free_bytes(device: torch.device) -> int:

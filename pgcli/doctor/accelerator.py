@@ -150,8 +150,11 @@ def dtypes(torch: Any) -> Finding:
             return ok(DTYPES, "bfloat16 on the Apple GPU")
         description = "bfloat16 needs macOS 14: float32, at twice the memory"
         return warn(DTYPES, description, "softwareupdate --install --all")
-    amx, avx = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported()
-    if amx or avx:
-        return ok(DTYPES, f"bfloat16 on the CPU ({'AMX' if amx else 'AVX512-BF16'}), float32")
+    from pgcli.model.cpu.processor import has_bfloat16, has_tiles  # only if torch can be imported
+
+    if has_bfloat16():
+        return ok(
+            DTYPES, f"bfloat16 on the CPU ({'AMX' if has_tiles() else 'AVX512-BF16'}), float32"
+        )
     description = "this CPU has no bfloat16 in hardware: float32, at twice the memory"
     return warn(DTYPES, description, "--dtype bfloat16 halves the memory, and is slower")

@@ -12,9 +12,10 @@ import torch
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.device.select import choose_device, choose_dtype, cpu_has_bfloat16, free_bytes
+from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice
+from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.records import Item
 from pgcli.verify import reference
 from pgcli.verify.case import Case, Outputs
@@ -83,7 +84,7 @@ def choose_dtypes(
         name = str(dtype).removeprefix("torch.")
         # float16 is compared with float32
         needed = case.needed_memory(4 if dtype == torch.float16 else dtype.itemsize)
-        is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
+        is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not has_bfloat16()
         if needed > free:
             skipped.append(
                 f"{name}: needs {byte_count(needed)}, but {device} has {byte_count(free)} free"

@@ -16,11 +16,11 @@ from pgcli.device.select import (
     SMALL_CHECKPOINT_BYTES,
     choose_device,
     choose_dtype,
-    cpu_has_bfloat16,
     free_bytes,
 )
 from pgcli.device.stopwatch import Stopwatch
 from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.model.cpu.processor import has_bfloat16
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
 
@@ -132,14 +132,14 @@ class TestDtype:
         self, monkeypatch, stored, has, dtype
     ):
         assert SMALL_CHECKPOINT_BYTES == 10**9
-        monkeypatch.setattr(device_module, "cpu_has_bfloat16", lambda: has)
+        monkeypatch.setattr(device_module, "has_bfloat16", lambda: has)
         assert choose_dtype("auto", CPU, stored) == dtype
 
     @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc/cpuinfo")
     def test_cpu_bfloat16_matches_the_systems_report(self):
         flags = Path("/proc/cpuinfo").read_text()
-        if "avx512f" in flags:
-            assert cpu_has_bfloat16() == ("avx512_bf16" in flags or "amx_tile" in flags)
+        if torch.backends.cpu.get_cpu_capability() == "AVX512":
+            assert has_bfloat16() == ("avx512_bf16" in flags or "amx_tile" in flags)
 
 
 class TestFreeBytes:

@@ -19,6 +19,7 @@ from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
 from pgcli.doctor import accelerator, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
+from pgcli.model.cpu import processor
 from pgcli.model.cuda.check import triton_problem
 
 ROOT = Path(__file__).parents[2]
@@ -118,9 +119,7 @@ class TestCommand:
         assert (found.state, str(file) in found.description) == ("bad", True)
 
 
-def pretended(
-    *, cuda="13.0", available=False, capabilities=((9, 0),), free=(70,), fails=None, amx=True
-):
+def pretended(*, cuda="13.0", available=False, capabilities=((9, 0),), free=(70,), fails=None):
     """A PyTorch built for a CUDA version, on a machine with or without a GPU."""
 
     def ones(*_, **__):
@@ -139,9 +138,6 @@ def pretended(
             get_device_capability=lambda index: capabilities[index],
         ),
         backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
-        cpu=SimpleNamespace(
-            _is_amx_tile_supported=lambda: amx, _is_avx512_bf16_supported=lambda: False
-        ),
     )
 
 
@@ -215,15 +211,10 @@ class TestAccelerator:
         found = accelerator.no_gpu(pretended(), "580.65.06")
         assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
 
-    @pytest.mark.parametrize(
-        ("has", "state"),
-        [
-            ({"amx": True}, "ok"),
-            ({"amx": False}, "warn"),
-        ],
-    )
-    def test_hardware_without_bfloat16_is_reported(self, has, state):
-        assert accelerator.dtypes(pretended(**has)).state == state
+    @pytest.mark.parametrize(("has", "state"), [(True, "ok"), (False, "warn")])
+    def test_hardware_without_bfloat16_is_reported(self, monkeypatch, has, state):
+        monkeypatch.setattr(processor, "has_bfloat16", lambda: has)
+        assert accelerator.dtypes(pretended()).state == state
 
 
 class TestPackages:

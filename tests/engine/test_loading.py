@@ -17,11 +17,14 @@ from pgcli.engine import loader, memory
 from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import parameters, weight_bytes
 from pgcli.errors import NoUsableDevice
+from pgcli.model.cpu import optimize
+from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import MappedEmbedding
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.cpu_linear import Int8LinearKernel, can_quantize
+from pgcli.model.quantized import cpu_linear
+from pgcli.model.quantized.cpu_linear import Int8LinearKernel
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
 from pgcli.wording import byte_count
@@ -30,10 +33,13 @@ from tests.support.peft_adapters import DECODER, EMBEDDINGS, PEFT_WARNINGS, SOME
 from tests.support.runs import run_python
 from tests.support.tiny import reference
 
-pytestmark = [
-    PEFT_WARNINGS,
-    pytest.mark.skipif(not can_quantize(torch.float32), reason="this CPU cannot quantize"),
-]
+pytestmark = PEFT_WARNINGS
+needs_int8 = pytest.mark.skipif(
+    not supports_int8(torch.float32), reason="this processor does not multiply int8"
+)
+needs_bfloat16 = pytest.mark.skipif(
+    not supports_int8(torch.bfloat16), reason="this processor does not multiply bfloat16"
+)
 EMBEDDING, FILE = "language_model.model.embed_tokens.weight", "model.safetensors"
 
 
@@ -65,9 +71,17 @@ def by_parts(folder, dtype, quantize, adapter=None):
     ).model
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "quantize"),
+    [
+        ("float32", "none"),
+        ("bfloat16", "none"),
+        pytest.param("float32", "int8", marks=needs_int8),
+        pytest.param("bfloat16", "int8", marks=needs_bfloat16),
+    ],
+)
 def test_loading_by_parts_gives_the_same_weights(base, dtype, quantize):
+    dtype = getattr(torch, dtype)
     expected, found = (f(base, dtype, quantize) for f in (in_one_piece, by_parts))
     for whole, part in zip(outputs(expected), outputs(found), strict=True):
         assert torch.equal(whole, part)
@@ -75,6 +89,7 @@ def test_loading_by_parts_gives_the_same_weights(base, dtype, quantize):
     assert found.decoder.embed(PROMPTS).dtype == dtype
 
 
+@needs_int8
 @pytest.mark.parametrize("config", [{"target_modules": DECODER}, *EMBEDDINGS], ids=str)
 def test_adapters_are_merged_before_their_part_is_quantized(tiny, tmp_path, config):
     """An embedding that the adapter changes is in memory; the head may have its own."""
@@ -87,6 +102,7 @@ def test_adapters_are_merged_before_their_part_is_quantized(tiny, tmp_path, conf
     assert isinstance(found.decoder.embed_tokens, MappedEmbedding) is not changed
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_rows_of_a_mapped_embedding_are_converted(tiny, tmp_path, stored):
     """The same as converting the whole; replacing or removing the file does not change them."""
@@ -136,9 +152,17 @@ class TestWeightBytes:
     """`info` and the check before loading count the loaded model's bytes."""
 
     @pytest.mark.parametrize("has_tiles", [True, False])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize(
+        "dtype",
+        [
+            pytest.param(torch.float32, marks=needs_int8),
+            pytest.param(torch.bfloat16, marks=needs_bfloat16),
+        ],
+        ids=str,
+    )
     def test_weight_bytes_of_int8_on_a_cpu(self, base, monkeypatch, dtype, has_tiles):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+        for module in (optimize, cpu_linear):
+            monkeypatch.setattr(module, "has_tiles", lambda: has_tiles)
         model = by_parts(base, dtype, "int8")
         held = sum(tensor.nbytes for tensor in model.parameters())
         for module in model.modules():
@@ -159,6 +183,7 @@ class TestWeightBytes:
         counted = weight_bytes(model.config, torch.bfloat16, device="cuda", quantize="fp8")
         assert counted == held - sum(tensor.nbytes for tensor in scales)
 
+    @needs_int8
     def test_weights_that_do_not_fit_suggest_quantization(self, tiny, monkeypatch):
         config = read_config(tiny)
         int8 = weight_bytes(config, torch.float32, quantize="int8")
@@ -205,6 +230,7 @@ print(peak() - before)
 """
 
 
+@needs_int8
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_a_quantized_model_is_never_in_memory_unquantized(tmp_path):

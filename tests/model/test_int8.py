@@ -12,20 +12,21 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.engine.loader import open_engine
 from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.model.cpu import optimize
+from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
-from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
+from pgcli.model.cpu.processor import works
+from pgcli.model.quantized import cpu_linear
+from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE
 
 pytestmark = pytest.mark.skipif(
-    not can_quantize(torch.float32), reason="this build of PyTorch has no int8 kernels"
+    not supports_int8(torch.float32), reason="this processor does not multiply int8"
 )
-
-
-@pytest.fixture
-def clear_cache():
-    can_quantize.cache_clear()
-    yield
-    can_quantize.cache_clear()
+needs_bfloat16 = pytest.mark.skipif(
+    not supports_int8(torch.bfloat16), reason="this processor does not multiply bfloat16"
+)
+DTYPES = ("float32", pytest.param("bfloat16", marks=needs_bfloat16))
 
 
 def drawn(*shape, dtype=torch.float32, seed=0):
@@ -41,8 +42,9 @@ def whole_numbers(rows, width, *, seed=0):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 64, 300])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_int8_output_is_within_rounding_of_float32(rows, dtype):
+    dtype = getattr(torch, dtype)
     weight, x = drawn(96, 192, dtype=dtype), drawn(rows, 192, dtype=dtype, seed=1)
     made, wanted = Int8LinearKernel(weight), F.linear(x.float(), weight.float())
     found = made(x)
@@ -122,10 +124,12 @@ def test_int8_decode_linear_quantizes_decode_only():
     assert not torch.equal(both(step), wide(step))
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("has_tiles", [True, False])
 def test_prefill_is_not_quantized_on_a_cpu_with_amx(monkeypatch, tiny, has_tiles):
     """In bfloat16, decode uses int8, and both copies of the weights take memory."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+    for module in (optimize, cpu_linear):
+        monkeypatch.setattr(module, "has_tiles", lambda: has_tiles)
     found = []
     for quantization in ("none", "int8"):
         engine = open_engine(
@@ -160,7 +164,7 @@ def test_int8_logits_are_softcapped(tiny2):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     for number, seed in enumerate(EVAL_SEEDS[:64]):
         render(Scene.from_seed(seed)).save(tmp_path / f"{number:03}.png")
@@ -175,23 +179,26 @@ def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     assert same < 64 or dtype == "bfloat16" or answers[0] == answers[1]
 
 
-def test_unsupported_quantization_is_an_error(monkeypatch, clear_cache, tiny):
+def test_unsupported_quantization_is_an_error(monkeypatch, tiny):
     with pytest.raises(UsageError, match="unknown quantization 'int4'"):
         open_engine(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
 
-    def missing(*_):
-        raise AttributeError("no such operation")
+    class Missing(Int8LinearKernel):
+        def __call__(self, x_MD):
+            raise AttributeError("no such operation")
 
-    can_quantize.cache_clear()
-    monkeypatch.setattr(Int8LinearKernel, "_channel_scaled", missing)
+    monkeypatch.setattr(optimize, "Int8LinearKernel", Missing)
     with pytest.raises(NoUsableDevice, match="does not support int8"):
         open_engine(Checkpoint("tiny", tiny), device="cpu", quantize="int8")
 
 
-def test_a_wrong_int8_kernel_is_not_used(monkeypatch, clear_cache):
-    right = Int8LinearKernel._channel_scaled
-    monkeypatch.setattr(Int8LinearKernel, "_channel_scaled", lambda *given: 2 * right(*given))
-    assert not can_quantize(torch.float32)
+def test_a_wrong_int8_kernel_is_not_used():
+    class Doubled(Int8LinearKernel):
+        def __call__(self, x_MD):
+            return 2 * super().__call__(x_MD)
+
+    assert works(Int8LinearKernel, torch.float32)
+    assert not works(Doubled, torch.float32)
 
 
 def test_plan_and_settings_name_the_quantization(tmp_path, capsys):

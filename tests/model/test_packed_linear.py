@@ -12,35 +12,30 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine.loader import open_engine
-from pgcli.model.cpu import packed_linear, packed_modules
-from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
+from pgcli.model.cpu import optimize, packed_modules
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import (
     PackedProjection,
     pack_decoder_layer,
     pack_encoder_layer,
     run_in_blocks,
 )
+from pgcli.model.cpu.processor import works
 from pgcli.model.optimize import optimize_for_device
 from tests.support.runs import run_python
 
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # relative to the norm
 
 pytestmark = pytest.mark.skipif(
-    not can_pack(torch.float32), reason="this build of PyTorch cannot pack weights"
+    not works(PackedLinearKernel, torch.float32), reason="this PyTorch cannot pack weights"
 )
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def dtype(request):
+    if not works(PackedLinearKernel, request.param):
+        pytest.skip("this processor does not multiply bfloat16")
     return request.param
-
-
-@pytest.fixture
-def clear_cache():
-    """Clear the cached result before and after."""
-    can_pack.cache_clear()
-    yield
-    can_pack.cache_clear()
 
 
 def assert_like(found, wanted, dtype=None):
@@ -163,8 +158,8 @@ class Wrong(PackedLinearKernel):
 
 
 @pytest.mark.parametrize("made", [Broken, Wrong])
-def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, clear_cache, made):
-    monkeypatch.setattr(packed_linear, "PackedLinearKernel", made)
+def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, made):
+    monkeypatch.setattr(optimize, "PackedLinearKernel", made)
     model = open_engine(Checkpoint("tiny", tiny), device="cpu").model
     assert not any(isinstance(module, PackedProjection) for module in model.modules())
     pixels_BCRR = torch.zeros(1, 3, 56, 56)
@@ -172,10 +167,12 @@ def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, clear_c
     torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR), rtol=0, atol=0)
 
 
-def test_packing_is_not_tried_without_onednn(monkeypatch, clear_cache):
-    monkeypatch.setattr(packed_linear, "PackedLinearKernel", Broken)
+def test_packing_is_not_tried_without_onednn(monkeypatch):
+    class Untried(PackedLinearKernel):
+        pass
+
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not can_pack(torch.float32)
+    assert not works(Untried, torch.float32)
 
 
 @pytest.mark.parametrize("block_bytes", [packed_modules.BLOCK_BYTES, 1024])

@@ -16,8 +16,9 @@ from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image
-from pgcli.model.cpu.packed_linear import can_pack
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import PackedMLP
+from pgcli.model.cpu.processor import works
 from pgcli.records import DecodedImage, Item
 from pgcli.towers import loader
 from pgcli.towers.engine import EmbeddingEngine
@@ -247,7 +248,7 @@ def test_packed_weights_change_rounding_only(kind, tmp_path, monkeypatch):
     plain, images = engine_of(folder), photos(2)
     found, expected = (vectors(engine, images) for engine in (packed, plain))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    if can_pack(torch.float32):
+    if works(PackedLinearKernel, torch.float32):
         assert isinstance(packed.model.vision.layers[0].mlp, PackedMLP)
         text = getattr(packed.model, "text", None)
         assert text is None or isinstance(text.layers[0].mlp, PackedMLP)

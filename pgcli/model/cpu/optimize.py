@@ -11,16 +11,17 @@ from typing import cast
 import torch
 from torch import nn
 
-from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinearKernel, can_pack
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import (
     PackedLMHead,
     pack_decoder_layer,
     pack_encoder_layer,
     pack_norms,
 )
+from pgcli.model.cpu.processor import KernelFactory, has_tiles, works
 from pgcli.model.gemma import GemmaDecoderLayer, LMHead
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
+from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.model.siglip import ImageClassifier, SiglipEncoderLayer
 from pgcli.model.two_towers import TwoTowers
 
@@ -40,7 +41,7 @@ def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "no
         return
     dtype = next(part.parameters(), embedding_VD).dtype
     keep_freed_memory()
-    if not can_pack(dtype):
+    if not works(PackedLinearKernel, dtype):
         return
     if isinstance(part, SiglipEncoderLayer):
         pack_encoder_layer(part, PackedLinearKernel)
@@ -63,7 +64,7 @@ def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
     if weight.device.type != "cpu":
         return
     keep_freed_memory()
-    if not can_pack(weight.dtype):
+    if not works(PackedLinearKernel, weight.dtype):
         return
     layers = list(model.vision.layers)
     if isinstance(model, TwoTowers) and model.text is not None:
@@ -74,12 +75,12 @@ def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
 
 def supports_int8(dtype: torch.dtype) -> bool:
     """Whether `optimize_part_for_cpu` can quantize a model of this dtype on this CPU."""
-    return can_pack(dtype) and can_quantize(dtype)
+    return works(PackedLinearKernel, dtype) and works(Int8LinearKernel, dtype)
 
 
 def prefills_in_bf16(dtype: torch.dtype) -> bool:
     """Whether int8 is used only for decode steps, because bfloat16 tiles (AMX) prefill faster."""
-    return dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    return dtype == torch.bfloat16 and has_tiles()
 
 
 def keep_freed_memory() -> None:

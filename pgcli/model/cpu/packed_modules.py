@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32
-from pgcli.model.cpu.packed_linear import KernelFactory, is_decode
+from pgcli.model.cpu.packed_linear import is_decode
+from pgcli.model.cpu.processor import KernelFactory
 from pgcli.model.gemma import (
     GemmaDecoderLayer,
     GemmaMLP,

@@ -5,13 +5,12 @@ M rows of any kind · D input width · N output width
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinearKernel, is_decode
+from pgcli.model.cpu.processor import has_tiles
 from pgcli.model.quantized.quantize import MAX_VALUE, MIN_SCALE, quantize_per_channel
 
 #: A token's scale is rounded to the activations' dtype; a maximum of 126 keeps values below 128.
@@ -31,7 +30,9 @@ class Int8LinearKernel:
         shape = [PACK_ROWS, weight_ND.shape[1]]
         self._weight = torch.ops.onednn.qlinear_prepack(quantized_ND, shape)
         self._zero_N = torch.zeros(len(weight_ND), dtype=torch.long)
-        self._is_unsigned = uses_uint8_activations()
+        # VNNI multiplies unsigned by signed bytes; for two signed ones oneDNN has only a reference
+        # kernel, which is thousands of times slower. Tiles multiply either.
+        self._is_unsigned = not has_tiles()
         self._one, self._zero = torch.ones(1), torch.zeros(1, dtype=torch.long)
         if self._is_unsigned:
             self._zero.fill_(SIGN_BIT)
@@ -107,27 +108,3 @@ def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
     largest_M1 = x_MD.abs().amax(-1, keepdim=True).float()
     scale_M1 = largest_M1.div_(MAX_TOKEN_VALUE).clamp_(min=MIN_SCALE).to(x_MD.dtype)
     return x_MD.float().mul(scale_M1.float().reciprocal()).round_().to(torch.int8), scale_M1
-
-
-@cache
-def uses_uint8_activations() -> bool:
-    """Whether this CPU's kernels read activations as unsigned bytes, with 128 as zero.
-
-    VNNI multiplies unsigned by signed bytes, and for two signed ones oneDNN has only its reference
-    kernel, which is thousands of times slower. AMX tiles multiply either.
-    """
-    return not torch.cpu._is_amx_tile_supported()
-
-
-@cache
-def can_quantize(dtype: torch.dtype) -> bool:
-    """Whether this build of PyTorch multiplies int8 on this CPU with correct results."""
-    generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(64, 64, generator=generator).to(dtype) for _ in range(2))
-    x[0], weight[0] = 1, 1  # the largest values, whose sums of two saturate without VNNI
-    try:
-        output = Int8LinearKernel(weight)(x).float()
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return False
-    expected = F.linear(x.float(), weight.float())
-    return bool((output - expected).norm() < 0.03 * expected.norm())
