@@ -2,11 +2,12 @@
 const ALL = "";
 const state = {
   errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, review: ALL, differ: false,
-  sort: "order", descending: false, shown: [], selected: undefined, page: 0, boxes: true, confidence: 0,
+  sort: "order", descending: false, shown: [], selected: undefined, page: 0, boxes: true, plates: true, confidence: 0,
   isKept: true, isGrouped: true,
 };
 const singles = data.rows.map((_, index) => [index]);
 let cards = data.cards ?? singles;
+const TOGGLES = ["boxes", "plates", "zoom-boxes", "zoom-plates"]; // buttons that show boxes, and their labels
 
 /** Group the rows of an image or of a query, or show each on its own. */
 function group(isGrouped) {
@@ -143,10 +144,11 @@ function setUpFilters() {
   const codes = countValues(data.rows.filter((row) => row.error !== undefined).map((row) => row.error));
   fillSelect("code", "All errors", codes.map(([code, number]) => [code, `${code} (${number.toLocaleString("en")})`]));
   at("sort").replaceChildren(...Object.entries(SORTS).map(([value, { name }]) => make("option", { value }, name)));
-  const labels = countValues(data.rows.flatMap((row) => [...new Set((row.boxes ?? []).map((box) => box.label))]));
-  at("labels").replaceChildren(...labels.slice(0, 60).map(([label, number]) => chip(label, number)));
+  const labels = countValues(data.rows.flatMap(labelsOf));
+  for (const [label, number] of labels) labelCounts.set(label, number);
+  at("labels").replaceChildren(...labels.slice(0, 60).map(([label]) => chip(label)));
   at("labels").hidden = !labels.length;
-  for (const id of ["boxes", "zoom-boxes"]) at(id).hidden = !labels.length;
+  for (const id of TOGGLES) at(id).hidden = !labels.length;
   at("field-confidence").hidden = !labels.length;
   at("differ").hidden = !hasSeveralFiles;
   at("group").hidden = !isByImage && !isByQuery;
@@ -158,10 +160,23 @@ function setUpFilters() {
   if (errors && errors === data.rows.length) state.errors = true;
 }
 
+const labelCounts = new Map(); // rows that have a label, as corrected
+/** The labels of a row's boxes, each once. */
+const labelsOf = (row) => [...new Set(row.boxes?.map((box) => box.label))];
+
+/** Count the labels of a corrected row instead of those that it had before. */
+function recount(before, after) {
+  for (const [labels, change] of [[before, -1], [after, 1]]) {
+    for (const label of labels) labelCounts.set(label, (labelCounts.get(label) ?? 0) + change);
+  }
+  for (const made of at("labels").children) made.lastChild.textContent = labelCounts.get(made.label).toLocaleString("en");
+}
+
 /** The filter of a label, with the number of its rows. */
-function chip(label, number) {
+function chip(label) {
   const made = make("button", { type: "button", class: "chip", "aria-pressed": "false" },
-    dot(label), make("b", {}, label || "(no label)"), number === undefined ? null : make("small", {}, number.toLocaleString("en")));
+    dot(label), make("b", {}, label || "(no label)"), make("small", {}, (labelCounts.get(label) ?? 0).toLocaleString("en")));
+  made.label = label;
   made.addEventListener("click", () => {
     state.labels.has(label) ? state.labels.delete(label) : state.labels.add(label);
     made.setAttribute("aria-pressed", String(state.labels.has(label)));
@@ -177,11 +192,11 @@ function updateControls() {
   at("field-code").hidden = !state.errors || at("code").options.length < 3;
   at("direction").textContent = state.descending ? "\u2193" : "\u2191";
   at("direction").setAttribute("aria-label", state.descending ? "Largest first" : "Smallest first");
-  for (const id of ["boxes", "zoom-boxes"]) at(id).setAttribute("aria-pressed", String(state.boxes));
+  for (const id of TOGGLES) at(id).setAttribute("aria-pressed", String(state[id.replace("zoom-", "")]));
   at("confidence").nextElementSibling.textContent = state.confidence.toFixed(2);
   at("differ").setAttribute("aria-pressed", String(state.differ));
   at("group").setAttribute("aria-pressed", String(state.isGrouped));
-  document.body.classList.toggle("no-boxes", !state.boxes);
+  for (const name of ["boxes", "plates"]) document.body.classList.toggle(`no-${name}`, !state[name]);
 }
 
 /** Clear all filters. */

@@ -3,6 +3,8 @@ const GAP = 14;
 const ANSWER_GAP = 6; // between answers of one cell
 const MARGIN = 2; // rows of cards above and below the screen
 const MAX_SHARES = 4; // texts or labels on a card
+const TAG_GAP = 11; // between the labels of boxes on a card, as in the style
+const MORE_WIDTH = 40; // of "+99" with the gap before it
 const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
 const HEADING = 56; // the height of a query above its cards
 const IS_SMALL = window.matchMedia("(max-width: 720px)"); // buttons are larger there
@@ -158,6 +160,7 @@ function refresh() {
 function add(shown, index, element) {
   shown.set(index, element);
   at("cards").append(element);
+  if (!isPrinting) foldTags(element);
 }
 
 /** The query above its cards, with their number. */
@@ -261,11 +264,29 @@ function shortAnswer(row) {
   if (row.boxes) return make("div", { class: "answer none" }, row.boxes.length ? "no box this confident" : "no box left");
   const listed = shares(row);
   if (listed) {
-    return make("div", { class: "shares" }, ...listed.slice(0, MAX_SHARES).map(([words, share, value, detail]) =>
+    const list = make("div", { class: "shares" }, ...listed.map(([words, share, value, detail]) =>
       make("div", { title: detail ? `${words}: ${detail}` : words }, make("b", {}, words), meter(share), make("span", {}, value))));
+    if (listed.length > MAX_SHARES) fold(list, MAX_SHARES - 1);
+    return list;
   }
   if (row.answer?.trim()) return make("div", { class: "answer" }, row.answer);
   return make("div", { class: "answer none" }, isBoxTask(row) ? "nothing found" : "(empty)");
+}
+
+/** Show the first entries of a list on a card, and the number of the others; while it is pointed at, all. */
+function fold(list, shown) {
+  const others = [...list.children].slice(shown);
+  for (const entry of others) entry.classList.add("folded");
+  list.append(make("small", { class: "more", title: others.map((entry) => entry.textContent).join(", ") }, `+${others.length}`));
+}
+
+/** Fold the labels of a card in the document that its line has no room for. */
+function foldTags(element) {
+  for (const tags of element.querySelectorAll(".tags")) {
+    let end = -TAG_GAP;
+    const ends = [...tags.children].map((tag) => (end += TAG_GAP + tag.getBoundingClientRect().width));
+    if (end > tags.clientWidth) fold(tags, Math.max(1, ends.filter((stop) => stop <= tags.clientWidth - MORE_WIDTH).length));
+  }
 }
 
 /** Whether a row's answer is boxes. */
@@ -285,6 +306,7 @@ function redrawCard(index) {
   const [old, made] = [rendered.get(index), card(index)];
   const hasFocus = old.contains(document.activeElement);
   old.replaceWith(made);
+  foldTags(made);
   rendered.set(index, made);
   if (hasFocus) made.querySelector(".frame").focus({ preventScroll: true });
 }

@@ -3,6 +3,7 @@ const FONT_SIZE = 11.5; // pixels of the screen, as LINE_WIDTH
 const textMeter = document.createElement("canvas").getContext("2d");
 textMeter.font = `600 ${FONT_SIZE}px system-ui, sans-serif`;
 const LINE_WIDTH = 2;
+const SMALL = 42; // the shorter side of a box that no label may cover
 
 /** The drawing over a row's image in a frame of `size` (width, height); null without boxes or image. */
 function marks(row, size, { scores = false } = {}) {
@@ -20,7 +21,8 @@ function marks(row, size, { scores = false } = {}) {
     drawn.group.append(...boxRects(drawn.box, unit));
     drawing.append(drawn.group);
   }
-  const taken = [];
+  const taken = boxes.map(({ box: { xmin, ymin, xmax, ymax } }) => [xmin, ymin, xmax - xmin, ymax - ymin])
+    .filter(([, , across, down]) => Math.min(across, down) < SMALL * unit); // by small boxes, then by labels
   const spare = [(size[0] * unit - width) / 2, (size[1] * unit - height) / 2]; // of the frame beside the image
   for (const { box, group } of boxes) {
     const tag = labelTag(box, { unit, width, height, spare, taken, scores });
@@ -45,7 +47,7 @@ function boxRects({ label, xmin, ymin, xmax, ymax }, unit) {
   ];
 }
 
-/** The label at its box, without overlap; null if every position is taken. It may leave a narrow image, not the frame. */
+/** The label at its box, on no other label and no small box; null without room. It may leave a narrow image, not the frame. */
 function labelTag(box, { unit, width, height, spare, taken, scores }) {
   const { xmin: left, ymin: top, ymax: bottom } = box;
   const label = shortened(box.label, (width + 2 * spare[0]) / unit - (scores ? 50 : 9));
@@ -62,10 +64,10 @@ function labelTag(box, { unit, width, height, spare, taken, scores }) {
   if (y === undefined) return null;
   taken.push([x, y, w, h]);
   const text = draw("text", {
-    x: x + 4.5 * unit, y: y + h / 2, fill: contrast, "font-size": FONT_SIZE * unit, "font-weight": 600,
+    class: "plate", x: x + 4.5 * unit, y: y + h / 2, fill: contrast, "font-size": FONT_SIZE * unit, "font-weight": 600,
     "dominant-baseline": "central", "font-family": "system-ui, sans-serif",
   }, words);
-  return [draw("rect", { x, y, width: w, height: h, rx: 3 * unit, fill: colour }), text];
+  return [draw("rect", { class: "plate", x, y, width: w, height: h, rx: 3 * unit, fill: colour }), text];
 }
 
 /** The text, shortened to a width in pixels of the screen. */

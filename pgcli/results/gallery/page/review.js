@@ -64,9 +64,11 @@ function setEdit(row, edit) {
     originals.set(row, { answer: row.answer, boxes: row.boxes, masks: row.masks });
   }
   const { answer, boxes, masks } = originals.get(row);
+  const before = labelsOf(row);
   row.answer = edit?.answer ?? answer;
   row.boxes = edit?.boxes?.map(({ label, corners, source }) => ({ ...boxes?.[source], label, ...named(corners) })) ?? boxes;
   for (const { label } of edit?.boxes ?? []) addLabel(label);
+  recount(before, labelsOf(row));
   row.masks = masks && edit?.boxes ? edit.boxes.map((box) => (hasCorners(box, boxes?.[box.source]) ? masks[box.source] : null)) : masks;
   texts.delete(row);
 }
@@ -80,7 +82,7 @@ function addLabel(label) {
   coloursOf(label);
   at("label-names").append(make("option", { value: label }));
   at("labels").append(chip(label));
-  for (const id of ["labels", "boxes", "zoom-boxes"]) at(id).hidden = false;
+  for (const id of ["labels", ...TOGGLES]) at(id).hidden = false;
 }
 
 /** Accept or reject rows; the same again takes it back, but not from a corrected row. */

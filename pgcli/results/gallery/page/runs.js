@@ -25,7 +25,7 @@ function run(file, number) {
 
 const KEYS = [
   ["\u2190 \u2192  or  k j", "previous and next"], ["\u2191 \u2193", "a row up or down"], ["Enter  or  z", "open the image"],
-  ["Escape", "close it"], ["+ \u2212 0", "enlarge the open image, reduce it, fit it; arrow keys move it"], ["/", "search"], ["b", "show or hide boxes"],
+  ["Escape", "close it"], ["+ \u2212 0", "enlarge the open image, reduce it, fit it; arrow keys move it"], ["/", "search"], ["b", "show or hide boxes"], ["l", "show or hide the labels of boxes"],
   ["a", "accept, and select the next"], ["r", "reject, and select the next"], ["c", "correct the answer or a label"], ["d", "draw a box; Enter puts it in the middle"], ["n", "the next box; Escape leaves it"],
   ["\u2190 \u2191 \u2192 \u2193", "move the box; with Shift its size"], ["x", "remove the box"], ["u", "undo"], ["s", "save the edits"], ["e", "answers or errors"], ["?", "this list"],
 ];

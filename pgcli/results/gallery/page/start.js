@@ -15,8 +15,9 @@ async function copyText(text) {
   }
 }
 
-function toggleBoxes() {
-  state.boxes = !state.boxes;
+/** Show or hide the boxes, or their labels. */
+function toggle(name) {
+  state[name] = !state[name];
   updateControls();
 }
 
@@ -62,7 +63,7 @@ function listen() {
     differ: () => { state.differ = !state.differ; updateControls(); refilter(); },
     "tab-answers": () => showErrors(false),
     "tab-errors": () => showErrors(true),
-    boxes: toggleBoxes, "zoom-boxes": toggleBoxes, reset, about: showRuns, help: showKeys,
+    ...Object.fromEntries(TOGGLES.map((id) => [id, () => toggle(id.replace("zoom-", ""))])), reset, about: showRuns, help: showKeys,
     before: () => step(-1), after: () => step(1), larger: () => enlarge(2), smaller: () => enlarge(0.5), close: () => at("zoom").close(),
     "panel-close": () => at("panel").close(), undo, save: saveEdits,
     "page-before": () => turnPage(-1), "page-after": () => turnPage(1),
@@ -112,7 +113,7 @@ function pressed(event) {
     ArrowDown: () => moveLine(1), ArrowUp: () => moveLine(-1),
     Home: () => select(0), End: () => select(current.length - 1),
     z: () => (isZoomed ? at("zoom").close() : onCurrentCard(open, { opens: true })),
-    b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: () => onCurrentCard(correctCard),
+    b: () => toggle("boxes"), l: () => toggle("plates"), "?": showKeys, u: undo, s: saveEdits, c: () => onCurrentCard(correctCard),
     a: () => onCurrentCard((index) => judgeCard(index, "accepted")), r: () => onCurrentCard((index) => judgeCard(index, "rejected")),
   };
   if (event.repeat) { delete keys.a; delete keys.r; } // a key that is held down would judge images that only flash
