@@ -26,7 +26,7 @@ from pgcli.engine.grammar import Grammar
 from pgcli.engine.grammar_rows import GrammarRows
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.memory import LONG_PROMPT
-from pgcli.engine.oom import run_or_free
+from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import (
     NextTokens,
@@ -140,9 +140,16 @@ class ModelRunner:
         self._images.stage(sequence)
 
     def run(self, batch: Batch) -> None:
-        """Run a batch. Raises OutOfMemory; then call `preempt` with the preempted sequences."""
+        """Run a batch. Raises OutOfMemory; then call `preempt` with the preempted sequences.
+
+        Scores in flight are read before it is raised: their sequences finish and do not run again.
+        """
         with current(self._device):
-            run_or_free(partial(self._run, batch), self._drop_recordings)
+            try:
+                run_or_free(partial(self._run, batch), self._drop_recordings)
+            except OutOfMemory:
+                self._read_scores()
+                raise
 
     @torch.inference_mode()
     def _run(self, batch: Batch) -> None:
@@ -302,7 +309,6 @@ class ModelRunner:
         self._images.release(sequence for sequence in sequences if sequence in lost - held)
         self._free([*rows, *range(len(self.rows), self._cache.rows)])
         if not self.rows:
-            self._read_steps(0)  # candidates of other sequences
             self._reset()
             if len(sequences) == 1:
                 self._images.clear()
@@ -338,6 +344,15 @@ class ModelRunner:
         """Read the oldest steps until `remaining` are in flight."""
         while len(self._in_flight) > remaining:
             self._read_oldest()
+
+    def _read_scores(self) -> None:
+        """Read all scores in flight; steps stay in flight."""
+        in_flight, self._in_flight = self._in_flight, deque()
+        for step in in_flight:
+            if isinstance(step, InFlightScore):
+                self._read_score(step)
+            else:
+                self._in_flight.append(step)
 
     def _read_oldest(self) -> None:
         """Read the oldest step in flight, and free the rows of finished sequences.

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pgcli.model.transfer import empty_on_host, reads_pinned
+
 #: The size of a slab: a power of two, because PyTorch rounds pinned memory up to one.
 SLAB_BYTES = 2**22
 
@@ -63,7 +65,7 @@ class Staging:
 
     def _new_slab(self, like: NDArray[np.uint8]) -> Tensor:
         shape = max(1, SLAB_BYTES // like.nbytes), *like.shape
-        return torch.empty(shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        return empty_on_host(shape, torch.uint8, pinned=reads_pinned(self._device))
 
 
 def neighbours(images: Iterable[StagedImage]) -> list[tuple[Tensor, range]]:

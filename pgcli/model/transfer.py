@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
 from torch import Tensor
@@ -13,17 +14,26 @@ def reads_pinned(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def empty_on_host(shape: Sequence[int], dtype: torch.dtype, *, pinned: bool) -> Tensor:
+    """A tensor on the host without values, in pinned memory if `pinned` and there is any.
+
+    Containers and WSL2 limit pinned memory; copies from and to other memory wait for the device.
+    """
+    with suppress(RuntimeError):
+        return torch.empty(shape, dtype=dtype, pin_memory=pinned)
+    return torch.empty(shape, dtype=dtype)
+
+
 def to_device(host: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; on CUDA it is copied from pinned memory, asynchronously."""
     if reads_pinned(device):
-        host = host.pin_memory()
+        host = empty_on_host(host.shape, host.dtype, pinned=True).copy_(host)
     return host.to(device, non_blocking=True)
 
 
 def to_host(x: Tensor) -> Tensor:
     """A copy on the host, complete once the device has passed this point of its stream."""
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
-    return host.copy_(x, non_blocking=True)
+    return empty_on_host(x.shape, x.dtype, pinned=x.is_cuda).copy_(x, non_blocking=True)
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:

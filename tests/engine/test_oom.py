@@ -15,7 +15,7 @@ from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
 from pgcli.engine import model_runner, output, sampler
 from pgcli.engine.image_cache import ImageFeatureCache
-from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.model_runner import InFlightScore, ModelRunner
 from pgcli.engine.oom import (
     MAX_LOST_AT_START,
     BatchLimits,
@@ -329,6 +329,36 @@ def test_oom_leaves_no_cached_features_and_counts_prompts_once(loaded, monkeypat
     question = tasks.ask(PROMPTS, choices=choices, max_new_tokens=None if choices else TOKENS)
     assert len(list(engine.ask(stream(choices=choices), question))) == 21
     assert memory.failures == 5
+    assert engine.image_stats.prompts == 21
+    assert not held[-1]._features
+    assert not held[-1]._counts
+
+
+@pytest.mark.parametrize("name", ["decode", "prefill"])
+def test_oom_while_scores_are_in_flight_counts_prompts_once(loaded, monkeypatch, name):
+    """Images with choices beside images without: a pass follows scores that are not read yet."""
+    images = [
+        (index, replace(image, item=replace(image.item, choices=("red", "blue") if n % 2 else ())))
+        for n, (index, image) in enumerate(stream())
+    ]
+    question = tasks.ask(PROMPTS, max_new_tokens=TOKENS)
+    expected = {index: row.answer for index, row in fresh(loaded).ask(images, question)}
+    held, failed_with = record_caches(monkeypatch), []
+    monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
+    real = getattr(ModelRunner, name)
+
+    def failing(runner: ModelRunner, *given: Any) -> Any:
+        scores = [step for step in runner._in_flight if isinstance(step, InFlightScore)]
+        if scores and (runner.rows or name != "decode") and len(failed_with) < 3:
+            failed_with.append(len(runner.rows))
+            raise MemoryError
+        return real(runner, *given)
+
+    monkeypatch.setattr(ModelRunner, name, failing)
+    engine = fresh(loaded, 5)
+    found = [(index, row.answer) for index, row in engine.ask(images, question)]
+    assert sorted(found) == sorted(expected.items())
+    assert failed_with
     assert engine.image_stats.prompts == 21
     assert not held[-1]._features
     assert not held[-1]._counts

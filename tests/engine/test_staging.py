@@ -1,9 +1,11 @@
 """Staged images for a GPU: equal features, few copies, and no early reads."""
 
 import numpy as np
+import pytest
 import torch
 
 from pgcli.engine.staging import SLAB_BYTES, Staging, neighbours
+from pgcli.model import transfer
 
 CPU = torch.device("cpu")
 
@@ -24,6 +26,30 @@ def test_a_batch_has_its_images_in_order_across_slabs(monkeypatch):
     for order in ([0, 1, 2, 3, 4, 5, 6, 7], [7, 0, 4, 3, 5, 6], [2]):
         batch = staging.to_device([staged[index] for index in order])
         assert batch[:, 0, 0, 0].tolist() == order
+
+
+@pytest.mark.parametrize(
+    "problem",
+    ["CUDA error: out of memory", "CUDA error: operation not supported", "no accelerator"],
+)
+def test_images_wait_in_other_memory_if_none_can_be_pinned(monkeypatch, problem):
+    """As on WSL2 and in small containers; tokens are read back into such memory too."""
+    real = torch.empty
+
+    def empty(*arguments, pin_memory=False, **options):
+        if pin_memory:
+            raise RuntimeError(problem)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    staging = Staging(torch.device("cuda"))
+    slab, row = staging.add(image(7))
+    assert (slab[row] == 7).all()
+    host = transfer.empty_on_host((2, 3), torch.int64, pinned=True)
+    assert (host.shape, host.dtype, host.is_pinned()) == ((2, 3), torch.int64, False)
+    monkeypatch.setattr(transfer, "reads_pinned", lambda device: True)
+    values = torch.arange(6).view(2, 3).T
+    assert torch.equal(transfer.to_device(values, CPU), values)
 
 
 def test_adjacent_images_are_one_copy(monkeypatch):

@@ -250,7 +250,8 @@ def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
 
     monkeypatch.setattr(QuantizedLinear, "forward", of_few_rows)
     assert problem() == "no such product"
-    assert shapes == [(20, 256, 64), (20, 64, 128), (300, 256, 64)]
+    steps = [(rows, *shape) for rows in (1, 8) for shape in ((256, 64), (64, 128))]
+    assert shapes == [*steps, (300, 256, 64)]
     support.mlp_problem.cache_clear()
 
 

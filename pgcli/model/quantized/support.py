@@ -15,7 +15,7 @@ from pgcli.printable import first_line
 MIN_CAPABILITY = (8, 9)  # the first GPUs with float8 tensor cores
 TOLERANCE = 0.1  # for an MLP's output; float8 rounds to a sixteenth
 DROP = "drop <--quantize=>"
-ROWS = (20, 300)  # like a step and a prefill
+ROWS = (1, 8, 300)  # like steps of one and of a few rows, and a prefill
 #: The shapes to try without a model.
 SMALL = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
 
