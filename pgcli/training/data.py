@@ -42,10 +42,6 @@ class ImageBatch:
         """The rows from `start` to before `stop`."""
         return ImageBatch(self.pixels_BRRC[start:stop], self.rows[start:stop])
 
-    def blank(self, row: TrainingRow) -> ImageBatch:
-        """The row with a black image."""
-        return ImageBatch(self.pixels_BRRC.new_zeros(1, *self.pixels_BRRC.shape[1:]), [row])
-
 
 @dataclass(frozen=True)
 class RowOrder:

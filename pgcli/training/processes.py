@@ -24,7 +24,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError
 from pgcli.training.rows import seed_of
-from pgcli.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -123,13 +122,8 @@ class Processes:
         return values
 
     def add_gradients(self, parameters: Sequence[nn.Parameter], scale: float) -> None:
-        """Replace each gradient by its sum over all processes, times `scale`.
-
-        FSDP2 has already averaged the gradients of sharded parameters.
-        """
-        if self.store is not None and any(map(is_sharded, parameters)):
-            scale *= self.count
-        elif self.store is not None:
+        """Replace each gradient by its sum over all processes, times `scale`."""
+        if self.store is not None:
             has_gradient = torch.tensor([weight.grad is not None for weight in parameters]).byte()
             dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
             sums = []

@@ -64,15 +64,11 @@ class MicroBatches:
     forward_rows: int | None = None
     save_memory: Callable[[], bool] = lambda: False
 
-    def ranges(self, total: int, largest: int = 0) -> Iterator[tuple[int, int]]:
-        """The start and stop of each micro-batch.
-
-        There are as many as for `largest` rows, so the last ones may be empty.
-        """
-        largest = max(total, largest)
-        rows = self.rows or max(1, largest)
-        for start in range(0, largest, rows):
-            yield min(start, total), min(start + rows, total)
+    def ranges(self, total: int) -> Iterator[tuple[int, int]]:
+        """The start and stop of each micro-batch."""
+        rows = self.rows or max(1, total)
+        for start in range(0, total, rows):
+            yield start, min(start + rows, total)
 
     def halve(self, total: int) -> None:
         """Save memory after `total` rows did not fit. Raises NoUsableDevice for a single row."""
@@ -156,8 +152,8 @@ class TrainingTask(ABC):
         """The number of rows of the batch."""
         return len(batch[0])
 
-    def parts(self, batch: Any, largest: int) -> Iterable[Any]:
-        """The micro-batches of the batch, as many as for `largest` rows; the last may be empty."""
+    def parts(self, batch: Any) -> Iterable[Any]:
+        """The micro-batches of the batch."""
         return [batch]
 
     def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
@@ -189,8 +185,8 @@ class ImageTask(TrainingTask, Generic[Model]):
     def size(self, batch: Any) -> int:
         return len(batch.rows)
 
-    def parts(self, batch: Any, largest: int) -> Iterable[Any]:
-        for start, stop in self.micro_batches.ranges(len(batch.rows), largest):
+    def parts(self, batch: Any) -> Iterable[Any]:
+        for start, stop in self.micro_batches.ranges(len(batch.rows)):
             yield batch.part(start, stop)
 
     def pixels(self, batch: ImageBatch) -> Tensor:
@@ -261,12 +257,6 @@ class TaskInputs:
                 hint="<--batch-size=> with a larger number, more rows or fewer processes",
             )
         return RowOrder(len(self.train), size, self.options.seed, self.lengths)
-
-    @property
-    def shards(self) -> int:
-        """The number of weight shards; only fully trained PaliGemma is sharded."""
-        is_full = self.options.task is None and self.options.method == "full"
-        return self.processes.count if is_full else 1
 
     def fields(
         self,

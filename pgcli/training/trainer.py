@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from pgcli.engine.oom import OutOfMemory, run_or_free
-from pgcli.errors import InvalidCheckpoint, NoUsableDevice, TrainingDiverged
+from pgcli.errors import InvalidCheckpoint, TrainingDiverged
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import (
@@ -26,10 +26,9 @@ from pgcli.training.metrics_file import (
     remove_later_metrics,
 )
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.sharding import full_tensor, gathered, in_host_memory, is_divided
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
-from pgcli.wording import count, listed
+from pgcli.wording import listed
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
 MAX_ROWS = 40  # that a message lists: any of them may be the reason
@@ -189,9 +188,9 @@ class Trainer:
         metrics: dict[str, Any] = {"loss": None, "rows": sum(sizes)}
         norm = None
         if sum(sizes):  # else all images are unreadable, and the weights do not change
-            metrics |= self._add_gradients(batch, max(sizes))
+            metrics |= self._add_gradients(batch)
             limit = self.options.max_grad_norm or math.inf
-            norm = full_tensor(nn.utils.clip_grad_norm_(self._trained, limit)).item()
+            norm = nn.utils.clip_grad_norm_(self._trained, limit).item()
             for name, value in (("loss", metrics["loss"]), ("gradient norm", norm)):
                 if not math.isfinite(value):
                     raise diverged(f"the {name} of step {step + 1} is {value}{named_rows(batch)}")
@@ -216,26 +215,18 @@ class Trainer:
             "memory_mb": peak_memory_mb(),
         }
 
-    def _add_gradients(self, batch: Any, largest: int) -> dict[str, float]:
+    def _add_gradients(self, batch: Any) -> dict[str, float]:
         """Compute the gradients of the mean loss over all processes' rows; return the metrics.
 
-        Halves the micro-batch and repeats the update when memory runs out, but ends the run if the
-        model is sharded, as other processes are within the same update. `largest` is the largest
-        row count of a process. Raises NoUsableDevice.
+        Halves the micro-batch and repeats the update when memory runs out. Raises NoUsableDevice.
         """
         micro_batches, size = self.task.micro_batches, self.task.size(batch)
         while True:
             try:
-                sums = run_or_free(lambda: self._backward(batch, largest))
+                sums = run_or_free(lambda: self._backward(batch))
                 break
             except OutOfMemory:
-                rows = min(micro_batches.rows or size, size)
-                micro_batches.halve(rows)
-            if is_divided(self.task.model):
-                raise NoUsableDevice(
-                    f"the device has no memory left to train on {count(rows, 'row')} at once",
-                    hint=f"<--micro-batch {micro_batches.rows}> resumes from the last saved state",
-                )
+                micro_batches.halve(min(micro_batches.rows or size, size))
             self.task.model.zero_grad(set_to_none=True)
         total = reduce(added, self.processes.gather(sums))
         weight, tokens = total.pop("weight"), total.pop("tokens")
@@ -243,12 +234,10 @@ class Trainer:
         means = {name: value / weight for name, value in total.items()}
         return means | ({"tokens": tokens} if tokens else {})
 
-    def _backward(self, batch: Any, largest: int) -> dict[str, float]:
+    def _backward(self, batch: Any) -> dict[str, float]:
         """Add the gradients of this process's summed loss; return the sums of its metrics."""
-        # each process must gather a sharded model equally often
-        parts = self.task.parts(batch, largest if is_divided(self.task.model) else 0)
         sums: dict[str, float] = {}
-        for number, part in enumerate(parts):
+        for number, part in enumerate(self.task.parts(batch)):
             # the same dropout when an update is repeated
             torch.manual_seed(self.processes.seed(self.options.seed, self.progress.step, number))
             loss = self.task.loss(part)
@@ -260,7 +249,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, Any]:
         """Evaluate, and write the weights to the folder if they are the best so far."""
         self.task.model.eval()
-        with torch.no_grad(), gathered(self.task.model):
+        with torch.no_grad():
             values = self.processes.from_first(self._measure)
         best, highest = self.progress.best, self.progress.highest
         for name, value in values.items():
@@ -296,11 +285,9 @@ class Trainer:
         self._save_state()
 
     def _save_model(self, folder: Path) -> None:
-        is_first = self.processes.is_first
-        with in_host_memory(self.task.model, is_first=is_first):
-            if is_first:
-                with wrap_write_errors(folder):
-                    self.task.save(folder)
+        if self.processes.is_first:
+            with wrap_write_errors(folder):
+                self.task.save(folder)
 
     def _is_saved(self, seconds: float) -> bool:
         """Whether to save the state again, `seconds` after the last time in the first process."""
@@ -309,9 +296,8 @@ class Trainer:
 
     def _save_state(self) -> None:
         """Save the state, and draw the curves up to it."""
-        model, is_first = self.task.model, self.processes.is_first
-        save_state(self._state_file, self.progress, model, self._optimizer, is_first=is_first)
-        if is_first:
+        if self.processes.is_first:
+            save_state(self._state_file, self.progress, self.task.model, self._optimizer)
             lines = read_metrics(self.folder / METRICS)
             write_curves(self.folder / CURVES, lines, self.progress.best.get("step"))
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 from pgcli.errors import OutputFailed
 from pgcli.stores.writing import published
-from pgcli.training.sharding import full_tensor, part_of
 
 WEIGHT, STEPS = "weight", "step"
 KEY = "progress"  # in the file's metadata
@@ -40,27 +39,19 @@ def save_state(
     progress: TrainingProgress,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    *,
-    is_first: bool = True,
 ) -> None:
     """Replace the file by the current state; the state of a complete run is its progress only.
 
-    The file is the same for any number of processes, and the first writes it. If the model is
-    sharded, all processes must call this, and tensors are gathered one at a time.
+    The file is the same for any number of processes, and the first writes it.
     """
     tensors: dict[str, Tensor] = {}
     for name, parameter in _trained(model).items() if not progress.is_complete else ():
         tensors[f"{WEIGHT}.{name}"] = parameter.detach()
         for kind, value in optimizer.state[parameter].items():
             tensors[f"{kind}.{name}"] = value
-    if not is_first:
-        for tensor in tensors.values():
-            full_tensor(tensor)
-        return
     specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
     with published(file, temporary=f".{file.name}.part") as path:  # one: the folder is locked
-        gathered = map(full_tensor, tensors.values())
-        write_tensors(path, specs, gathered, {KEY: json.dumps(asdict(progress))})
+        write_tensors(path, specs, iter(tensors.values()), {KEY: json.dumps(asdict(progress))})
 
 
 def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
@@ -93,10 +84,10 @@ def _fill(saved: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
         if kind != STEPS and tensor.shape != parameter.shape:
             raise ValueError(f"{key} has the shape {[*tensor.shape]}")
         if kind == WEIGHT:
-            parameter.data.copy_(part_of(tensor, parameter))
+            parameter.data.copy_(tensor)
         else:
             # AdamW keeps its count of steps on the CPU
-            value = tensor if kind == STEPS else part_of(tensor, parameter)
+            value = tensor if kind == STEPS else tensor.to(parameter.device)
             optimizer.state[parameter][kind] = value
 
 

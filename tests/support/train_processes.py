@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
@@ -20,7 +19,6 @@ from pgcli.pipeline.progress.shutdown import GracefulShutdown
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.data import ImageBatch
 from pgcli.training.encoders.classify_task import ClassifyTask
-from pgcli.training.trainer import Trainer
 
 
 class Command(NamedTuple):
@@ -108,7 +106,7 @@ def failing_data() -> Any:
 
 @contextmanager
 def out_of_memory() -> Iterator[None]:
-    """The state is saved after each update; in the second, memory is too small for two rows."""
+    """From the second update on, memory is too small for two rows."""
     loss, first = AnswerTask._loss, iter([True])
 
     def failing_loss(self: AnswerTask, batch: Any) -> Any:
@@ -116,35 +114,14 @@ def out_of_memory() -> Iterator[None]:
             raise torch.OutOfMemoryError("no memory")
         return loss(self, batch)
 
-    def is_saved(self: Trainer, seconds: float) -> bool:
-        return bool(self.processes.largest(True))
-
-    with (
-        patch.object(AnswerTask, "_loss", failing_loss),
-        patch.object(Trainer, "_is_saved", is_saved),
-    ):
+    with patch.object(AnswerTask, "_loss", failing_loss):
         yield
-
-
-@contextmanager
-def counted() -> Iterator[None]:
-    """Counts and prints the rows of parts of updates."""
-    loss, sizes = AnswerTask._loss, set()
-
-    def counted_loss(self: AnswerTask, batch: Any) -> Any:
-        sizes.add(len(batch.rows))
-        return loss(self, batch)
-
-    with patch.object(AnswerTask, "_loss", counted_loss):
-        yield
-    sys.stderr.write(f"parts of {sorted(sizes)} rows\n")
 
 
 EVENTS: dict[str, Callable[[], Any]] = {
     "": nothing,
     "stop": stop_after_an_update,
     "no data": failing_data,
-    "count": counted,
     "out of memory": out_of_memory,
     "no memory": failing("loss", NoUsableDevice("no memory is left", hint="free some"), 1),
 }

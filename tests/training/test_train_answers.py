@@ -134,6 +134,15 @@ def test_gradient_checkpointing_changes_no_bit(run, monkeypatch):
     assert same_files("kept", "recomputed")
 
 
+def test_full_training_that_does_not_fit_the_device_is_refused(run, capsys, monkeypatch):
+    monkeypatch.setattr(start, "free_bytes", lambda device: 10_000)
+    assert run(f"questions.jsonl {LORA} -o adapter") == 0
+    assert run(f"questions.jsonl {FULL} -o out") == 17
+    stderr = capsys.readouterr().err
+    assert "must fit on each device" in stderr
+    assert "--method lora" in stderr
+
+
 @pytest.mark.parametrize("freeze", ["vision,projector", "vision --freeze projector"])
 def test_frozen_parts_stay_and_the_others_change(run, freeze):
     assert run(f"questions.jsonl {FULL} --freeze {freeze} -o out") == 0

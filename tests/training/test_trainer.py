@@ -54,7 +54,7 @@ class LineFit:
     def size(self, batch: int) -> int:
         return 16
 
-    def parts(self, batch: int, largest: int) -> list[int]:
+    def parts(self, batch: int) -> list[int]:
         return [batch]
 
     def loss(self, part: int) -> Loss:

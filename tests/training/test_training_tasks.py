@@ -108,7 +108,7 @@ def test_wilson_interval_equals_published_values():
 def gradients(task: Any) -> tuple[float, list[Tensor]]:
     task.model.train()
     options = TrainerOptions(steps=1, learning_rate=1.0, seed=3)
-    found = Trainer(task, options, Path("unused"), Path("unused"))._add_gradients(batch(), 7)
+    found = Trainer(task, options, Path("unused"), Path("unused"))._add_gradients(batch())
     return found["loss"], [one.grad for one in task.model.parameters() if one.grad is not None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,10 @@ from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save_checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.device.select import choose_dtype
+from pgcli.device.select import choose_dtype, free_bytes
 from pgcli.engine.loader import read_tokenizer
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.errors import NoInputError, UsageError
+from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
@@ -28,11 +29,13 @@ from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.training.answers.lora import add_lora, load_adapter, save_adapter
 from pgcli.training.answers.task import AnswerTask, tokenized
 from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
-from pgcli.training.sharding import shard
 from pgcli.training.task import MicroBatches, TaskInputs
+from pgcli.wording import byte_count
 
 #: Tokens per micro-batch; more are not faster.
 CPU_TOKENS, GPU_TOKENS = 2048, 32_768
+#: Memory of a weight: in float32, with its gradient and two moments, or alone.
+TRAINED_BYTES, FROZEN_BYTES = 16, 4
 #: On a CPU, larger checkpoints recompute activations from the start: the system kills a process
 #: that runs out of memory.
 LARGE_BYTES = 10**9
@@ -71,23 +74,19 @@ class AnswerPlan:
         return cls(inputs, checkpoint, config, tokenizer, faults)
 
     def micro_batches(self) -> MicroBatches:
-        """The fastest micro-batch; the same in all processes if the model is sharded."""
+        """The fastest micro-batch."""
         inputs, fixed = self.inputs, self.inputs.options.micro_batch
         assert inputs.lengths is not None
         slots = self.config.image_tokens + max(inputs.lengths)
         tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
         rows = fixed or max(1, tokens // slots)
-        if inputs.shards > 1:
-            rows = -inputs.processes.largest(-rows)  # the smallest
         return MicroBatches(rows, is_fixed=fixed is not None)
 
     @property
     def recomputes(self) -> bool:
         """Whether the backward pass recomputes activations from the first update on."""
         is_cpu = self.inputs.device.type == "cpu"
-        return self.inputs.shards > 1 or (
-            is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
-        )
+        return is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
 
 
 def fitting_rows(
@@ -119,21 +118,20 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
     plan = AnswerPlan.of(inputs)
     inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
-    is_divided = inputs.shards > 1
     dtype = torch.float32  # of trained weights; LoRA uses the dtype of inference
-    if options.method == "lora":
+    if options.method == "full":
+        check_memory(plan)
+    else:
         dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
     model = weights.load_paligemma(
         folder,
         plan.config,
         dtype=dtype,
-        device="cpu" if is_divided else inputs.device,
+        device=inputs.device,
         finish=freeze_in_int8 if options.quantize == "int8" else None,
     )
     if options.method == "full":
-        model.requires_grad_(requires_grad=True)
-        for name in options.freeze:
-            model.get_submodule(name).requires_grad_(requires_grad=False)
+        unfreeze(model, options.freeze)
         for layer in model.decoder.layers:
             assert isinstance(layer, GemmaDecoderLayer)
             layer.dropout = options.dropout
@@ -163,9 +161,33 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
         tokenizer=plan.tokenizer,
     )
     task.data.errors.reasons.update(plan.faults)
-    if is_divided:
-        shard(model, inputs.device)
     return task
+
+
+def unfreeze(model: PaliGemma, frozen: Sequence[str]) -> None:
+    """Train all weights of the model but those of the frozen parts."""
+    model.requires_grad_(requires_grad=True)
+    for name in frozen:
+        model.get_submodule(name).requires_grad_(requires_grad=False)
+
+
+def check_memory(plan: AnswerPlan) -> None:
+    """Raise NoUsableDevice if full training does not fit the device, before the weights load."""
+    inputs, model = plan.inputs, weights.meta_model(plan.config)
+    unfreeze(model, inputs.options.freeze)
+    needed = sum(
+        weight.numel() * (TRAINED_BYTES if weight.requires_grad else FROZEN_BYTES)
+        for weight in model.parameters()
+    )
+    free = free_bytes(inputs.device)
+    if needed > free:
+        raise NoUsableDevice(
+            f"full training of {plan.checkpoint.name} needs {byte_count(needed)} of memory and "
+            f"more for the images, and {inputs.device} has {byte_count(free)}: the weights, their "
+            "gradients and moments must fit on each device",
+            hint="<--method lora> trains an adapter; <--freeze vision,projector> trains fewer "
+            "weights",
+        )
 
 
 def recompute_activations(model: PaliGemma) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
@@ -21,7 +20,6 @@ from pgcli.training.answers.evaluation import TrueAnswers
 from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
-from pgcli.training.sharding import compute
 from pgcli.training.task import ImageTask, Loss, Metrics
 
 
@@ -39,11 +37,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         self._main_metric = self.truths.main_metric
 
     def loss(self, batch: ImageBatch) -> Loss:
-        if batch.rows:
-            return self._loss(batch)
-        # each process must gather a sharded model equally often
-        blank = self._loss(batch.blank(self.data.train[0]))
-        return Loss(0.0 * blank.sum, 0.0)
+        return self._loss(batch)
 
     def evaluate(self) -> Metrics:
         """The loss, and the task's metrics of greedy answers."""
@@ -76,13 +70,10 @@ class AnswerTask(ImageTask[PaliGemma]):
             device=self.device,
         )
 
-        def loss_of_rows() -> Tensor:
+        with self.autocast():
             pixels_BCRR = self.pixels(batch).to(self.model.projector.weight.dtype)
             patch_BPD = self.model.encode(pixels_BCRR)
-            return answer_loss(self.model, patch_BPD, tokens)
-
-        with self.autocast():
-            loss = compute(self.model, loss_of_rows)
+            loss = answer_loss(self.model, patch_BPD, tokens)
         count = sum(config.image_tokens + len(prefix) + len(suffix) for prefix, suffix in examples)
         return Loss(loss, len(examples), tokens=count)
 

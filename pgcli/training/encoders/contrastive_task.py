@@ -41,7 +41,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
     texts: TextProcessor
     loss_name: ContrastiveLoss
 
-    def parts(self, batch: ImageBatch, largest: int) -> Iterable[ImageBatch]:
+    def parts(self, batch: ImageBatch) -> Iterable[ImageBatch]:
         return [batch]  # even if empty: the other processes wait for this one
 
     def loss(self, batch: ImageBatch) -> Loss:
