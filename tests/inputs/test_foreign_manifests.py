@@ -42,7 +42,7 @@ def test_pointer_in_place_of_a_list_of_texts_is_not_read():
 HEADER = "standard input, line 1: this is the header of a table, not a path"
 ZIPPED = BytesIO()
 with zipfile.ZipFile(ZIPPED, "w") as workbook:
-    workbook.writestr("xl/workbook.xml", "x")
+    workbook.writestr(zipfile.ZipInfo("xl/workbook.xml"), "x")
 
 
 @pytest.mark.parametrize(
