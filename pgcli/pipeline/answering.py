@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.output import RunOutput, SaveLine
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.rows import Numbered, RunRows, range_rows, row_schema
-from pgcli.pipeline.state.in_order import in_order_of
+from pgcli.pipeline.state.lines import errors_in
 from pgcli.pipeline.task import answer_function
 from pgcli.pipeline.workers.engine import EngineTask
 from pgcli.pipeline.workers.engines import EngineProcesses, RowsLost, Workers
@@ -131,63 +130,53 @@ class Answering:
         sink: AbstractContextManager[SaveLine],
         state: Store,
         *,
-        is_ordered: bool = False,
         note_stamp: NoteStamp = ignore_stamp,
     ) -> None:
-        """Answer rows in other processes, and save each in the sink as it arrives.
+        """Answer rows in other processes, and save them in input order.
 
-        With `is_ordered`, rows are saved in input order. The folder `state` has the recorded input.
+        Rows that are answered early wait in memory; if the run stops, they are not saved. The
+        folder `state` has the recorded input.
         """
+        workers = self._workers(ranges, state)
         with (
             self.progress.answering(loads=self.model.checkpoint.name),
-            sink as save_line,
-            self._in_order(save_line, ranges, is_ordered=is_ordered) as save,
-            closing(self._workers(ranges, state).messages()) as messages,
+            sink as save,
+            closing(workers.messages()) as messages,
         ):
-            for message in messages:
-                if isinstance(message, RowsAnswered):
-                    for index, stamp in message.stamps.items():
-                        note_stamp(index, stamp)
-                    for number, line in enumerate(message.lines or (), message.first):
-                        save(number, line)
-                    if self.output is not None and message.lines is None:
-                        codes = Counter(code for code, _ in message.errors)
-                        self.output.add_part(message.rows, codes)
-                    self.progress.show_limits(message.limits)
-                    self.progress.add(message.counts, message.errors)
-                elif isinstance(message, EngineInfo) and self.model.info is None:
-                    self._note_engine(message)
-                elif isinstance(message, RowsLost):
-                    for number, row in self._error_rows(message.rows):
-                        save(number, json_line(row, self.schema).encode())
-                        self.progress.tally.count(row)
-                        self.progress.update(row)
+            rows = InOrder(ranges, self._saving(save, ranges))
+            try:
+                for message in messages:
+                    if isinstance(message, RowsAnswered):
+                        for index, stamp in message.stamps.items():
+                            note_stamp(index, stamp)
+                        rows.add(message.first, message.lines)
+                        self.progress.show_limits(message.limits)
+                        self.progress.add(message.counts, message.errors)
+                    elif isinstance(message, EngineInfo) and self.model.info is None:
+                        self._note_engine(message)
+                    elif isinstance(message, RowsLost):
+                        for number, row in self._error_rows(message.rows):
+                            rows.add(number, [json_line(row, self.schema).encode()])
+                            self.progress.tally.count(row)
+                            self.progress.update(row)
+                    workers.queue.early_bytes = rows.early_bytes
+            finally:
+                early = rows.early()
+                self.progress.tally.rows -= len(early)
+                self.progress.tally.errors -= errors_in(early)
 
-    @contextmanager
-    def _in_order(
-        self, save: SaveLine, ranges: Sequence[range], *, is_ordered: bool
-    ) -> Iterator[SaveLine]:
-        """Yield what saves rows, in input order with `is_ordered`; hooks get them in order."""
-        if not (is_ordered or self.hooks):
-            yield save
-            return
+    def _saving(self, save: SaveLine, ranges: Sequence[range]) -> SaveLine:
+        """What saves rows of ranges, which come in order, and passes them to the hooks."""
+        if not self.hooks:
+            return save
         items = (item for rows in ranges for item in self.rows.item_of_each(rows))
 
-        def deliver(first: int, lines: Sequence[bytes]) -> None:
-            for number, line in enumerate(lines, first):
-                if is_ordered:
-                    save(number, line)
-                if self.hooks:
-                    row = self.schema.answer(parse_row(line) or {})
-                    self.pass_to_hooks([(number, next(items), row)])
-
         def save_and_pass_on(number: int, line: bytes) -> None:
-            if not is_ordered:
-                save(number, line)
-            ordered.save(number, line)
+            save(number, line)
+            row = self.schema.answer(parse_row(line) or {})
+            self.pass_to_hooks([(number, next(items), row)])
 
-        with in_order_of(ranges, deliver) as ordered:
-            yield save_and_pass_on
+        return save_and_pass_on
 
     def _workers(self, ranges: Sequence[range], state: Store) -> Workers:
         """The engines for ranges of rows of the input recorded in a state folder."""
@@ -224,3 +213,31 @@ class Answering:
             for number, prompt in enumerate(item.prompts, first):
                 task = self.request.question.task
                 yield number, error_answer(image, prompt, task=task, model=label)
+
+
+class InOrder:
+    """Passes the rows of ranges on in order; rows that come early wait in memory."""
+
+    def __init__(self, ranges: Iterable[range], save: SaveLine):
+        self._ranges, self._save = iter(ranges), save
+        self._range = next(self._ranges, range(0))
+        self._next = self._range.start
+        self._early: dict[int, Sequence[bytes]] = {}  # by their first rows
+        self.early_bytes = 0
+
+    def add(self, first: int, lines: Sequence[bytes]) -> None:
+        """Pass on consecutive rows of a range and the rows that waited for them, or keep them."""
+        self._early[first] = lines
+        self.early_bytes += sum(map(len, lines))
+        while (ready := self._early.pop(self._next, None)) is not None:
+            for number, line in enumerate(ready, self._next):
+                self.early_bytes -= len(line)
+                self._save(number, line)
+            self._next += len(ready)
+            if self._next == self._range.stop:
+                self._range = next(self._ranges, range(0))
+                self._next = self._range.start
+
+    def early(self) -> list[bytes]:
+        """The rows that still wait."""
+        return [line for lines in self._early.values() for line in lines]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from pgcli.errors import OutputFailed, OutputInUse
 from pgcli.inputs import Inventory
 from pgcli.inputs.inventory import Change
 from pgcli.inputs.stamps import Stamp, is_other
-from pgcli.output.lines import LineFormat, parse_row
+from pgcli.output.lines import LineFormat
 from pgcli.output.reader import OPEN
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
@@ -34,17 +34,9 @@ from pgcli.pipeline.state.compare import (
     stamp_at,
 )
 from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
-from pgcli.pipeline.state.forms import (
-    error_rows,
-    is_of_parts,
-    open_form,
-    saved_rows,
-    saved_segments,
-)
-from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment, errors_in
-from pgcli.pipeline.state.open_rows import OpenRows
-from pgcli.pipeline.state.parts_form import PartsForm
+from pgcli.pipeline.state.lines import Part, errors_in, merged
 from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record
+from pgcli.pipeline.state.saved import open_saved
 from pgcli.records import Answer, Item
 from pgcli.stores import Store
 
@@ -83,33 +75,27 @@ def record_inventory(inventory: Inventory, store: Store) -> None:
 class RunOutput:
     """A resumable output, or the files of it that belong to a shard.
 
-    `segments` are the rows that `find_saved` found, in the output and in open files; `coverage`
-    has all rows that are saved by now.
+    `saved` are its rows. `before` are the ranges of rows that were saved when it was opened.
     """
 
     def __init__(self, state: State, request: RunRequest, rows: RunRows):
         self.state, self.request, self.rows = state, request, rows
         self.shard = state.shard
         self.record = state.record or self._new_record()
-        of_parts = is_of_parts(request.output.output)
-        self.file_rows = self.record.file_rows if of_parts else ALL_ROWS
-        self.early = OpenRows(state.owner.store, file_rows=self.file_rows)
         is_lines, keep = isinstance(state.format, LineFormat), rows.inventory.kept
         self.schema = row_schema(request, keep, exact=not is_lines)
         has_columns = is_lines or not rows.is_addressable
         self.line_schema = self.schema if has_columns else replace(self.schema, keep=())
-        self.form = open_form(
+        self.saved = open_saved(
             request.output.output,
             lambda: self.record,
-            self.early,
+            [state.owner.store],
             schema=self.schema,
             kept=rows.kept,
             create=True,
         )
-        self.segments: list[Segment] = []
-        self.coverage = Coverage([])
-        self._all_segments: list[Segment] = []  # of all shards, without their open rows
-        self._all_saved = Coverage([])
+        self.file_rows = self.saved.file_rows
+        self.before: list[range] = []
         self._error_rows: list[int] | None = None
         self.stamps = ImageStamps(state.owner.store)
         #: Changed images of saved rows, which are retried.
@@ -118,21 +104,24 @@ class RunOutput:
     def find_saved(self, tally: Tally) -> None:
         """Find and count the saved rows. Raises OutputExists."""
         if self.state.record is not None:
-            self._adopt_open_rows()
-            self._all_segments = saved_segments(self.form, self.early)
-            self._all_saved = Coverage(self._all_segments)
-            self.segments = [part for part in self._all_segments if self.has(part.first)]
-        self.coverage = Coverage(self.segments)
-        for segment in self.segments:
-            tally.errors_before.update(segment.errors)
-        tally.rows_before = self.coverage.count(self.rows.total)
+            self._adopt_logs()
+            self.saved.find()
+        self.before = self.saved.ranges()
+        own, total = self._own_parts(), self.rows.total
+        for part in own:
+            tally.errors_before.update(part.errors)
+        tally.rows_before = count_rows([range(p.first, p.end) for p in own], 0, total)
+
+    def _own_parts(self) -> list[Part]:
+        """The saved parts that this command writes."""
+        return [part for part in self.saved.parts.values() if self.has(part.first)]
 
     def has(self, row: int) -> bool:
         """Whether this command writes the file with a row."""
         return self.shard is None or self.shard.has(row // self.file_rows)
 
-    def _adopt_open_rows(self) -> None:
-        """Move open rows from shards to a run without shards, or from such a run to this shard."""
+    def _adopt_logs(self) -> None:
+        """Move logs from shards to a run without shards, or from such a run to this shard."""
         own, main = self.state.owner.store, self.state.store
         for store in shard_stores(main) if self.shard is None else [main]:
             for entry in list(store.list(f"{OPEN}/")):
@@ -163,46 +152,52 @@ class RunOutput:
         if self.shard is not None:
             rounds = max(1, -(-total // (FILE_ROWS * self.shard.count)))
             return max(1, -(-total // (rounds * self.shard.count)))
-        # a file for a store is built in memory; on Ray, an actor answers all rows of a file
-        is_small = self.state.is_stored or request.model.ray is not None
-        return range_rows(total) if is_small else FILE_ROWS
+        # a file for a store is built in memory, and its log too
+        return range_rows(total) if self.state.is_stored else FILE_ROWS
 
     # saved rows
 
-    def missing(self, saved: Coverage | None = None) -> list[range]:
-        """The rows that are not `saved`; by default, in neither the output nor open files."""
-        total = self.rows.total
-        ranges = [] if total is None else list((saved or self.coverage).missing(0, total))
-        if self.shard is None:
-            return ranges
-        parts = (part for rows in ranges for part in split_rows(rows, self.file_rows))
-        return [part for part in parts if self.has(part.start)]
+    def missing(self) -> list[range]:
+        """The rows that are not saved."""
+        return self._others(self.saved.ranges())
 
     @property
     def is_complete(self) -> bool:
-        """Whether the output itself, without open files, has all rows of the input or shard."""
+        """Whether the output itself, without logs, has all rows of the input or shard."""
         if self.rows.total is None or self.state.record is None:
             return False
-        return not self.missing(self._final())
+        parts = self.saved.parts.values()
+        return not self._others([range(part.first, part.log_first) for part in parts])
 
-    def _final(self) -> Coverage:
-        """The rows in the output itself when it was opened."""
-        return Coverage(segment for segment in self.segments if not segment.name)
+    def _others(self, ranges: Iterable[range]) -> list[range]:
+        """The rows of the input, or of this shard, that are not in these ranges."""
+        total, at, gaps = self.rows.total or 0, 0, list[range]()
+        for rows in (*ranges, range(total, total)):
+            if at < min(rows.start, total):
+                gaps.append(range(at, min(rows.start, total)))
+            at = max(at, rows.stop)
+        if self.shard is None:
+            return gaps
+        pieces = (piece for gap in gaps for piece in split_rows(gap, self.file_rows))
+        return [piece for piece in pieces if self.has(piece.start)]
 
     def total(self) -> int:
         """The row count of the complete output."""
-        total, end = self.rows.total, self.coverage.end_of(0)
+        total = self.rows.total
+        end = end_of(self.saved.ranges(), 0)
         return end if total is None else max(total, end)  # more than --limit may be saved
 
-    def saved(self) -> Iterator[tuple[int, Item, Answer]]:
-        """The rows saved when the output was opened, with their items, in order."""
-        rows = saved_rows(self.form, self.early, self.segments)
+    def saved_answers(self) -> Iterator[tuple[int, Item, Answer]]:
+        """The rows of this command's parts that were saved when the output was opened, in order.
+
+        Each comes with its item.
+        """
         items = (
             item
-            for first, end in Coverage(self.segments).ranges
-            for item in self.rows.item_of_each(range(first, end))
+            for rows in merged(range(p.first, p.end) for p in self._own_parts())
+            for item in self.rows.item_of_each(rows)
         )
-        for (number, row), item in zip(rows, items, strict=True):
+        for (number, row), item in zip(self.saved.rows(self.has), items, strict=True):
             yield number, item, self.schema.answer(row)
 
     # comparison with the input
@@ -235,35 +230,27 @@ class RunOutput:
             gone = (inventory.gone + images.gone) * (self.rows.per_item or 1)
             if gone and (moved := self.record.moved_sources(run_settings(self.request))):
                 raise other_run(self.state.name, "other images", [moved])
-        if self.coverage.count() and self.rows.is_addressable:
-            check_saved_rows(self._probes(), self.rows, self.state.name)
+        if self.before and self.rows.is_addressable:
+            check_saved_rows(self.saved.probes(), self.rows, self.state.name)
         return gone
 
     def is_removed(self, row: int) -> bool:
         """Whether the image of a row was removed from the input."""
         item = row // (self.rows.per_item or 1)
-        return self._removed.end_of(item) > item
+        return end_of(self._removed, item) > item
 
     @cached_property
-    def _removed(self) -> Coverage:
+    def _removed(self) -> list[range]:
         """The items that were removed from the input."""
         items = self.rows.inventory.removed if self.rows.is_addressable else []
-        return Coverage(Segment(removed.start, len(removed)) for removed in items)
+        return merged(sorted(items, key=lambda removed: removed.start))
 
     def errors_of_removed(self) -> Counter[str]:
         """The saved failed rows of images that were removed from the input, by code."""
-        if not self._removed.count():
+        if not self._removed:
             return Counter()
-        failed = error_rows(self.form, self.early, self.segments)
+        failed = self.saved.error_rows(self.has)
         return Counter(code for number, code in failed if self.is_removed(number))
-
-    def _probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-        """A sample of the saved rows with their numbers; None for an invalid row."""
-        yield from self.form.probes()
-        for segment in self.segments:
-            if segment.name:  # a removed file has no lines: its rows are in the output
-                for number, line in self.early.scan(segment.name).probes.items():
-                    yield segment.first + number, parse_row(line)
 
     def changed_versions(self) -> list[str]:
         """`name old -> new` for each library with another version than in the record."""
@@ -278,12 +265,11 @@ class RunOutput:
         """Whether answered rows of these items are saved."""
         per_item = self.rows.per_item or 1
         start, stop = items.start * per_item, items.stop * per_item
-        saved = self._all_saved.count(stop) - self._all_saved.count(start)
+        saved = count_rows(self.before, start, stop)
         if not (saved or self.has(start)):
             return True  # another shard may have answered them
         if saved and self._error_rows is None:
-            failed = error_rows(self.form, self.early, self._all_segments)
-            self._error_rows = sorted(number for number, _ in failed)
+            self._error_rows = [number for number, _ in self.saved.error_rows()]
         errors = self._error_rows or []
         return saved > bisect_left(errors, stop) - bisect_left(errors, start)
 
@@ -292,10 +278,10 @@ class RunOutput:
 
         Raises OutputExists if an item differs from its saved rows.
         """
-        known = saved_rows(self.form, self.early, self.segments)
+        known = self.saved.rows()
         images, stamps = ImageChanges(), self._stamped
         for first, item in items:
-            saved, is_answered = self.coverage.end_of(first), False
+            saved, is_answered = end_of(self.before, first), False
             for number, prompt in enumerate(item.prompts, first):
                 if number < saved:
                     is_answered |= self._check_same(next(known), item, prompt)
@@ -330,7 +316,7 @@ class RunOutput:
             for change in self.changed
             for row in range(change.items.start * per_item, change.items.stop * per_item)
         )
-        failed = {number for number, _ in error_rows(self.form, self.early, self.form.segments())}
+        failed = {number for number, _ in self.saved.error_rows()}
         return sorted(row for row in rows if row < end and row not in failed)
 
     def note_stamp(self, index: int, stamp: Stamp | None) -> None:
@@ -358,7 +344,7 @@ class RunOutput:
         record_inventory(self.rows.inventory, self.state.store)
         if is_new and self.shard is not None:
             self._check_first_shard(own)
-        self.form.begin([segment for segment in self.segments if segment.name])
+        self.saved.begin()
 
     def _check_first_shard(self, own: RunRecord) -> None:
         """Raise if another shard just began the run with another shard count or input."""
@@ -396,15 +382,8 @@ class RunOutput:
             self.state.update(record)
 
     def save(self, number: int, line: bytes) -> None:
-        """Save a row. Raises OutputFailed."""
-        self.form.save(number, line)
-        self.coverage.add(number, number + 1)
-
-    def add_part(self, rows: range, errors: Counter[str]) -> None:
-        """Note that a worker has written the file with these rows, and count their errors."""
-        assert isinstance(self.form, PartsForm)
-        self.form.add_part(rows, errors)
-        self.coverage.add(rows.start, rows.stop)
+        """Save the next row. Raises OutputFailed."""
+        self.saved.save(number, line)
 
     def finish(self) -> None:
         """Complete the output. Raises AssertionError if a row is missing."""
@@ -412,24 +391,25 @@ class RunOutput:
             return
         if missing := self.missing():
             raise AssertionError(f"rows {missing[0].start} to {missing[0].stop - 1} were not saved")
-        self.form.finish(self.total())
-        self.remove_open_rows(self.total())
-
-    def remove_open_rows(self, end: int | None = None) -> None:
-        """Remove open files before row `end`, by default the end of the output itself.
-
-        Files with later rows stay: their rows are beyond --limit.
-        """
-        end = self._final().end_of(0) if end is None else end
-        beyond = {segment.name for segment in self.segments if segment.end > end}
-        with suppress(OutputFailed):
-            self.early.remove(name for name in self.early.names() if name not in beyond)
+        self.saved.finish(self.total())
 
     def close(self, tally: Tally) -> None:
         """Flush the output, and uncount rows that its store refused."""
         self.stamps.close()
         with suppress(OutputFailed):
-            self.form.close()
-        lines = self.early.buffered_lines()
+            self.saved.close()
+        lines = self.saved.unsaved()
         tally.rows -= len(lines)
         tally.errors -= errors_in(lines)
+
+
+def end_of(ranges: Sequence[range], row: int) -> int:
+    """The first row from this one on that is in none of the merged ranges."""
+    at = bisect_right(ranges, row, key=lambda rows: rows.start) - 1
+    return max(row, ranges[at].stop) if at >= 0 else row
+
+
+def count_rows(ranges: Sequence[range], start: int, stop: int | None) -> int:
+    """The number of rows of ranges from `start` on, before `stop`."""
+    ends = ((rows, rows.stop if stop is None else min(rows.stop, stop)) for rows in ranges)
+    return sum(max(0, end - max(rows.start, start)) for rows, end in ends)

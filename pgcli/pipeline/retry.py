@@ -11,12 +11,12 @@ from pgcli.inputs.stamps import Stamp, is_other
 from pgcli.pipeline.output import RunOutput, SaveLine
 from pgcli.pipeline.state.compare import ImageStamps, stamp_at
 from pgcli.pipeline.state.folder import RETRIED
-from pgcli.pipeline.state.forms import error_rows
-from pgcli.pipeline.state.lines import Coverage, Segment, errors_in
-from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.pipeline.state.lines import Log, errors_in, is_row, merged, open_stream
 from pgcli.wording import count
 
 STAMPS = f"{RETRIED}/images"
+#: Each line is the number of a row, a space, and the row.
+ANSWERS = f"{RETRIED}/{0:012}.jsonl"
 
 
 class Retry:
@@ -29,23 +29,21 @@ class Retry:
 
     def __init__(self, output: RunOutput, *, wants_errors: bool):
         self._output, self._wants_errors = output, wants_errors
-        self._store, form = output.state.store, output.form
-        self._retried = OpenRows(self._store, RETRIED)
-        self._stamps = ImageStamps(self._store, STAMPS)
+        self._store = output.state.store
+        self._log, self._stamps = Log(self._store, ANSWERS), ImageStamps(self._store, STAMPS)
         errors: list[int] = []
         if wants_errors:
-            failed = error_rows(form, output.early, form.segments())
+            failed = output.saved.error_rows()
             errors = [number for number, _ in failed if not output.is_removed(number)]
         changed = output.rows_of_changed()
         self._numbers = sorted({*errors, *changed})
         self._kept = self._kept_answers()
-        self._store.delete(self._retried.names())
+        self._log.remove()
         for number in sorted(self._kept):  # without answers to images that changed again
-            self._retried.append(number, self._kept[number])
+            self._append(number, self._kept[number])
         #: The rows to retry.
         self.missing = [number for number in self._numbers if number not in self._kept]
-        covered = Coverage(Segment(number, 1) for number in self.missing)
-        self.ranges = [range(*ends) for ends in covered.ranges]
+        self.ranges = merged(range(number, number + 1) for number in self.missing)
         kinds = [count(len(errors), "failed row")] * bool(errors)
         kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
         self.notice = (
@@ -61,10 +59,10 @@ class Retry:
     def saving(self) -> Iterator[SaveLine]:
         """Yield what keeps an answer until all rows are answered."""
         try:
-            yield self._retried.append
+            yield self._append
         finally:
             self._stamps.close()
-            self._retried.close()
+            self._log.close()
 
     def note_stamp(self, index: int, stamp: Stamp | None) -> None:
         """Note the stamp of an image before its answers are kept."""
@@ -73,20 +71,17 @@ class Retry:
     def merge(self) -> None:
         """Put the answers, which are complete now, into the output."""
         lines = self._kept_answers()
-        self._output.form.replace_rows(lines)
+        self._output.saved.replace_rows(lines)
         stamps = self._stamps.read()
         for index in {json.loads(line)["index"] for line in lines.values()}:
             stamp = stamp_at(stamps, index)
             self._output.stamps.note(index, stamp if stamp[0] else None)
-        self._store.delete([STAMPS, *self._retried.names()])
+        self._store.delete([STAMPS])
+        self._log.remove()
 
     def _kept_answers(self) -> dict[int, bytes]:
         """The lines of answers, without images that have changed again."""
-        lines = {
-            number: line
-            for segment in self._retried.segments()
-            for number, line in self._numbered_lines(segment)
-        }
+        lines = dict(self._saved_answers())
         stamps = self._stamps.read()
         items = self._output.rows.chosen([n for n in self._numbers if n in lines])
         return {
@@ -97,6 +92,16 @@ class Retry:
             or not is_other(item.path, stamp)
         }
 
-    def _numbered_lines(self, segment: Segment) -> Iterator[tuple[int, bytes]]:
-        lines = self._retried.lines(segment, segment.first, segment.end)
-        return enumerate(lines, segment.first)
+    def _append(self, number: int, line: bytes) -> None:
+        self._log.append(b"%d %b" % (number, line))
+
+    def _saved_answers(self) -> Iterator[tuple[int, bytes]]:
+        """The complete lines of the log with their numbers."""
+        stream = open_stream(self._store, ANSWERS)
+        for line in stream or ():
+            number, _, row = line.partition(b" ")
+            if not (number.isdigit() and is_row(row)):
+                break
+            yield int(number), row
+        if stream is not None:
+            stream.close()

@@ -27,7 +27,7 @@ from pgcli.pipeline.retry import Retry
 from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.settings import resumed_request
 from pgcli.pipeline.state.folder import State, load_inventory
-from pgcli.pipeline.state.lines import Coverage, Segment
+from pgcli.pipeline.state.lines import merged
 from pgcli.pipeline.stream import open_row_stream
 from pgcli.pipeline.workers.engine_process import import_ahead
 from pgcli.records import Item
@@ -175,7 +175,7 @@ class Run:
         self.open_output(state)
         if self.output.is_complete and not self.retries:
             self.say_complete()
-            self.output.remove_open_rows()
+            self.output.saved.begin()  # removes leftover logs
             return
         self.answer_missing()
         self.check_end_of_input()
@@ -223,7 +223,7 @@ class Run:
                     hint="answers may differ slightly",
                 )
             if self.hooks and self.rows.is_addressable:
-                self.answering.pass_to_hooks(self.output.saved(), is_saved=True)
+                self.answering.pass_to_hooks(self.output.saved_answers(), is_saved=True)
 
     @property
     def retries(self) -> bool:
@@ -298,12 +298,11 @@ class Run:
         if answering.has_workers(ranges):
             if self.hooks:
                 asked = filter(self.is_asked, rows.numbered_ranges(ranges))
-                covered = Coverage(Segment(first, len(item.prompts)) for first, item in asked)
-                ranges = [range(*ends) for ends in covered.ranges]
+                ranges = merged(range(first, first + len(item.prompts)) for first, item in asked)
             with TemporaryDirectory(prefix="pgcli-") as folder:
                 state = LocalStore(Path(folder))
                 record_inventory(rows.inventory, state)
-                answering.elsewhere(ranges, sink, state, is_ordered=True)
+                answering.elsewhere(ranges, sink, state)
             return
         answering.here(filter(self.is_asked, self.arriving()), sink, images=rows.images)
         self.check_end_of_input()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pgcli.errors import INCOMPLETE, OutputFailed, UsageError
 from pgcli.pipeline.reopen import open_store, record_of
 from pgcli.pipeline.state.folder import shard_stores
-from pgcli.pipeline.state.forms import open_form, saved_segments
-from pgcli.pipeline.state.lines import ALL_ROWS, Coverage, Segment
-from pgcli.pipeline.state.open_rows import OpenRows
+from pgcli.pipeline.state.lines import ALL_ROWS, Part
 from pgcli.pipeline.state.owner import SILENT_SECONDS, RecordedOwner, owners
 from pgcli.pipeline.state.record import RUN, RunRecord
+from pgcli.pipeline.state.saved import open_saved
 from pgcli.stores import RemoteError, Store
 from pgcli.stores.errors import is_temporary
 
@@ -102,41 +101,41 @@ class RunStatus:
 
 def read_status(output: str) -> RunStatus:
     """The status of an output's run. Raises UsageError for an output without a run."""
-    record, segments = RunRecord("", {}), []
+    parts: Mapping[int, Part] = {}
+    begun, file_rows = None, 0
     try:
         store = open_store(output)
         known = sorted(map(OwnerStatus.of, owners(store)), key=lambda owner: owner.started or "")
         if not known or store.read(RUN) is not None:  # a run killed at its start has no record
             record = record_of(output, store)
-            segments = read_segments(output, store, record)
+            begun, file_rows = record.begun or None, record.file_rows
+            parts = read_parts(output, store, record)
     except OutputFailed as problem:
         if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
             raise
         hint = "check the URL, and the credentials in the environment"
         raise UsageError(str(problem), hint=hint) from problem
-    coverage, final = Coverage(segments), Coverage(s for s in segments if not s.name)
-    status = RunStatus(output, rows=coverage.count(), begun=record.begun or None)
-    status.errors = dict(sum((segment.errors for segment in segments), Counter[str]()))
+    status = RunStatus(output, rows=sum(part.rows for part in parts.values()), begun=begun)
+    status.errors = dict(sum((part.errors for part in parts.values()), Counter[str]()))
     add_owners(status, known)
     is_complete = status.exit_code in (0, INCOMPLETE)
     if status.total is not None:
-        is_complete = final.count() >= status.total
+        is_complete = sum(part.rows - part.in_log for part in parts.values()) >= status.total
     if is_complete and status.state != "running":
         status.state = "complete"
     if known and known[-1].shard:
-        add_shards(status, known, coverage, final, record.file_rows)
+        add_shards(status, known, parts, file_rows)
     return status
 
 
-def read_segments(output: str, store: Store, record: RunRecord) -> list[Segment]:
-    """The saved rows, in the output and in the open files of each owner."""
-    own, shards = OpenRows(store), map(OpenRows, shard_stores(store))
-    # read first: rows of open files that disappear meanwhile are in the output
-    early = [segment for files in shards for segment in files.segments()]
+def read_parts(output: str, store: Store, record: RunRecord) -> Mapping[int, Part]:
+    """The saved rows, with those in the logs of each owner; none if the output was removed."""
     try:
-        return [*early, *saved_segments(open_form(output, lambda: record, own), own)]
-    except FileNotFoundError:  # the folder was removed
-        return [*early, *own.segments()]
+        saved = open_saved(output, lambda: record, [store, *shard_stores(store)])
+    except FileNotFoundError:
+        return {}
+    saved.find()
+    return saved.parts
 
 
 def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
@@ -162,30 +161,30 @@ def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
 
 
 def add_shards(
-    status: RunStatus, known: Sequence[OwnerStatus], coverage: Coverage, final: Coverage, size: int
+    status: RunStatus, known: Sequence[OwnerStatus], parts: Mapping[int, Part], size: int
 ) -> None:
-    """Add all shards of the last command's shard count; files have `size` rows."""
+    """Add all shards of the last command's shard count; files have `size` rows.
+
+    The file of a number belongs to the shard of the remainder.
+    """
     count, latest = shard_count(known[-1]), {owner.shard: owner for owner in known}
+    if count > MAX_SHARDS:
+        return
+    rows, stored = Counter[int](), Counter[int]()
+    for number, part in parts.items():
+        rows[number % count] += part.rows
+        stored[number % count] += part.rows - part.in_log
     total = status.total if size else None
-
-    def before(row: int, number: int) -> int:
-        """The number of rows before this one in files of a shard."""
-        rounds, remainder = divmod(row, count * size)
-        return rounds * size + min(max(remainder - number * size, 0), size)
-
-    for number in range(count if count <= MAX_SHARDS else 0):
-        rows = stored = 0
+    for number in range(count):
+        of_shard = None
         if total is not None:
-            rows, stored = (
-                sum(before(end, number) - before(first, number) for first, end in saved.ranges)
-                for saved in (coverage, final)
-            )
-        of_shard = None if total is None else before(total, number)
+            rounds, remainder = divmod(total, count * size)
+            of_shard = rounds * size + min(max(remainder - number * size, 0), size)
         owner = latest.get(shard := f"{number}/{count}")
         state = "waiting" if owner is None else SHARD_STATES[owner.state]
-        if state != "running" and of_shard is not None and stored >= of_shard:
+        if state != "running" and of_shard is not None and stored[number] >= of_shard:
             state = "complete"
-        status.shards.append(ShardStatus(shard, state, rows, of_shard, owner))
+        status.shards.append(ShardStatus(shard, state, rows[number], of_shard, owner))
 
 
 def shard_count(owner: OwnerStatus) -> int:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.pipeline.state.lines_form import LinesForm
+from pgcli.pipeline.state.saved import SavedRows
 
 NAMES = [f"photos/{n}.ppm" for n in range(5)]
 SOURCES = ["photos", "photos/*.ppm", "m.jsonl", "m.csv", "m.tsv", "m.parquet", "mixed.parquet", "-"]
@@ -265,13 +265,13 @@ def test_interrupted_retry_resumes(cli, monkeypatch):
     rows = Path("rows.jsonl").read_bytes()
     for number in (0, 1, 2):
         save(NAMES[number], 30 + number)
-    merge = LinesForm.replace_rows
-    monkeypatch.setattr(LinesForm, "replace_rows", lambda *_: 1 / 0)
+    merge = SavedRows.replace_rows
+    monkeypatch.setattr(SavedRows, "replace_rows", lambda *_: 1 / 0)
     assert cli(*words, "--retry-changed")[0] == 1
     assert Path("rows.jsonl").read_bytes() == rows
     assert cli(*words)[0] == 13
     save(NAMES[1], 60)
-    monkeypatch.setattr(LinesForm, "replace_rows", merge)
+    monkeypatch.setattr(SavedRows, "replace_rows", merge)
     code, _, err = cli(*words, "--retry-changed")
     assert code == 0, err
     assert "1 new row in rows.jsonl (4 saved before)" in err

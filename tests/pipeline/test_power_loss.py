@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import pgcli.pipeline.state.lines
-import pgcli.pipeline.state.lines_form
 from pgcli.pipeline.state.compare import ImageStamps
 from pgcli.pipeline.state.lines import RowFile
 from pgcli.stores import LocalStore
@@ -27,8 +26,7 @@ ALONE = [kind for kind in KINDS if "engines" not in kind]
 
 def run_until_loss(folder, number, output, sources, **options):
     """A run that loses power before a call, and leaves the folder as the disk may have it."""
-    for module in (pgcli.pipeline.state.lines, pgcli.pipeline.state.lines_form):
-        module.SYNC_SECONDS = 0.0
+    pgcli.pipeline.state.lines.SYNC_SECONDS = 0.0
     os.fsync = lambda descriptor: None  # the simulated disk records it
     disk, rng = Disk(folder, number), random.Random(number)
     code = LOST

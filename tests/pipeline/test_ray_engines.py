@@ -16,10 +16,9 @@ from pgcli.errors import NoUsableDevice
 from pgcli.pipeline import checks
 from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.progress.shutdown import Interrupted
-from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.workers import ray_engines
 from pgcli.pipeline.workers.ray_engines import Actor, Cluster, RayEngine, Resources
-from pgcli.pipeline.workers.work import RowsAnswered, Work, WorkBegun
+from pgcli.pipeline.workers.work import Work
 from pgcli.records import Answer, DecodedImage
 from tests.support import pretend
 from tests.support.fake_ray import Death, FakeRay
@@ -195,39 +194,6 @@ def test_dead_actor_is_replaced_and_killer_image_is_an_error_row(ray, caption, c
     assert [row["index"] for row in rows] == [*range(IMAGES)]
     assert {row["index"]: row["error"] for row in rows if row["error"]} == {3: "worker_crashed"}
     assert deaths.count(3) == 4
-
-
-def test_stopping_run_saves_rows_of_incomplete_files(monkeypatch):
-    written: list[range] = []
-
-    def answer_works(task: Any, rows: Any, works: Any, should_stop: Any, send: Any) -> None:
-        for work in works:
-            send(WorkBegun(work.rows))
-            for number in work.rows:
-                if should_stop():
-                    return
-                send(RowsAnswered(number, [b"a line"], Tally(rows=1).counts, [], {}, ""))
-                if number == 9:
-                    actor.stop()
-
-    def write_part(task: object, rows: object, numbers: range, answered: list[Any]) -> Any:
-        assert [message.rows.start for message in answered] == [*numbers]
-        written.append(numbers)
-        return RowsAnswered(numbers.start, None, Tally(rows=len(numbers)).counts, [], {}, "")
-
-    monkeypatch.setattr(ray_engines, "answer_works", answer_works)
-    monkeypatch.setattr(ray_engines, "rows_of_task", lambda task: None)
-    monkeypatch.setattr(ray_engines, "write_part", write_part)
-    actor = Actor(SimpleNamespace(request=SimpleNamespace(folder=".")))  # type: ignore[arg-type]
-    for number, rows in enumerate((range(4), range(4, 6), range(6, 16))):
-        actor.give(number, Work(rows, is_part=len(rows) != 2))
-    messages: list[Any] = []
-    while None not in messages:
-        messages += actor.messages()
-    assert written == [range(4)]
-    sent = [message for message in messages if isinstance(message, RowsAnswered)]
-    rows = [message.rows.start for message in sent if message.lines is not None]
-    assert rows == [4, 5, 6, 7, 8, 9], "rows of the written file are not sent"
 
 
 def test_lost_node_exits_with_17_and_the_run_resumes(ray, caption, cli):

@@ -195,24 +195,6 @@ def test_truncated_file_resumes_to_the_same_bytes(images, step):
         assert (folder / "rows.jsonl").read_bytes() == whole, size
 
 
-@pytest.mark.parametrize("gap", [(3, 6, 10), (0, 1, 2), (5, 15, 16), (3, 4, 14)])
-def test_open_rows_after_a_gap_are_kept(images, gap):
-    """A killed command with engines leaves such rows, and one process may resume it."""
-    saved, first, end = gap
-    folder = images / "run"
-    finish(folder, "rows.jsonl")
-    rows = (folder / "rows.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "rows.jsonl").write_bytes(b"".join(rows[:saved]))
-    left = folder / "rows.jsonl.pgcli" / "open" / f"{first:012}.jsonl"
-    left.parent.mkdir(exist_ok=True)
-    left.write_bytes(b"".join(rows[first:end]))
-    (images / "computed").touch()
-    assert finish(folder, "rows.jsonl")[0] == 3
-    computed = {*map(int, (images / "computed").read_text().split())}
-    assert computed == {*range(saved, 16)} - {*range(first, end)} - {6, 7}  # of no image
-    assert (folder / "rows.jsonl").read_bytes().splitlines(keepends=True) == rows
-
-
 @pytest.mark.nightly
 def test_resuming_a_long_run_takes_less_than_its_start():
     program = [sys.executable, "benchmarks/resume.py", "--rows", "200000"]

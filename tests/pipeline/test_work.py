@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcli.pipeline.workers.work import MAX_DEATHS, MIN_ROWS, Work, WorkQueue
+from pgcli.pipeline.workers.work import (
+    EARLY_RANGES,
+    MAX_DEATHS,
+    MAX_EARLY_BYTES,
+    MIN_ROWS,
+    Work,
+    WorkQueue,
+)
 
 AHEAD = 8
 
@@ -132,20 +139,26 @@ def test_image_that_kills_two_more_workers_is_lost():
     assert (bool(queue), queue.remaining) == (False, 0)
 
 
-def test_file_work_is_not_split_before_its_rows_arrive():
-    queue = WorkQueue([Work(range(100), is_part=True)], workers=8, size=8)
-    (part,) = fed(queue, "a")
-    assert (part.rows, part.is_part) == (range(100), True)
-    queue.take_back("a")
-    assert fed(queue, "a") == [part]
-    answer(queue, "a", [0])
-    queue.take_back("a")
-    (work, *_) = fed(queue, "b")
-    assert (work.rows.start, work.is_part) == (1, False)
-    whole = WorkQueue([part], workers=1, size=8)
-    fed(whole, "a")
-    assert whole.answered("a", part.rows)
-    assert not whole
+def test_workers_wait_for_a_slow_range():
+    """Answered rows after it wait in memory."""
+    queue = queue_of(1000, workers=2, size=8)
+    slow = fed(queue, "a", 8)
+    answered = 0
+    while works := fed(queue, "b"):
+        finish(queue, "b", works)
+        answered += sum(len(work.rows) for work in works)
+    assert answered == 2 * EARLY_RANGES * 8 - 8
+    finish(queue, "a", slow)
+    assert fed(queue, "b")[0].rows.start == 2 * EARLY_RANGES * 8
+
+
+def test_workers_get_no_early_rows_while_too_many_bytes_wait():
+    queue = queue_of(100, workers=2, size=8)
+    slow = fed(queue, "a", 8)
+    queue.early_bytes = MAX_EARLY_BYTES + 1
+    assert fed(queue, "b") == []
+    queue.died("a")
+    assert fed(queue, "b", 8) == slow, "the first row never waits"
 
 
 def test_unexpected_messages_raise():

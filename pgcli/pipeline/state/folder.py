@@ -15,10 +15,9 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
 from pgcli.output.reader import OPEN, OPEN_FILE
 from pgcli.pipeline.progress.shutdown import Interrupted
-from pgcli.pipeline.state.forms import Form, open_form
-from pgcli.pipeline.state.open_rows import OpenRows
 from pgcli.pipeline.state.owner import LOCK, OWNER, SHARD, Owner
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_location, why_no_record
+from pgcli.pipeline.state.saved import SavedRows, open_saved
 from pgcli.stores import Entry, LocalStore, Store, open_folder
 from pgcli.stores.urls import is_in_object_store, without_credentials
 from pgcli.stores.writing import already_exists
@@ -140,11 +139,11 @@ class State:
                 hint="readers would take them for rows; move them away, or choose another <-o>",
             )
         if self.replaced is not None and names:
-            self.form_of(self.replaced).segments()
+            self.rows_of(self.replaced).find()
 
-    def form_of(self, record: RunRecord) -> Form:
-        """The output of a run with this record."""
-        return open_form(self.output, lambda: record, OpenRows(self.store))
+    def rows_of(self, record: RunRecord) -> SavedRows:
+        """The rows of a run with this record."""
+        return open_saved(self.output, lambda: record, [self.store])
 
     @contextmanager
     def owned(self, say: Callable[[str], object]) -> Iterator[None]:
@@ -207,7 +206,7 @@ class State:
         could belong to other settings.
         """
         if self.replaced is not None or self.overwrite:
-            self.form_of(self.replaced or record).remove()
+            self.rows_of(self.replaced or record).remove()
             keep = (RUN, LOCK, OWNER)  # without the record, pgcli would own no file
             names = [entry.name for entry in own_entries(self.store)]
             self.store.delete(name for name in names if name not in keep)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +10,7 @@ from io import BytesIO
 from itertools import islice, takewhile
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from pgcli.errors import OutputChanged
 from pgcli.stores import LocalStore, Store
@@ -33,83 +31,39 @@ BEGINNING, ENDING = b'{"index":', b"}\n"
 ERROR = b'"error":'
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Consecutive saved rows from row `first` on, in the output or in the open file `name`."""
+@dataclass
+class Part:
+    """The saved rows of one file of the output: `rows` from row `first` on, and the failed ones.
+
+    The last `in_log` of them are only in the part's log, until a file of the output has them too.
+    """
 
     first: int
-    rows: int
+    rows: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    name: str = ""
+    in_log: int = 0
+    log: Log | None = None
 
     @property
     def end(self) -> int:
         """The row after the last."""
         return self.first + self.rows
 
-
-def without_overlap(
-    segments: Iterable[Segment], start: int = 0, stop: int = ALL_ROWS
-) -> Iterator[tuple[Segment, int, int]]:
-    """The (segment, start, stop) to read of overlapping segments, so that each row is read once."""
-    row = start
-    for segment in sorted(segments, key=lambda segment: (segment.first, -segment.rows)):
-        begin, end = max(row, segment.first), min(segment.end, stop)
-        if begin < end:
-            yield segment, begin, end
-            row = end
-
-
-class Coverage:
-    """The set of saved rows, from segments that may overlap."""
-
-    def __init__(self, segments: Iterable[Segment]):
-        self._ranges: list[tuple[int, int]] = []
-        for segment in segments:
-            self.add(segment.first, segment.end)
-
     @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """The (start, stop) of each range of saved rows."""
-        return tuple(self._ranges)
+    def log_first(self) -> int:
+        """The first row that only the log has, or will have."""
+        return self.end - self.in_log
 
-    def add(self, first: int, end: int) -> None:
-        """Add the rows from `first` up to, but not including, `end`."""
-        if first >= end:
-            return
-        at = bisect_right(self._ranges, (first, end))
-        is_next = at and self._ranges[at - 1][1] == first
-        if is_next and (at == len(self._ranges) or self._ranges[at][0] > end):
-            self._ranges[at - 1] = self._ranges[at - 1][0], end  # the usual case
-            return
-        while at and self._ranges[at - 1][1] >= first:
-            at -= 1
-            first, end = min(first, self._ranges[at][0]), max(end, self._ranges.pop(at)[1])
-        while at < len(self._ranges) and self._ranges[at][0] <= end:
-            end = max(end, self._ranges.pop(at)[1])
-        self._ranges.insert(at, (first, end))
 
-    def missing(self, start: int, stop: int) -> Iterator[range]:
-        """The ranges of missing rows between `start` and `stop`, in order."""
-        at = start
-        for first, end in self._ranges:
-            if first >= stop:
-                break
-            if first > at:
-                yield range(at, first)
-            at = max(at, end)
-        if at < stop:
-            yield range(at, stop)
-
-    def count(self, stop: int | None = None) -> int:
-        """The number of saved rows, or of saved rows before `stop`."""
-        limit = ALL_ROWS if stop is None else stop
-        return sum(max(0, min(end, limit) - first) for first, end in self._ranges)
-
-    def end_of(self, row: int) -> int:
-        """The first missing row from this one on."""
-        at = bisect_right(self._ranges, (row, ALL_ROWS)) - 1
-        return max(row, self._ranges[at][1]) if at >= 0 else row
+def merged(ranges: Iterable[range]) -> list[range]:
+    """The ranges, sorted by their starts, with those that touch or overlap as one."""
+    result: list[range] = []
+    for rows in ranges:
+        if result and result[-1].stop >= rows.start:
+            before = result.pop()
+            rows = range(before.start, max(before.stop, rows.stop))
+        result.append(rows)
+    return result
 
 
 @dataclass(frozen=True)
@@ -181,14 +135,6 @@ def errors_in(lines: Iterable[bytes]) -> Counter[str]:
     return Counter(filter(None, map(error_of, lines)))
 
 
-def open_stream(store: Store, name: str) -> BinaryIO | None:
-    """A file opened for reading, or downloaded from an object store; None if it is missing."""
-    if isinstance(store, LocalStore):
-        return store.open(name)
-    data = store.read(name)
-    return None if data is None else BytesIO(data)
-
-
 class RowFile:
     """A file to which complete rows are appended. Raises OutputFailed."""
 
@@ -252,42 +198,86 @@ class RowFile:
             raise changed(self.name, "truncated" if status.st_size < self._size else "extended")
 
 
-class LineReader:
-    """Reads rows from files of lines in a folder, from one `name` or from those in segments."""
+class Log:
+    """A file of consecutive rows as lines, to which rows are appended.
 
-    def __init__(self, store: Store, name: str = ""):
-        self._store, self._name = store, name
+    Object stores cannot append: new rows wait in memory until `close` uploads the whole file.
+    All methods raise OutputFailed.
+    """
 
-    def scan(self, name: str) -> Lines:
-        """The complete rows in a file; none if it is missing. Raises OutputFailed."""
-        stream = self._stream(name)
+    def __init__(self, store: Store, name: str):
+        self._store, self.name, self._size = store, name, 0
+        self._file: RowFile | None = None
+        self._buffer: list[bytes] | None = None
+        #: The rows in memory that the store does not have.
+        self.unsaved: list[bytes] = []
+
+    def scan(self) -> Lines:
+        """The complete rows of the file; later rows are written after these."""
+        stream = self._stream()
         if stream is None:
             return Lines()
-        with stream, wrap_write_errors(name):
-            return scan_lines(stream)
+        with stream, wrap_write_errors(self.name):
+            lines = scan_lines(stream)
+        self._size = lines.size
+        return lines
 
-    def lines(self, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
-        """The lines of some of a segment's rows. Raises OutputFailed."""
-        name = self._name or segment.name
-        stream = self._stream(name)
+    def open(self) -> None:
+        """Open the file for appending, truncated after its last complete row."""
+        if not isinstance(self._store, LocalStore):
+            if self._buffer is None:
+                self._buffer = [(self._store.read(self.name) or b"")[: self._size]]
+        elif self._file is None:
+            descriptor, path = self._store.open_append(self.name), self._store.path / self.name
+            with wrap_write_errors(path):
+                os.ftruncate(descriptor, self._size)
+            self._file = RowFile(descriptor, path, self._size)
+
+    def append(self, line: bytes) -> None:
+        """Save a row."""
+        self.open()
+        if self._file is not None:
+            self._file.append(line)
+        elif self._buffer is not None:
+            self._buffer.append(line)
+            self.unsaved.append(line)
+        self._size += len(line)
+
+    def lines(self, start: int, stop: int) -> Iterator[bytes]:
+        """Some of the lines, counted from the first line of the file."""
+        stream = self._stream()
         if stream is None:
-            raise changed(name, "removed or replaced")
+            raise changed(self.name, "removed or replaced")
         with stream:
-            yield from islice(stream, start - segment.first, stop - segment.first)
+            yield from islice(stream, start, stop)
 
-    def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
-        """The rows of a segment from row `start` on."""
-        return map(json.loads, self.lines(segment, start, segment.end))
+    def close(self, *, flushes: bool = True) -> None:
+        """Close or upload the file; with `flushes`, all its rows are on disk then."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close(flushes=flushes)
+        if self.unsaved and flushes:
+            self._store.replace(self.name, b"".join(self._buffer or ()))
+            self._buffer, self.unsaved = None, []
 
-    def error_rows(self, segment: Segment, start: int) -> Iterator[tuple[int, str]]:
-        """The numbers and codes of failed rows of a segment, from row `start` on."""
-        lines = self.lines(segment, start, segment.end)
+    def remove(self) -> None:
+        """Remove the file; the output has its rows."""
+        self.close(flushes=False)
+        self._buffer, self.unsaved = None, []
+        self._store.delete([self.name])
+
+    def _stream(self) -> BinaryIO | None:
         return (
-            (number, code) for number, line in enumerate(lines, start) if (code := error_of(line))
+            BytesIO(b"".join(self._buffer)) if self._buffer else open_stream(self._store, self.name)
         )
 
-    def _stream(self, name: str) -> BinaryIO | None:
-        return open_stream(self._store, name)
+
+def open_stream(store: Store, name: str) -> BinaryIO | None:
+    """A file opened for reading, or downloaded from an object store; None if it is missing."""
+    if isinstance(store, LocalStore):
+        return store.open(name)
+    data = store.read(name)
+    return None if data is None else BytesIO(data)
 
 
 def changed(name: str, how: str) -> OutputChanged:

@@ -19,7 +19,7 @@ from pgcli.output import PART, part_name
 from pgcli.output.promote import ReadTables
 from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
-from pgcli.pipeline.state.lines import ALL_ROWS, Segment, changed, errors_in, open_stream
+from pgcli.pipeline.state.lines import ALL_ROWS, Part, changed, errors_in, open_stream
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore, Store
@@ -32,8 +32,6 @@ PROBED = ("index", "id", "image", "text", "prompt", "width", "height", "error", 
 
 #: The kept columns of the rows from one to before another; None where lines have them.
 ReadKept = Callable[[int, int], "pyarrow.Table | None"]
-#: The lines of the rows from one to before another.
-ReadLines = Callable[[int, int], Iterable[bytes]]
 
 
 class Parts:
@@ -55,109 +53,90 @@ class Parts:
     ):
         self._store, self._format, self._record = store, format, record
         self._schema, self._kept, self._name = schema, kept, name
+        self.is_single = bool(name)
         self.file_rows = ALL_ROWS if name else record().file_rows
-        self._parts: dict[int, Segment] = {}
+        self._parts: dict[int, Part] = {}
         self._types: pyarrow.Schema | None = None
 
-    def segments(self) -> list[Segment]:
-        """The saved rows. Raises OutputExists for a file of another run."""
+    def find(self) -> dict[int, Part]:
+        """The rows in each file, by its number. Raises OutputExists for a file of another run."""
         sizes = self._sizes()
-        parts: dict[int, Segment | None] = {n: self._parts[n] for n in sizes if self._is_full(n)}
-        new = [number for number in sizes if number not in parts]
         with ThreadPoolExecutor(THREADS) as pool:
-            parts |= zip(new, pool.map(self.part, new, map(sizes.get, new)), strict=True)
-        foreign = [number for number in new if parts[number] is None]
-        if foreign:
-            raise OutputExists(
-                f"{self._label(foreign[0])} was not written by the run of this output",
-                hint="move it away, or choose another <-o>",
-            )
-        self._parts = {n: segment for n in sizes if (segment := parts[n]) is not None}
-        return list(self._parts.values())
+            parts = dict(zip(sizes, pool.map(self.part, sizes, sizes.values()), strict=True))
+        for number, part in parts.items():
+            if part is None:
+                raise OutputExists(
+                    f"{self._label(number)} was not written by the run of this output",
+                    hint="move it away, or choose another <-o>",
+                )
+        self._parts = {number: part for number, part in parts.items() if part is not None}
+        return self._parts
 
-    def part(self, number: int, size: int | None = None) -> Segment | None:
+    def part(self, number: int, size: int | None = None) -> Part | None:
         """The rows in a file of this run; None for a missing or foreign file."""
         stream = self._open_end(self._name_of(number), size)
         info = None if stream is None else self._format.part_info(stream)
         if info is None or info.run != self._record().run_id:
             return None
-        return Segment(number * self.file_rows, info.rows, Counter(info.errors))
+        return Part(number * self.file_rows, info.rows, Counter(info.errors))
 
-    def _is_full(self, number: int) -> bool:
-        """Whether a file had all rows when it was read: it is final."""
-        segment = self._parts.get(number)
-        return segment is not None and segment.rows == self.file_rows
+    def rows(self, number: int) -> Iterator[Mapping[str, Any]]:
+        """The rows in a file; none for a missing file."""
+        if number in self._parts:
+            for _, table in self._tables(self._parts[number]):
+                yield from table.to_pylist()
 
-    def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
-        """The rows of a segment from row `start` on."""
-        for first, table in self._tables(segment):
-            yield from table.slice(max(0, start - first)).to_pylist()
-
-    def error_rows(self, segment: Segment, start: int) -> Iterator[tuple[int, str]]:
-        """The numbers and codes of failed rows of a segment, from row `start` on."""
-        for first, table in self._tables(segment, ["error"]):
-            for number, code in enumerate(table["error"].to_pylist(), first):
-                if code is not None and number >= start:
-                    yield number, code
+    def error_rows(self, number: int) -> Iterator[tuple[int, str]]:
+        """The numbers and codes of the failed rows in a file; none for a missing file."""
+        if number in self._parts and self._parts[number].errors:
+            for first, table in self._tables(self._parts[number], ["error"]):
+                for row, code in enumerate(table["error"].to_pylist(), first):
+                    if code is not None:
+                        yield row, code
 
     def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-        """A sample of the rows that `segments` found, with their numbers."""
-        parts = [segment for segment in self._parts.values() if segment.rows]
-        for segment in parts[:: max(1, len(parts) // MAX_PROBED_FILES)]:
-            first, table = next(self._tables(segment, PROBED))
+        """A sample of the rows that `find` found, with their numbers."""
+        parts = [part for part in self._parts.values() if part.rows]
+        for part in parts[:: max(1, len(parts) // MAX_PROBED_FILES)]:
+            first, table = next(self._tables(part, PROBED))
             yield first, table.slice(0, 1).to_pylist()[0]
 
     # new rows
 
-    def end_of(self, number: int) -> int:
-        """The row after the last row of a file."""
+    def write(self, number: int, part: Part) -> None:
+        """Write the file of a part: the rows of a shorter file, then the rows in the part's log."""
         saved = self._parts.get(number)
-        return number * self.file_rows if saved is None else saved.end
-
-    def write(self, number: int, stop: int, lines: ReadLines, errors: Counter[str]) -> None:
-        """Write the rows of a file before `stop`; the rows of a shorter earlier file are kept.
-
-        `errors` counts the failed rows among the new ones.
-        """
-        saved, start = self._parts.get(number), self.end_of(number)
-        if start >= stop and not (self._name and saved is None):
-            return
 
         def tables() -> Iterator[pyarrow.Table]:
             earlier = () if saved is None else self._tables(saved)
-            new = self._new(lines(start, stop), start, stop)
+            lines = () if part.log is None else part.log.lines(0, part.in_log)
+            new = self._new(lines, part.log_first, part.end)
             yield from chain((table for _, table in earlier), new)
 
-        first = number * self.file_rows
-        if saved is not None:
-            errors = saved.errors + errors
-        rows = Segment(first, stop - first, errors)
-        self._write(number, tables, rows, replace=saved is not None)
-        self._parts[number] = rows
+        self._write(number, tables, part, replace=saved is not None)
+        self._parts[number] = Part(part.first, part.rows, Counter(part.errors))
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
         """Replace rows of a complete output."""
         for number in sorted({row // self.file_rows for row in lines}):
-            segment = self.part(number)
-            assert segment is not None
-            own = {row: line for row, line in lines.items() if segment.first <= row < segment.end}
+            part = self._parts[number]
+            own = {row: line for row, line in lines.items() if part.first <= row < part.end}
             errors = errors_in(own.values())
-            failed = self.error_rows(segment, segment.first)
-            errors.update(code for row, code in failed if row not in own)
-            rows = Segment(segment.first, segment.rows, errors)
-            self._write(number, partial(self._merged, segment, own), rows, replace=True)
-            self._parts[number] = rows
+            errors.update(code for row, code in self.error_rows(number) if row not in own)
+            part = Part(part.first, part.rows, errors)
+            self._write(number, partial(self._merged, part, own), part, replace=True)
+            self._parts[number] = part
 
     def remove(self) -> None:
         """Remove the output, or nothing if the folder has a file of another run."""
         if not self._name:
-            self.segments()
+            self.find()
         self._store.delete([self._name] if self._name else map(part_name, self._parts))
 
-    def _write(self, number: int, tables: ReadTables, rows: Segment, *, replace: bool) -> None:
+    def _write(self, number: int, tables: ReadTables, part: Part, *, replace: bool) -> None:
         record, name = self._record(), self._name_of(number)
         settings = {**record.settings, **record.model, "versions": dict(record.versions)}
-        info = PartInfo(record.run_id, rows.first, rows.rows, rows.errors, settings)
+        info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings)
 
         def write(file: BinaryIO) -> None:
             self._format.write_tables(file, tables, part_metadata(info))
@@ -224,9 +203,9 @@ class Parts:
                 self._types = self._format.read_schema(stream).remove_metadata()
         return self._types
 
-    def _merged(self, segment: Segment, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
+    def _merged(self, part: Part, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
         """The rows of a file as tables, with lines in place of some of them."""
-        for first, table in self._tables(segment):
+        for first, table in self._tables(part):
             pieces, at = [], first
             for number in sorted(n for n in lines if first <= n < first + len(table)):
                 row = json.loads(lines[number])
@@ -236,10 +215,10 @@ class Parts:
             yield pyarrow.concat_tables([piece.cast(table.schema) for piece in pieces])
 
     def _tables(
-        self, segment: Segment, columns: Sequence[str] | None = None
+        self, part: Part, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pyarrow.Table]]:
         """The rows of a file as tables, each with the number of its first row."""
-        first, number = segment.first, segment.first // self.file_rows
+        first, number = part.first, part.first // self.file_rows
         stream = open_stream(self._store, self._name_of(number))
         if stream is None:
             raise changed(self._label(number), "removed or replaced")

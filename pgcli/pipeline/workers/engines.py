@@ -57,7 +57,7 @@ class Workers:
     hint = "fewer <--engines=> need less memory; <--engines 1> <--debug> shows more"
 
     def __init__(self, queue: WorkQueue, should_stop: Callable[[], bool]):
-        self._queue, self._should_stop = queue, should_stop
+        self.queue, self._should_stop = queue, should_stop
         #: The running workers, with the number of rows to feed ahead to each.
         self.ahead: dict[Engine, int] = {}
         self._loaded: set[Engine] = set()
@@ -80,7 +80,7 @@ class Workers:
         Raises the error of an engine, or NoUsableDevice if engines keep dying.
         """
         try:
-            while self.ahead or (self._queue and not self.is_stopping):
+            while self.ahead or (self.queue and not self.is_stopping):
                 if not self.is_stopping and self._should_stop():
                     self.is_stopping = True
                     for worker in list(self.ahead):  # without a model it has no row in progress
@@ -99,7 +99,7 @@ class Workers:
 
     def add(self, worker: Engine) -> None:
         """Give a new worker its first rows."""
-        self.ahead[worker] = rows_ahead(self._queue, "cpu")
+        self.ahead[worker] = rows_ahead(self.queue, "cpu")
         self._feed(worker)
 
     def remove(self, worker: Engine) -> None:
@@ -123,21 +123,21 @@ class Workers:
             raise message.error
         if message is None or has_failed:
             self.remove(worker)
-            self._queue.take_back(worker)
+            self.queue.take_back(worker)
             self._feed_all()
             return
         yield message
         if isinstance(message, EngineInfo):
             self._loaded.add(worker)
-            self.ahead[worker] = rows_ahead(self._queue, message.device)
+            self.ahead[worker] = rows_ahead(self.queue, message.device)
             self._feed(worker)
         elif isinstance(message, WorkBegun):
-            self._queue.begun(worker, message.rows)
+            self.queue.begun(worker, message.rows)
             self._feed(worker)
         else:
             self._deaths = 0
-            if self._queue.answered(worker, message.rows):
-                self._feed(worker)
+            if self.queue.answered(worker, message.rows):
+                self._feed_all()  # others may wait for these rows
 
     def _compared(self, info: EngineInfo) -> EngineInfo | EngineFailed:
         """The loaded engine, or a failure if it differs from the first engine."""
@@ -158,20 +158,20 @@ class Workers:
     def _feed(self, worker: Engine) -> None:
         if self.is_stopping or worker in self._ending:
             return
-        for work in self._queue.feed(worker, self.ahead[worker]):
+        for work in self.queue.feed(worker, self.ahead[worker]):
             worker.send(work)
-        if not self._queue:
+        if not self.queue:
             self._ending.add(worker)
             worker.send(None)
 
     def _replace(self, worker: Engine, how: str) -> Iterator[RowsLost]:
         """Give the rows of a dead worker to others."""
         self.remove(worker)
-        yield from map(RowsLost, self._queue.died(worker))
+        yield from map(RowsLost, self.queue.died(worker))
         if self.is_stopping:
             return
         self._deaths += 1
-        if self._deaths > max(MAX_DEATHS_IN_A_ROW, 2 * self._queue.workers):
+        if self._deaths > max(MAX_DEATHS_IN_A_ROW, 2 * self.queue.workers):
             raise NoUsableDevice(
                 f"{self._deaths} engines died in a row, the last one: {how}", hint=self.hint
             )
@@ -193,7 +193,7 @@ class EngineProcesses(Workers):
         self._dropped: set[EngineProcess] = set()
 
     def start(self) -> None:
-        while self._queue and self._free_slots:
+        while self.queue and self._free_slots:
             slot = self._free_slots.pop(0)
             request = with_own_decoding(self._task.request, slot, self._slot_count)
             task = replace(self._task, request=request, slot=slot)
@@ -224,7 +224,7 @@ class EngineProcesses(Workers):
         if worker in self._loaded or is_last or is_of_all:
             return False
         self._dropped.add(worker)
-        self._queue.workers -= 1
+        self.queue.workers -= 1
         self._progress.summary.engines -= 1
         self._progress.say(f"{worker.slot.device} is not used: {first_line(error)}")
         return True

@@ -1,4 +1,4 @@
-"""`--ray`: actors of a Ray cluster answer the rows of a run, and write whole files themselves."""
+"""`--ray`: actors of a Ray cluster answer the rows of a run."""
 
 from __future__ import annotations
 
@@ -8,37 +8,29 @@ import signal
 import socket
 import threading
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
-from pgcli.pipeline.progress.tally import Error, Tally
-from pgcli.pipeline.rows import FILE_ROWS, range_rows, row_schema, split_rows
-from pgcli.pipeline.state.forms import open_parts
-from pgcli.pipeline.state.parts_form import PartsForm
-from pgcli.pipeline.state.record import read_record
+from pgcli.pipeline.rows import range_rows
 from pgcli.pipeline.task import find_checkpoints
 from pgcli.pipeline.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.pipeline.workers.engine_process import EngineDied, EngineFailed
 from pgcli.pipeline.workers.engines import POLL_SECONDS, RowsLost, Workers
 from pgcli.pipeline.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
-from pgcli.pipeline.workers.work import EngineInfo, EngineMessage, RowsAnswered, Work, WorkQueue
+from pgcli.pipeline.workers.work import EngineInfo, EngineMessage, Work, WorkQueue
 from pgcli.printable import first_line
-from pgcli.stores import open_folder
 
 if TYPE_CHECKING:
-    from pgcli.inputs.stamps import Stamp
     from pgcli.pipeline.output import RunOutput
     from pgcli.pipeline.progress.run_progress import RunProgress
     from pgcli.pipeline.request import RunRequest
-    from pgcli.pipeline.rows import RunRows
 
 LOOK_SECONDS = 2.0  # between two checks of the nodes and their resources
 CONNECT_SECONDS = 5.0
@@ -92,8 +84,6 @@ class Actor:
         self._early: dict[int, Work | None] = {}  # received before their turn, by number
         self._taken = 0
         self._works, self._messages = SimpleQueue[Any](), SimpleQueue[Any]()
-        self._given = deque[Work]()  # in the order of their rows, which come in order
-        self._part: list[RowsAnswered] = []  # rows of the file that the actor will write
         threading.Thread(target=self._run, daemon=True).start()
 
     def give(self, number: int, work: Work | None) -> None:
@@ -117,61 +107,14 @@ class Actor:
         return messages
 
     def _run(self) -> None:
-        """Answer works until there are no more.
-
-        If the run stops before a file is complete, its answered rows are sent to the program.
-        """
+        """Answer works until there are no more."""
         try:
             os.chdir(self._task.request.folder)
-            self._rows = rows_of_task(self._task)
-            answer_works(self._task, self._rows, self._take(), self._stop.is_set, self._send)
-            for message in (*self._part, None):
-                self._messages.put(message)
+            rows, works = rows_of_task(self._task), iter(self._works.get, None)
+            answer_works(self._task, rows, works, self._stop.is_set, self._messages.put)
+            self._messages.put(None)
         except Exception as error:  # noqa: BLE001 - the program raises it
             self._messages.put(EngineFailed(error, traceback.format_exc()))
-
-    def _take(self) -> Iterator[Work]:
-        for work in iter(self._works.get, None):
-            self._given.append(work)
-            yield work
-
-    def _send(self, message: EngineMessage) -> None:
-        """Send a message; for a written file, one for all of its rows."""
-        if isinstance(message, RowsAnswered):
-            work = self._given[0]
-            is_last = message.rows.stop == work.rows.stop
-            if is_last:
-                self._given.popleft()
-            if work.is_part:
-                self._part.append(message)
-                if not is_last:
-                    return
-                message = write_part(self._task, self._rows, work.rows, self._part)
-                self._part = []
-        self._messages.put(message)
-
-
-def write_part(
-    task: EngineTask, rows: RunRows, numbers: range, answered: Sequence[RowsAnswered]
-) -> RowsAnswered:
-    """Write the file with these answered rows. Raises OutputFailed and OutputExists."""
-    request, record = task.request, read_record(open_folder(task.state))
-    assert record is not None, "the run has begun, and knows its model"
-    schema = row_schema(request, rows.inventory.kept, exact=True)
-    tally, failed, stamps = Tally(), list[Error](), dict[int, "Stamp | None"]()
-    for message in answered:
-        tally.add(message.counts, message.errors)
-        failed += message.errors
-        stamps |= message.stamps
-
-    def lines(start: int, stop: int) -> Iterator[bytes]:
-        assert range(start, stop) == numbers
-        return chain.from_iterable(message.lines or () for message in answered)
-
-    parts = open_parts(request.output.output, record, schema, rows.kept)
-    parts.write(numbers.start // record.file_rows, numbers.stop, lines, Counter(tally.errors))
-    limits = answered[-1].limits
-    return RowsAnswered(numbers.start, None, tally.counts, failed, stamps, limits)
 
 
 class RayEngine:
@@ -222,11 +165,13 @@ class RayEngines(Workers):
 
     def __init__(self, output: RunOutput, ranges: Sequence[range], progress: RunProgress):
         request, rows = output.request, output.rows
-        size, file_rows = range_rows(sum(map(len, ranges))), output.record.file_rows
-        works, per_item = works_of(output, ranges), rows.per_item or 1
-        queue = WorkQueue(works, workers=1, size=size, per_item=per_item)
+        queue = WorkQueue(
+            map(Work, ranges),
+            workers=1,
+            size=min(range_rows(sum(map(len, ranges))), output.record.file_rows),
+            per_item=rows.per_item or 1,
+        )
         super().__init__(queue, progress.should_stop)
-        self._work_rows = file_rows if file_rows <= FILE_ROWS else size
         url, schema = output.state.store.url, output.line_schema
         self._task = EngineTask(request, EngineSlot(1), url, schema)
         self._progress = progress
@@ -244,18 +189,18 @@ class RayEngines(Workers):
 
     def start(self) -> None:
         """Request actors: twice as many as fit on the cluster now."""
-        if not self._queue or monotonic() < self._grows_at:
+        if not self.queue or monotonic() < self._grows_at:
             return
         self._grows_at = monotonic() + LOOK_SECONDS
         request, resources = self._task.request, self._resources
         fitting = sum(map(resources.fits, self._cluster.resources()))
-        useful = -(-self._queue.remaining // self._work_rows)
+        useful = -(-self.queue.remaining // self.queue.size)
         most = min(request.model.engines or useful, useful, fitting + max(1, fitting))
         slot = EngineSlot(max(1, int(resources.cpus)), request.model.device)
         task = replace(self._task, slot=slot)
         for _ in range(len(self.ahead), most):
             self.add(RayEngine(self._cluster, self._cluster.actor(Actor, resources, task)))
-        self._queue.workers = max(1, min(len(self.ahead), fitting))
+        self.queue.workers = max(1, min(len(self.ahead), fitting))
         summary = self._progress.summary
         summary.engines = max(summary.engines, min(len(self.ahead), fitting))
 
@@ -272,12 +217,12 @@ class RayEngines(Workers):
 
     def _feed(self, worker: RayEngine) -> None:
         """Give an actor rows once it is loaded: the cluster may never have room for it."""
-        if worker.is_loaded or not self._queue:
+        if worker.is_loaded or not self.queue:
             super()._feed(worker)
 
     def _replace(self, worker: RayEngine, how: str) -> Iterator[RowsLost]:
         if worker.is_loaded:  # its last messages are lost
-            self._queue.begun_first(worker)
+            self.queue.begun_first(worker)
         yield from super()._replace(worker, how)
 
     def _say_shortage(self) -> None:
@@ -289,18 +234,6 @@ class RayEngines(Workers):
             self._progress.say(
                 f"no engine is loaded after {NOTE_SECONDS:.0f} s: {shortage}; still waiting"
             )
-
-
-def works_of(output: RunOutput, ranges: Sequence[range]) -> Iterator[Work]:
-    """Rows as works; files with no saved rows are works that an actor may write itself."""
-    form, total, size = output.form, output.rows.total or 0, output.record.file_rows
-    assert isinstance(form, PartsForm), "--ray is for folders"
-    for rows in chain.from_iterable(split_rows(missing, size) for missing in ranges):
-        first = rows.start // size * size
-        file = range(first, min(first + size, total))
-        # an actor holds the rows of a file in memory, and only the owner changes an existing file
-        is_part = rows == file and len(rows) <= FILE_ROWS and form.end_of(first // size) == first
-        yield Work(rows, is_part=is_part)
 
 
 def resources_of(request: RunRequest, has_gpus: bool) -> Resources:
