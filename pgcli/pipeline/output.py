@@ -34,7 +34,7 @@ from pgcli.pipeline.state.compare import (
     stamp_at,
 )
 from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
-from pgcli.pipeline.state.lines import Part, errors_in, merged
+from pgcli.pipeline.state.lines import OutputPart, errors_in, merge_ranges
 from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record
 from pgcli.pipeline.state.saved import open_saved
 from pgcli.records import Answer, Item
@@ -112,7 +112,7 @@ class RunOutput:
             tally.errors_before.update(part.errors)
         tally.rows_before = count_rows([range(p.first, p.end) for p in own], 0, total)
 
-    def _own_parts(self) -> list[Part]:
+    def _own_parts(self) -> list[OutputPart]:
         """The saved parts that this command writes."""
         return [part for part in self.saved.parts.values() if self.has(part.first)]
 
@@ -194,7 +194,7 @@ class RunOutput:
         """
         items = (
             item
-            for rows in merged(range(p.first, p.end) for p in self._own_parts())
+            for rows in merge_ranges(range(p.first, p.end) for p in self._own_parts())
             for item in self.rows.item_of_each(rows)
         )
         for (number, row), item in zip(self.saved.rows(self.has), items, strict=True):
@@ -243,7 +243,7 @@ class RunOutput:
     def _removed(self) -> list[range]:
         """The items that were removed from the input."""
         items = self.rows.inventory.removed if self.rows.is_addressable else []
-        return merged(sorted(items, key=lambda removed: removed.start))
+        return merge_ranges(sorted(items, key=lambda removed: removed.start))
 
     def errors_of_removed(self) -> Counter[str]:
         """The saved failed rows of images that were removed from the input, by code."""

@@ -11,7 +11,7 @@ from pgcli.inputs.stamps import Stamp, is_other
 from pgcli.pipeline.output import RunOutput, SaveLine
 from pgcli.pipeline.state.compare import ImageStamps, stamp_at
 from pgcli.pipeline.state.folder import RETRIED
-from pgcli.pipeline.state.lines import Log, errors_in, is_row, merged, open_stream
+from pgcli.pipeline.state.lines import Log, errors_in, is_row, merge_ranges, open_stream
 from pgcli.wording import count
 
 STAMPS = f"{RETRIED}/images"
@@ -43,7 +43,7 @@ class Retry:
             self._append(number, self._kept[number])
         #: The rows to retry.
         self.missing = [number for number in self._numbers if number not in self._kept]
-        self.ranges = merged(range(number, number + 1) for number in self.missing)
+        self.ranges = merge_ranges(range(number, number + 1) for number in self.missing)
         kinds = [count(len(errors), "failed row")] * bool(errors)
         kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
         self.notice = (

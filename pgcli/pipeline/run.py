@@ -27,7 +27,7 @@ from pgcli.pipeline.retry import Retry
 from pgcli.pipeline.rows import Numbered, RunRows
 from pgcli.pipeline.settings import resumed_request
 from pgcli.pipeline.state.folder import State, load_inventory
-from pgcli.pipeline.state.lines import merged
+from pgcli.pipeline.state.lines import merge_ranges
 from pgcli.pipeline.stream import open_row_stream
 from pgcli.pipeline.workers.engine_process import import_ahead
 from pgcli.records import Item
@@ -298,7 +298,9 @@ class Run:
         if answering.has_workers(ranges):
             if self.hooks:
                 asked = filter(self.is_asked, rows.numbered_ranges(ranges))
-                ranges = merged(range(first, first + len(item.prompts)) for first, item in asked)
+                ranges = merge_ranges(
+                    range(first, first + len(item.prompts)) for first, item in asked
+                )
             with TemporaryDirectory(prefix="pgcli-") as folder:
                 state = LocalStore(Path(folder))
                 record_inventory(rows.inventory, state)

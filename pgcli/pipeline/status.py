@@ -10,7 +10,7 @@ from typing import Any
 from pgcli.errors import INCOMPLETE, OutputFailed, UsageError
 from pgcli.pipeline.reopen import open_store, record_of
 from pgcli.pipeline.state.folder import shard_stores
-from pgcli.pipeline.state.lines import ALL_ROWS, Part
+from pgcli.pipeline.state.lines import ALL_ROWS, OutputPart
 from pgcli.pipeline.state.owner import SILENT_SECONDS, RecordedOwner, owners
 from pgcli.pipeline.state.record import RUN, RunRecord
 from pgcli.pipeline.state.saved import open_saved
@@ -101,7 +101,7 @@ class RunStatus:
 
 def read_status(output: str) -> RunStatus:
     """The status of an output's run. Raises UsageError for an output without a run."""
-    parts: Mapping[int, Part] = {}
+    parts: Mapping[int, OutputPart] = {}
     begun, file_rows = None, 0
     try:
         store = open_store(output)
@@ -128,7 +128,7 @@ def read_status(output: str) -> RunStatus:
     return status
 
 
-def read_parts(output: str, store: Store, record: RunRecord) -> Mapping[int, Part]:
+def read_parts(output: str, store: Store, record: RunRecord) -> Mapping[int, OutputPart]:
     """The saved rows, with those in the logs of each owner; none if the output was removed."""
     try:
         saved = open_saved(output, lambda: record, [store, *shard_stores(store)])
@@ -161,7 +161,7 @@ def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
 
 
 def add_shards(
-    status: RunStatus, known: Sequence[OwnerStatus], parts: Mapping[int, Part], size: int
+    status: RunStatus, known: Sequence[OwnerStatus], parts: Mapping[int, OutputPart], size: int
 ) -> None:
     """Add all shards of the last command's shard count; files have `size` rows.
 

@@ -15,7 +15,7 @@ from pgcli.errors import OutputFailed
 from pgcli.output.lines import json_line
 from pgcli.pipeline.answering import InOrder
 from pgcli.pipeline.output import RunOutput, count_rows, end_of
-from pgcli.pipeline.state.lines import Log, error_of, merged
+from pgcli.pipeline.state.lines import Log, error_of, merge_ranges
 from pgcli.pipeline.state.parts import Parts
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.pipeline.state.saved import SavedRows, open_saved
@@ -59,7 +59,7 @@ def test_rows_of_ranges_are_saved_in_order(rows, ranges):
 def test_merged_ranges_have_the_same_rows(pairs):
     ranges = [range(first, first + rows) for first, rows in sorted(pairs)]
     rows = sorted({row for numbers in ranges for row in numbers})
-    joined = merged(ranges)
+    joined = merge_ranges(ranges)
     assert [row for numbers in joined for row in numbers] == rows
     assert all(a.stop < b.start for a, b in pairwise(joined))
     for row in range(26):

@@ -32,7 +32,7 @@ ERROR = b'"error":'
 
 
 @dataclass
-class Part:
+class OutputPart:
     """The saved rows of one file of the output: `rows` from row `first` on, and the failed ones.
 
     The last `in_log` of them are only in the part's log, until a file of the output has them too.
@@ -55,7 +55,7 @@ class Part:
         return self.end - self.in_log
 
 
-def merged(ranges: Iterable[range]) -> list[range]:
+def merge_ranges(ranges: Iterable[range]) -> list[range]:
     """The ranges, sorted by their starts, with those that touch or overlap as one."""
     result: list[range] = []
     for rows in ranges:

@@ -19,7 +19,7 @@ from pgcli.output import PART, part_name
 from pgcli.output.promote import ReadTables
 from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
-from pgcli.pipeline.state.lines import ALL_ROWS, Part, changed, errors_in, open_stream
+from pgcli.pipeline.state.lines import ALL_ROWS, OutputPart, changed, errors_in, open_stream
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore, Store
@@ -55,10 +55,10 @@ class Parts:
         self._schema, self._kept, self._name = schema, kept, name
         self.is_single = bool(name)
         self.file_rows = ALL_ROWS if name else record().file_rows
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[int, OutputPart] = {}
         self._types: pyarrow.Schema | None = None
 
-    def find(self) -> dict[int, Part]:
+    def find(self) -> dict[int, OutputPart]:
         """The rows in each file, by its number. Raises OutputExists for a file of another run."""
         sizes = self._sizes()
         with ThreadPoolExecutor(THREADS) as pool:
@@ -72,13 +72,13 @@ class Parts:
         self._parts = {number: part for number, part in parts.items() if part is not None}
         return self._parts
 
-    def part(self, number: int, size: int | None = None) -> Part | None:
+    def part(self, number: int, size: int | None = None) -> OutputPart | None:
         """The rows in a file of this run; None for a missing or foreign file."""
         stream = self._open_end(self._name_of(number), size)
         info = None if stream is None else self._format.part_info(stream)
         if info is None or info.run != self._record().run_id:
             return None
-        return Part(number * self.file_rows, info.rows, Counter(info.errors))
+        return OutputPart(number * self.file_rows, info.rows, Counter(info.errors))
 
     def rows(self, number: int) -> Iterator[Mapping[str, Any]]:
         """The rows in a file; none for a missing file."""
@@ -103,7 +103,7 @@ class Parts:
 
     # new rows
 
-    def write(self, number: int, part: Part) -> None:
+    def write(self, number: int, part: OutputPart) -> None:
         """Write the file of a part: the rows of a shorter file, then the rows in the part's log."""
         saved = self._parts.get(number)
 
@@ -114,7 +114,7 @@ class Parts:
             yield from chain((table for _, table in earlier), new)
 
         self._write(number, tables, part, replace=saved is not None)
-        self._parts[number] = Part(part.first, part.rows, Counter(part.errors))
+        self._parts[number] = OutputPart(part.first, part.rows, Counter(part.errors))
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
         """Replace rows of a complete output."""
@@ -123,7 +123,7 @@ class Parts:
             own = {row: line for row, line in lines.items() if part.first <= row < part.end}
             errors = errors_in(own.values())
             errors.update(code for row, code in self.error_rows(number) if row not in own)
-            part = Part(part.first, part.rows, errors)
+            part = OutputPart(part.first, part.rows, errors)
             self._write(number, partial(self._merged, part, own), part, replace=True)
             self._parts[number] = part
 
@@ -133,7 +133,7 @@ class Parts:
             self.find()
         self._store.delete([self._name] if self._name else map(part_name, self._parts))
 
-    def _write(self, number: int, tables: ReadTables, part: Part, *, replace: bool) -> None:
+    def _write(self, number: int, tables: ReadTables, part: OutputPart, *, replace: bool) -> None:
         record, name = self._record(), self._name_of(number)
         settings = {**record.settings, **record.model, "versions": dict(record.versions)}
         info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings)
@@ -203,7 +203,7 @@ class Parts:
                 self._types = self._format.read_schema(stream).remove_metadata()
         return self._types
 
-    def _merged(self, part: Part, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
+    def _merged(self, part: OutputPart, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
         """The rows of a file as tables, with lines in place of some of them."""
         for first, table in self._tables(part):
             pieces, at = [], first
@@ -215,7 +215,7 @@ class Parts:
             yield pyarrow.concat_tables([piece.cast(table.schema) for piece in pieces])
 
     def _tables(
-        self, part: Part, columns: Sequence[str] | None = None
+        self, part: OutputPart, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, pyarrow.Table]]:
         """The rows of a file as tables, each with the number of its first row."""
         first, number = part.first, part.first // self.file_rows

@@ -19,7 +19,7 @@ from pgcli.errors import OutputExists
 from pgcli.output import FOLDER, load_format, part_format
 from pgcli.output.lines import LineFormat, parse_row
 from pgcli.output.reader import OPEN, OPEN_FILE
-from pgcli.pipeline.state.lines import ALL_ROWS, Log, Part, error_of, merged
+from pgcli.pipeline.state.lines import ALL_ROWS, Log, OutputPart, error_of, merge_ranges
 from pgcli.pipeline.state.parts import Parts, ReadKept
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.rows import RowSchema
@@ -77,7 +77,7 @@ class SavedRows:
         self._files = output if isinstance(output, Parts) else None
         self._path = None if isinstance(output, Parts) else output
         self.file_rows = ALL_ROWS if self._files is None else self._files.file_rows
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, OutputPart] = {}
         self._probes: dict[int, bytes] = {}  # sample lines of logs, by row
         self._stale: list[Log] = []  # logs of rows that files of the output have
         self._full: int | None = None  # the part to write before the next row
@@ -121,7 +121,7 @@ class SavedRows:
                 "<--overwrite> replaces it",
             )
         self._probes = dict(lines.probes)
-        self.parts = {0: Part(0, lines.rows, lines.errors, log=log)}
+        self.parts = {0: OutputPart(0, lines.rows, lines.errors, log=log)}
 
     def _logs(self) -> Iterator[tuple[int, Log]]:
         """The logs of parts, each with its first row."""
@@ -130,15 +130,15 @@ class SavedRows:
                 if match := OPEN_FILE.fullmatch(entry.name.removeprefix(f"{OPEN}/")):
                     yield int(match[1]), Log(store, entry.name)
 
-    def _part_of(self, row: int) -> Part:
+    def _part_of(self, row: int) -> OutputPart:
         """The part that a row belongs to; a new one without rows."""
         number = row // self.file_rows
-        return self.parts.get(number) or Part(number * self.file_rows)
+        return self.parts.get(number) or OutputPart(number * self.file_rows)
 
     def ranges(self) -> list[range]:
         """The saved rows in order."""
         parts = self._parts(any_part)
-        return merged(range(part.first, part.end) for _, part in parts if part.rows)
+        return merge_ranges(range(part.first, part.end) for _, part in parts if part.rows)
 
     def rows(self, has: HasPart = any_part) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The saved rows in order, with their numbers; of the parts with a first row that `has`."""
@@ -157,10 +157,10 @@ class SavedRows:
                 lines = self._log_lines(part)
                 yield from ((row, code) for row, line in lines if (code := error_of(line)))
 
-    def _parts(self, has: HasPart) -> list[tuple[int, Part]]:
+    def _parts(self, has: HasPart) -> list[tuple[int, OutputPart]]:
         return [(number, part) for number, part in sorted(self.parts.items()) if has(part.first)]
 
-    def _log_lines(self, part: Part) -> Iterator[tuple[int, bytes]]:
+    def _log_lines(self, part: OutputPart) -> Iterator[tuple[int, bytes]]:
         """The lines in the log of a part, with their rows."""
         first = part.first if self._files is None else part.log_first
         if part.log is not None and first < part.end:
@@ -206,11 +206,11 @@ class SavedRows:
     def finish(self, total: int) -> None:
         """Complete the output: all rows before `total` are saved."""
         if self._path is not None:
-            part = self.parts.setdefault(0, Part(0, log=self._output_log(self._path)))
+            part = self.parts.setdefault(0, OutputPart(0, log=self._output_log(self._path)))
             assert part.log is not None
             part.log.open()  # an output of no rows is an empty file
         elif self._files is not None and self._files.is_single and not self.parts:
-            self.parts[0] = Part(0)
+            self.parts[0] = OutputPart(0)
             self._write(0)
         for number, part in self.parts.items():
             if part.in_log and part.first < total:
