@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from pgcli.checkpoints.files import read_optional
+from pgcli.checkpoints.tokenizer_limits import check_charsmap, check_pieces
 from pgcli.errors import InvalidCheckpoint
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
@@ -27,6 +28,8 @@ def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     """
     model = _parse(file, data)
     pieces = [piece.piece for piece in model.pieces]
+    check_pieces(file, pieces)
+    check_charsmap(file, model.normalizer_spec.precompiled_charsmap)
     kind = model.trainer_spec.model_type
     if file.name == "spiece.model":
         problems = {
@@ -116,6 +119,7 @@ def _from_unigram(model: Any) -> Tokenizer:
 def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
     """Add the tokens of the checkpoint's JSON files. Raises InvalidCheckpoint for other ids."""
     added = _added_tokens(folder)
+    check_pieces(folder, [token.content for token in added.values()])
     tokenizer.add_tokens([added[token_id] for token_id in sorted(added)])
     for token_id, token in added.items():
         if tokenizer.token_to_id(token.content) != token_id:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from tokenizers import Tokenizer
 
 from pgcli.checkpoints.files import open_model_file, read_object
 from pgcli.checkpoints.sentencepiece_model import convert_sentencepiece
+from pgcli.checkpoints.tokenizer_limits import check_tokenizer
 from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
 from pgcli.foreign_text import decode_text
@@ -22,13 +21,6 @@ from pgcli.model.config import TextConfig
 #: The tokenizer of a checkpoint, in order of preference.
 FILES = (TOKENIZER, *SENTENCEPIECE[:2])
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
-REGEX = re.compile(r'"Regex"\s*:\s*("(?:[^"\\]|\\.)*")')
-ESCAPED_LETTER = re.compile(r"\\u00[4-7]")  # could hide a key; no program writes these escapes
-_ATOM = r"(?:\\[^AbBGKyYzZ](?:\{[a-zA-Z_]\w*\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
-_ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{[1-9]\d*,\}})?"
-#: Alternatives of characters and their classes, of which only the last may repeat: linear time.
-#: None matches without a character, as `\b` does.
-SIMPLE_REGEX = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
 CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 
 
@@ -75,11 +67,8 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _from_json(file: Path, data: bytes) -> Tokenizer:
-    # a slow expression could run for hours, and nothing interrupts the library
     text = decode_text(data)
-    regexes = (json.loads(match[1]) for match in REGEX.finditer(text))
-    if ESCAPED_LETTER.search(text) or not all(map(SIMPLE_REGEX.fullmatch, regexes)):
-        raise InvalidCheckpoint(f"{file} uses a regular expression, unlike Gemma's tokenizer")
+    check_tokenizer(file, text)
     return Tokenizer.from_str(text)
 
 

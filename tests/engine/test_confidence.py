@@ -45,6 +45,22 @@ def test_near_includes_locations_within_16_of_the_token(place, sampling):
     assert found.near_logprob_B[0] >= found.logprob_B[0]
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=0.01, top_k=3)])
+def test_logprob_leaves_out_padded_rows_and_the_image_token(sampling):
+    """These are never answered; with them, as in transformers, it is lower."""
+    logits_BV = normal(2, 1200)
+    logits_BV[:, [1080, 1150]] = logits_BV.max() + 1  # the image token, and a padded row
+    lower_BV = logits_BV.log_softmax(-1)
+    answered = [token for token in range(1100) if token != 1080]
+    expected_BV = logits_BV[:, answered].log_softmax(-1)
+    found = select_tokens(logits_BV.clone(), sampling, VOCABULARY, torch.tensor([0.5, 0.5]))
+    for row, token in enumerate(found.token_B.tolist()):
+        assert token in answered
+        logprob = float(found.logprob_B[row])
+        assert logprob == pytest.approx(float(expected_BV[row, answered.index(token)]), abs=1e-5)
+        assert logprob > float(lower_BV[row, token]) + 0.01
+
+
 def test_without_locations_nothing_is_computed():
     found = select_tokens(normal(2, 1100), GREEDY, VOCABULARY._replace(locations=range(0)))
     assert found.near_logprob_B is None

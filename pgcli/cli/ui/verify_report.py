@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from pgcli.verify.preprocessing import PixelComparison, PromptComparison
     from pgcli.verify.report import Proof
 
+#: Why `logprob` may differ from another program's on the same logits.
+LOGPROB = (
+    "pgcli's softmax leaves out padded rows of the vocabulary and the image token, which are "
+    "never answered, so it may be slightly higher"
+)
+
 
 def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
     """The proof as names and values, the verdict last."""
@@ -34,6 +40,8 @@ def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
             f"{run.dtype}: time",
             f"{run.our_seconds:.1f} s in pgcli, {run.their_seconds:.1f} s in {proof.program}",
         )
+    if proof.rows is not None:
+        yield "logprob", "not compared: " + LOGPROB
     for reason in proof.skipped:
         yield "not compared", reason
     if proof.not_followed:
