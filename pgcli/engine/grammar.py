@@ -36,8 +36,7 @@ class TrieNode:
 
     If `ends`, the answer may end after this node; if `continues`, its tokens include the separator
     and another object may follow. `min_tokens_to_end` is the least number of tokens that end an
-    answer, `max_object_tokens` the most of an object of its prompt, with a stop token. `forced` are
-    the tokens up to the next choice, each the only one that may follow.
+    answer, `max_object_tokens` the most of an object of its prompt, with a stop token.
     """
 
     children: dict[int, int] = field(default_factory=dict)
@@ -45,7 +44,6 @@ class TrieNode:
     continues: bool = False
     min_tokens_to_end: int = 0
     max_object_tokens: int = 0
-    forced: tuple[int, ...] = ()
 
 
 class Grammar:
@@ -70,7 +68,6 @@ class Grammar:
         self.nodes: list[TrieNode] = []
         self.starts = [self._add_prompt(tokenizer, objects) for objects in prompts]
         self._set_min_tokens_to_end()
-        self._set_forced()
 
     def advance(self, state: GrammarState, token: int) -> GrammarState:
         """The state after one more token, which is allowed and not a stop token."""
@@ -79,14 +76,6 @@ class Grammar:
             corners = (*known, token - self.locations.start)
             return GrammarState(corners, state.begin + 1, state.begin)
         return state._replace(node=self.nodes[state.node].children[token])
-
-    def forced(self, state: GrammarState) -> tuple[int, ...]:
-        """The tokens up to the next choice: each is the only one that the grammar allows.
-
-        A location and a stop token count as a choice, even where no other token is allowed.
-        """
-        in_object = 0 < len(state.corners) < CORNER_COUNT
-        return () if in_object else self.nodes[state.node].forced
 
     def truncated_by_limit(self, state: GrammarState, tokens_left: int) -> bool:
         """Whether an object could follow here if more than `tokens_left` tokens were allowed."""
@@ -125,13 +114,6 @@ class Grammar:
         """Compute `min_tokens_to_end` in reverse order, as children come after their parents."""
         for node in reversed(self.nodes):
             node.min_tokens_to_end = min(self._lengths(node))
-
-    def _set_forced(self) -> None:
-        """Compute `forced` in reverse order, as children come after their parents."""
-        for node in reversed(self.nodes):
-            if len(node.children) == 1 and not node.ends and not node.continues:
-                ((token, child),) = node.children.items()
-                node.forced = (token, *self.nodes[child].forced)
 
     def _lengths(self, node: TrieNode) -> Iterator[int]:
         if node.ends:

@@ -6,7 +6,7 @@ B rows · R rows allocated · P patches · T prompt tokens · D width · V vocab
 from __future__ import annotations
 
 from collections import abc, deque
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -33,8 +33,6 @@ from pgcli.engine.sampler import (
     OutputVocabulary,
     Sampler,
     SamplingParams,
-    log_probability,
-    mask_invalid,
 )
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
@@ -45,8 +43,6 @@ from pgcli.model.transfer import current, to_device, to_host
 
 #: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
 ASYNC_DEPTH = {"cuda": 1}
-#: The most tokens that a step reads, of rows with forced ones; they bound the memory of logits.
-TOKENS_PER_STEP = 256
 
 
 class InFlightStep(NamedTuple):
@@ -192,13 +188,9 @@ class ModelRunner:
         if not self.rows:
             self._read_steps(0)
             return
-        start, forced = self._watch.mark(), self._forced_tokens()
-        if any(forced):
-            sequences, tokens = self._forced_step(forced)
-        else:
-            self._cache.begin_step()
-            sequences, tokens = self.rows, self._run_step()
-        self._enqueue(sequences, tokens, start, is_prefill=False)
+        start = self._watch.mark()
+        self._cache.begin_step()
+        self._enqueue(self.rows, self._run_step(), start, is_prefill=False)
         self._read_steps(self._depth)
 
     def _run_step(self) -> NextTokens:
@@ -217,53 +209,6 @@ class ModelRunner:
         tokens = self._select(logits_BV, slice(rows))
         self._token_R[:rows] = tokens.token_B
         return tokens
-
-    def _forced_tokens(self) -> list[tuple[int, ...]]:
-        """The forced tokens that a step reads after the newest token of each row.
-
-        Empty if the newest tokens are not on the host yet.
-        """
-        if self._grammar is None or self._depth > 0:
-            return []
-        room, forced = TOKENS_PER_STEP - len(self.rows), []
-        for sequence in self.rows:
-            tokens = self._grammar.forced(sequence.state)[: max(0, room)]
-            room -= len(tokens)
-            forced.append(tokens)
-        return forced
-
-    def _forced_step(self, forced: list[tuple[int, ...]]) -> tuple[list[Sequence], NextTokens]:
-        """The forced tokens of all rows, then each row's next token, with the sequence of each.
-
-        One pass reads each row's newest token and its forced ones.
-        """
-        assert self._grammar is not None
-        assert self._grammar_rows is not None
-        rows, pairs = slice(len(self.rows)), [*zip(self.rows, forced, strict=True)]
-        states = [
-            (reduce(self._grammar.advance, tokens, row.state), row.tokens_left - len(tokens))
-            for row, tokens in pairs
-        ]
-        self._grammar_rows.insert(rows, states)
-        self._sampler.skip([len(tokens) for tokens in forced])
-        self._cache.begin_spread_step([1 + len(tokens) for tokens in forced])
-        chains = [(row.tokens[-1], *tokens) for row, tokens in pairs]
-        inputs = [token for chain in chains for token in chain[:-1]]
-        inputs += [chain[-1] for chain in chains]
-        targets = [token for tokens in forced for token in tokens]
-        token_M, target_F = (to_device(torch.tensor(x), self._device) for x in (inputs, targets))
-        logits_MV = self._model.step_logits(token_M, self._cache)[: len(token_M)]
-        logits_FV, logits_BV = logits_MV[: len(targets)], logits_MV[len(targets) :]
-        selected = self._select(logits_BV, rows)
-        self._token_R[rows] = selected.token_B
-        logprob_F = log_probability(mask_invalid(logits_FV, self._vocabulary), target_F)
-        near_B = selected.near_logprob_B
-        all_tokens = NextTokens(
-            torch.cat([target_F, selected.token_B]),
-            torch.cat([logprob_F, selected.logprob_B]),
-            None if near_B is None else torch.cat([logprob_F, near_B]),
-        )
-        return [*(row for row, tokens in pairs for _ in tokens), *self.rows], all_tokens
 
     def score(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
         """Compute the log-likelihood of each candidate of the group."""

@@ -112,12 +112,6 @@ class Sampler:
         self._draw_RT[rows, :longest] = to_device(torch.tensor(padded), self._draw_RT.device)
         self._draw_index_R[rows].zero_()
 
-    def skip(self, counts: list[int]) -> None:
-        """Skip the random numbers of so many tokens in each of the first rows."""
-        if self._sampling.temperature > 0:
-            skipped_B = to_device(torch.tensor(counts), self._draw_index_R.device)
-            self._draw_index_R[: len(counts)].add_(skipped_B)
-
     def select(
         self, logits_BV: Tensor, rows: slice, grammar_mask: GrammarMask | None
     ) -> NextTokens:

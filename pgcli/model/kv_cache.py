@@ -22,7 +22,6 @@ from torch import Tensor
 from pgcli.model.attention_masks import AttentionMasks, branch_masks, step_masks
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_buffers import RowCopies, allocate
-from pgcli.model.transfer import to_device
 
 BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
@@ -35,11 +34,11 @@ class KVCache:
     """Keys and values of up to `max_rows` rows. The rows in use come first.
 
     `insert` opens rows for a group that is prefilled together, `copy` opens copies of rows,
-    `append` opens one slot in every row, `begin_spread_step` with `advance` one or more, and
-    `branch` opens slots for continuations, which the next pass overwrites. All but `copy` return
-    the positions and masks of their pass, in which every layer calls `write` once. A position is a
-    row's count of real slots, from 1 as in transformers, and no query attends to a slot that is not
-    real. With `fixed_shape` every step reads all allocated slots under a mask, so that shapes stay
+    `append` opens one slot in every row, and `branch` opens slots for continuations, which the next
+    pass overwrites. All but `copy` return the positions and masks of their pass, in which every
+    layer calls `write` once. A position is a row's count of real slots, from 1 as in transformers,
+    and no query attends to a slot that is not real. With `fixed_shape` every step reads all
+    allocated slots under a mask, so that shapes stay
     the same and `advance`, the device's part of `append`, can be recorded and replayed; without it
     a step reads only the slots in use.
     """
@@ -65,8 +64,6 @@ class KVCache:
         self._rows = slice(0)
         self._slots: slice | None = None
         self._index_BK = self._buffers.first_slot_RK
-        #: The row and the slot of every token of a step that feeds several tokens of some rows.
-        self._spread_2M: Tensor | None = None
         self._end = 0
 
     @property
@@ -159,34 +156,12 @@ class KVCache:
         """The host's part of `append`: allocate and count the slots."""
         rows, used = self.padded_rows, max(self.lengths) + 1
         self.reserve(rows, used)
-        self._rows, self._slots, self._spread_2M = slice(rows), None, None
+        self._rows, self._slots = slice(rows), None
         self.lengths = [length + 1 for length in self.lengths]
         self._end = self.slots if self.fixed_shape else used
 
-    def begin_spread_step(self, counts: Sequence[int]) -> None:
-        """The host's part of a step that appends `counts` tokens to the rows.
-
-        `advance` then returns positions (M, 1) and masks with a row for each token: first all but
-        the last tokens of each row, row by row, then the last of every row, then padding.
-        """
-        lengths = [sum(pair) for pair in zip(self.lengths, counts, strict=True)]
-        places = [
-            (row, slot)
-            for row, (old, new) in enumerate(zip(self.lengths, lengths, strict=True))
-            for slot in range(old, new - 1)
-        ]
-        places += [(row, length - 1) for row, length in enumerate(lengths)]
-        # padding goes to a slot that the next step overwrites
-        places += [(0, lengths[0])] * (_padded(len(places)) - len(places))
-        self._end = 1 + max(slot for _, slot in places)
-        self.reserve(self.rows, self._end)
-        self.lengths, self._rows, self._slots = lengths, slice(self.rows), None
-        self._spread_2M = to_device(torch.tensor(places).T, self._buffers.memory.device)
-
     def advance(self) -> tuple[Tensor, AttentionMasks]:
         """The device's part of `append`: update positions and indices in-place; same result."""
-        if self._spread_2M is not None:
-            return self._advance_spread(*self._spread_2M)
         buffers, rows = self._buffers, self._rows.stop
         write_B = buffers.write_index_R[:rows]
         write_B.add_(1).clamp_(max=self.slots - 1)  # unused rows stay within bounds
@@ -196,24 +171,6 @@ class KVCache:
             buffers.position_RS[:rows].scatter_(1, write_B[:, None], position_B1)
         self._index_BK = buffers.first_slot_RK[:rows] + write_B[:, None]
         return position_B1, self._step_masks(position_B1)
-
-    def _advance_spread(self, row_M: Tensor, slot_M: Tensor) -> tuple[Tensor, AttentionMasks]:
-        """The device's part of a step after `begin_spread_step`."""
-        buffers, window = self._buffers, self._config.sliding_window
-        write_B, position_B = buffers.write_index_R[self._rows], buffers.position_R[self._rows]
-        last_B = to_device(torch.tensor(self.lengths), slot_M.device) - 1
-        position_M = position_B[row_M] + slot_M - write_B[row_M]
-        position_B.add_(last_B - write_B)
-        write_B.copy_(last_B)
-        buffers.is_real_RS[row_M, slot_M] = slot_M <= last_B[row_M]
-        buffers.position_RS[row_M, slot_M] = position_M
-        self._index_BK = buffers.first_slot_RK[row_M] + slot_M[:, None]
-        slot_S = torch.arange(self._end, device=slot_M.device)
-        is_real_MS = self.real_BS[row_M] & (slot_S <= slot_M[:, None])
-        position_MS, position_M1 = buffers.position_RS[row_M, : self._end], position_M[:, None]
-        return position_M1, step_masks(
-            is_real_MS, position_MS, position_M1, window, attends_to_all=False
-        )
 
     def branch(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
         """Open slots for continuations of the last inserted rows; their positions and masks.
@@ -246,11 +203,7 @@ class KVCache:
         else:
             key[:, :, self._slots] = key_BKLH
             value[:, :, self._slots] = value_BKLH
-        key, value = key[:, :, : self._end], value[:, :, : self._end]
-        if self._slots is None and self._spread_2M is not None:
-            row_M = self._spread_2M[0]
-            return key[row_M], value[row_M]
-        return key, value
+        return key[:, :, : self._end], value[:, :, : self._end]
 
     def remove(self, rows: Sequence[int], others: Sequence[Tensor] = ()) -> list[int]:
         """Free these rows; return the new order of the remaining ones, by their former indices.

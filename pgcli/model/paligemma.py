@@ -91,7 +91,6 @@ class PaliGemma(nn.Module):
     def step_logits(self, token_R: Tensor, cache: KVCache) -> Tensor:
         """The device's part of `decode_step`, after `cache.begin_step`; logits of padded rows.
 
-        After `cache.begin_spread_step`, `token_R` and the logits have its order.
         It reads and writes only the cache's tensors and `token_R`, so that it can be recorded.
         """
         position_B1, masks = cache.advance()

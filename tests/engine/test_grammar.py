@@ -3,8 +3,6 @@
 import math
 import re
 from random import Random
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,13 +11,11 @@ from torch import Tensor
 from pgcli import parsing
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.engine import model_runner
 from pgcli.engine.grammar import START_STATE, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal
 from tests.support.sequences import grammar_rows, make_sequences, next_tokens, run_together
@@ -307,57 +303,3 @@ def test_answers_with_a_grammar_do_not_depend_on_the_batch(tiny, tokenizer, devi
     backwards = run(model, patch_BPD.flip(0), tokenizer, 50, sampling, grammar, order)
     assert [row.tokens for row in backwards[::-1]] == [row.tokens for row in together]
     assert len({tuple(row.tokens) for row in together}) > 1
-
-
-# --- forced tokens
-
-
-def run_at_depth(depth: int, monkeypatch, *arguments: Any) -> tuple[list[Sequence], int]:
-    """The answers where tokens are read so many steps late, and the number of steps."""
-    monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", depth)
-    with patch.object(KVCache, "advance", autospec=True, side_effect=KVCache.advance) as steps:
-        return run(*arguments), steps.call_count
-
-
-@pytest.mark.parametrize(("name", "forced"), [("cat", 3), ("red circle", 2)])
-def test_a_step_takes_the_forced_tokens_with_the_next_free_one(
-    model, tokenizer, monkeypatch, name, forced
-):
-    """Of each object the label is forced, and of a separator of two tokens the second."""
-    assert len(tokenizer.encode_text(f" {name}")) == forced
-    assert len(tokenizer.encode_text(f" {name} ; ")) == forced + 2
-    grammar = Grammar(tokenizer, [[name]], {STOP})
-    patch_BPD = normal(1, PATCHES, model.config.decoder.width)
-    sampling = SamplingParams(3.0, seed=3)
-    (row,), steps = run_at_depth(
-        0, monkeypatch, model, patch_BPD, tokenizer, 60, sampling, grammar, slice(1)
-    )
-    objects = sum(token in tokenizer.locations for token in row.tokens) // 4
-    assert objects > 2
-    assert steps == len(row.tokens) - 1 - objects * forced - (objects - 1)
-
-
-@pytest.mark.parametrize(
-    ("folder", "sampling", "tokens_per_step"),
-    [
-        ("tiny", GREEDY, 128),
-        ("tiny", SamplingParams(1.5, top_p=0.95, seed=3), 6),
-        ("tiny2", SamplingParams(1.5, seed=3), 128),
-    ],
-)
-def test_forced_tokens_change_no_answer(
-    request, tokenizer, monkeypatch, folder, sampling, tokens_per_step
-):
-    """Rows with labels of many lengths, beside those that are read one token at a time."""
-    monkeypatch.setattr(model_runner, "TOKENS_PER_STEP", tokens_per_step)
-    path = request.getfixturevalue(folder)
-    model = weights.load_paligemma(path, read_config(path), dtype=torch.float64)
-    grammar = Grammar(tokenizer, [OBJECTS], {STOP})
-    patch_BPD = normal(4, PATCHES, model.config.decoder.width)
-    arguments = model, patch_BPD, tokenizer, 40, sampling, grammar
-    found, steps = run_at_depth(0, monkeypatch, *arguments)
-    expected, all_steps = run_at_depth(1, monkeypatch, *arguments)
-    assert steps < all_steps - 1
-    for row, same in zip(found, expected, strict=True):
-        assert (row.tokens, row.finish) == (same.tokens, same.finish)
-        assert row.logprobs == pytest.approx(same.logprobs, abs=1e-5)

@@ -103,28 +103,6 @@ def test_a_row_continues_as_it_would_alone(model, fixed_shape):
     assert all(done[row] > 3 for row in rows)
 
 
-def test_several_tokens_at_once_equal_single_steps(model):
-    """Rows of different lengths, of which some read several tokens in a step, or none more."""
-    ids, patch_BPD = prompts_of_many_lengths(3), features(model, 3)
-    tokens = torch.randint(300, 700, (3, 12), device=patch_BPD.device)
-    alone, cache = model.kv_cache(3), model.kv_cache(3)
-    prefill(model, alone, patch_BPD, ids)
-    expected = torch.stack([model.decode_step(tokens[:, n], alone) for n in range(12)], dim=1)
-    prefill(model, cache, patch_BPD, ids)
-    for first, end in [((0, 0, 0), (1, 3, 6)), ((1, 3, 6), (2, 4, 7)), ((2, 4, 7), (9, 8, 8))]:
-        chains = [range(*pair) for pair in zip(first, end, strict=True)]
-        read = [(row, n) for row, chain in enumerate(chains) for n in chain[:-1]]
-        read += [(row, chain[-1]) for row, chain in enumerate(chains)]
-        cache.begin_spread_step([len(chain) for chain in chains])
-        token_M = torch.stack([tokens[place] for place in read])
-        logits_MV = model.step_logits(token_M, cache)[: len(read)]
-        torch.testing.assert_close(logits_MV, torch.stack([expected[p] for p in read]), **EXACT)
-    assert [len(ids[row]) + PATCHES for row in range(3)] != cache.lengths
-    one_more = model.decode_step(torch.stack([tokens[0, 9], tokens[1, 8], tokens[2, 8]]), cache)
-    wanted = torch.stack([expected[0, 9], expected[1, 8], expected[2, 8]])
-    torch.testing.assert_close(one_more, wanted, **EXACT)
-
-
 @pytest.mark.parametrize("fixed_shape", [False, True])
 def test_growth_keeps_stored_values(model, monkeypatch, fixed_shape):
     ids, patch_BPD = prompts_of_many_lengths(2), features(model, 2)

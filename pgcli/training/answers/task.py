@@ -69,7 +69,6 @@ class AnswerTask(ImageTask[PaliGemma]):
             window=config.decoder.sliding_window,
             device=self.device,
         )
-
         with self.autocast():
             pixels_BCRR = self.pixels(batch).to(self.model.projector.weight.dtype)
             patch_BPD = self.model.encode(pixels_BCRR)
