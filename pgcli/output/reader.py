@@ -100,6 +100,8 @@ def check_results(path: Path) -> None:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path} is not a regular file", hint=HINT)
     if path.is_file():
+        if path.suffix.lower() in (".npy", ".npz"):
+            raise UsageError(f"{path} is a file of NumPy arrays, not of rows", hint=HINT)
         refuse_pointer(path)
     if path.is_dir() and not has_state and not any(path.glob(f"*{PART_ENDING}")):
         raise UsageError(f"the folder {path} has no result files", hint=HINT)

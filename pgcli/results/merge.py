@@ -14,6 +14,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
+from pgcli.parsing import box_groups, text_spans
 from pgcli.rows import answer_digest, prompt_of
 
 #: The largest difference between equal cosines or embedding values.
@@ -111,8 +112,13 @@ def cells(row: Row) -> list[float]:
 
 
 def content(row: Row) -> tuple[Any, ...]:
+    """What is compared exactly: of an answer with boxes the boxes, without the text around them."""
     texts = tuple(score["text"] for score in row.get("scores") or ())
-    return answer_digest(row), texts, len(cells(row))
+    groups = [
+        ([span.value for span in corners], codes, label)
+        for corners, codes, label in box_groups(text_spans(str(row.get("answer") or "")))
+    ]
+    return answer_digest({**row, "answer": groups or row.get("answer")}), texts, len(cells(row))
 
 
 Pair = tuple[Row | None, Row | None]

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
-from pyarrow import compute
+from pyarrow import compute, parquet
 
 from pgcli.errors import NoInputError, UsageError
+from pgcli.output.lines import read_rows
 from pgcli.output.reader import read_batches, result_files
 from pgcli.rows import finite_number
 from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
@@ -76,7 +77,8 @@ class VectorFiles:
         if self.nulls == self.rows:
             names = ", ".join(map(str, self.paths))
             raise NoInputError(
-                f"no vectors in {names} ({count(self.rows, 'row')})", hint="pgcli embed writes them"
+                f"no vectors in {names} ({count(self.rows, 'row')})",
+                hint=f"pgcli embed writes them; {known_columns(self._files[0][1])}",
             )
 
     def names(self, rows: Collection[int], *, sizes: bool = False) -> dict[int, dict[str, Any]]:
@@ -140,12 +142,20 @@ class VectorFiles:
 def check_type(kind: pyarrow.DataType, file: Path) -> None:
     """Raise UsageError for vectors of another type than lists of floats."""
     if pyarrow.types.is_null(kind):
-        raise UsageError(f"{file} has no column {EMBEDDING}", hint=HINT)
+        hint = f"{known_columns(file)}; {HINT}"
+        raise UsageError(f"{file} has no column {EMBEDDING}", hint=hint)
     lists = (pyarrow.FixedSizeListType, pyarrow.ListType, pyarrow.LargeListType)
     if not isinstance(kind, lists) or not pyarrow.types.is_floating(kind.value_type):
         raise UsageError(
             f"{file}: the column {EMBEDDING} has the type {kind}, not lists of floats", hint=HINT
         )
+
+
+def known_columns(file: Path) -> str:
+    """Names the columns of a Parquet file, or of the first row of a file of lines."""
+    is_table = file.suffix.lower() == ".parquet"
+    names = parquet.read_schema(file).names if is_table else next(read_rows(file), {})
+    return f"its columns are: {', '.join(names)}"
 
 
 def text_or_none(value: Any) -> str | None:

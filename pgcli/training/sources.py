@@ -302,15 +302,16 @@ class RowReader:
 def sidecar_text(item: Item) -> tuple[str, ...]:
     """The text of the file beside a local image; empty without such a file or text.
 
-    Raises UnusableRow for an unreadable or invalid file.
+    `a.png.txt` comes before `a.txt`, which may be about `a.jpg`. Raises UnusableRow for an
+    unreadable or invalid file.
     """
     if item.path is None or url_scheme(item.path):
         return ()
     stem = os.path.splitext(item.path)[0]  # noqa: PTH122 - Path would drop a leading ./
-    for ending in SIDECARS:
-        name = display_name(f"{stem}{ending}")
+    for path in (base + ending for base in (item.path, stem) for ending in SIDECARS):
+        name = display_name(path)
         try:
-            with open_regular(f"{stem}{ending}", item.root) as file:
+            with open_regular(path, item.root) as file:
                 data = file.read(MAX_SIDECAR_BYTES + 1)
             text = decode_text(data).strip()
         except (FileNotFoundError, NotRegularFileError):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -190,11 +191,23 @@ def test_most_confident_box_is_matched_first():
     assert right_boxes([unsure, sure], truth) == 2
 
 
-def test_box_in_a_crowd_is_not_right():
+@pytest.mark.parametrize(
+    ("found", "precision", "recall", "f1"),
+    [
+        ([(0, 0, 10, 10), (20, 20, 30, 30)], None, 0, 0),  # both inside the crowd
+        ([(0, 0, 10, 10), (50, 0, 60, 10)], 1, 1, 1),
+        ([(35, 0, 45, 10), (50, 0, 60, 10)], 1, 1, 1),  # half of it inside
+        ([(36, 0, 46, 10), (50, 0, 60, 10)], 1 / 2, 1, 2 / 3),
+    ],
+)
+def test_boxes_in_a_crowd_are_neither_right_nor_wrong(found, precision, recall, f1):
     crowd = RowTruth(boxes=(box(50, 0, 60, 10),), crowds=(box(0, 0, 40, 40),))
-    measures = measure_ap([JoinedRow("0", "", {}, crowd, (box(0, 0, 10, 10),))])
-    values = {measure.name: value_of(measure, 1) for measure in measures}
-    assert (values["precision@0.5"], values["recall@0.5"]) == (0, 0)
+    row = JoinedRow("0", "", {}, crowd, tuple(box(*corners) for corners in found))
+    values = {measure.name: value_of(measure, 1) for measure in measure_ap([row])}
+    assert (values["recall@0.5"], values["f1@0.5"]) == pytest.approx((recall, f1))
+    assert values["precision@0.5"] == pytest.approx(
+        math.nan if precision is None else precision, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(("height", "right"), [(5, 1), (4.9, 0)])

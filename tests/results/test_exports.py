@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy
+import pandas
 import pytest
 import yaml
 from PIL import Image
+from pyarrow import parquet
 from pycocotools.coco import COCO
 
 from pgcli.registry import BUILT_IN
@@ -73,6 +75,23 @@ def test_images_with_the_same_stem_are_renamed_and_reported(cli, folder, tmp_pat
     labels = tmp_path / "yolo" / "labels"
     lines = [(labels / f"{name}.txt").read_text().count("\n") for name in ("a", "a-2")]
     assert lines == [2, 0]
+
+
+@pytest.mark.parametrize("where", [None, "out"])
+@pytest.mark.parametrize("to", ["txt", "caption"])
+def test_texts_of_images_with_one_stem_are_named_after_the_image(cli, workdir, to, where):
+    ids = ["a.jpg", "a.png", "sub/b.webp", "sub/b.gif", "v1.2.png", "A.bmp"]
+    for id_ in ids:
+        Path("k", id_).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(Path("k", id_))
+    rows = [row(n, id=id_, image=f"k/{id_}", answer=id_) for n, id_ in enumerate(ids)]
+    words = () if where is None else ("-o", where)
+    code, _, err = cli("export", saved(Path("r.jsonl"), rows), "--to", to, *words)
+    assert code == 0
+    assert f"the text of a.png is a.png.{to}, the text of sub/b.gif is b.gif.{to}" in err
+    names = ["a", "a.png", "sub/b", "sub/b.gif", "v1.2", "A.bmp"]
+    found = {name: Path(where or "k", f"{name}.{to}").read_text() for name in names}
+    assert found == {name: f"{id_}\n" for name, id_ in zip(names, ids, strict=True)}
 
 
 # Label Studio
@@ -144,6 +163,17 @@ def test_csv_escapes_formulas(cli, tmp_path):
     assert header[-1] == "'=k"
 
 
+def test_csv_begins_with_the_mark_by_which_excel_knows_utf8(cli, tmp_path):
+    file = saved(tmp_path / "r.jsonl", [row(0, answer="\u732b"), row(1, answer="00123\r\n")])
+    exported(cli, file, "csv", tmp_path / "o.csv")
+    data = (tmp_path / "o.csv").read_bytes()
+    assert data.startswith("\ufeffindex,id,".encode())
+    frame = pandas.read_csv(tmp_path / "o.csv", dtype=str)
+    assert (frame.columns[0], frame["answer"].tolist()) == ("index", ["\u732b", "00123\r\n"])
+    code, _, err = cli("ask", tmp_path / "o.csv", "--dry-run", "--model", "demo", "--keep", "index")
+    assert code == 0, err
+
+
 # All formats
 
 
@@ -204,6 +234,37 @@ def test_fiftyone_has_the_confidence_alone_as_its_score(cli, folder, tmp_path):
     assert cli("import", labels, "--from", "coco", "--images", data, "-o", imported)[0] == 0
     ((again,),) = [line["boxes"] for line in map(json.loads, imported.open())]
     assert (again["score"], again["confidence"]) == (0.9, 0.9)
+
+
+def scores_of(output: Path, to: str) -> list[float]:
+    """Every score in an export."""
+    if to == "parquet":
+        found = parquet.read_table(output)["boxes"].to_pylist()[0]
+    elif to == "csv":
+        found = json.loads(next(csv.DictReader(output.open(encoding="utf-8-sig")))["boxes"])
+    elif to == "webdataset":
+        with tarfile.open(output) as tar:
+            found = json.load(tar.extractfile("000000001.json"))["boxes"]
+    elif to == "imagefolder":
+        return json.loads((output / "metadata.jsonl").read_text())["objects"]["scores"]
+    elif to == "labelstudio":
+        found = json.loads(output.read_text())[0]["predictions"][0]["result"]
+    else:
+        file = output / "labels.json" if to == "fiftyone" else output
+        found = json.loads(file.read_text())["annotations"]
+    return [one["score"] for one in found]
+
+
+@pytest.mark.parametrize(
+    "to", ["coco", "labelstudio", "imagefolder", "fiftyone", "csv", "parquet", "webdataset"]
+)
+def test_score_is_the_confidence_in_every_export(cli, folder, tmp_path, to):
+    sure = replace(box("cat", 8.0, 4.0, 28.0, 14.0, score=0.1), confidence=0.9)
+    older = replace(box("cat", 2.0, 4.0, 28.0, 14.0, score=0.3), confidence=None)
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=(sure, older))])
+    assert exported(cli, rows, to, tmp_path / "out")[0] == 0
+    assert scores_of(tmp_path / "out", to) == [0.9, 0.3]
+    assert json.loads(rows.read_text())["boxes"][0]["score"] == 0.1
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.support.command import Command
+from tests.support.evaluating import evaluate
 from tests.support.exporting import captioned, detected, make_images, plain, read_rows, saved
 
 FILES = {
@@ -54,7 +55,7 @@ def test_boxes_are_equal_after_two_exports_and_imports(cli, workdir, boxes, form
         assert (row["id"], len(row["boxes"])) == (before["id"], len(before["boxes"]))
 
 
-@pytest.mark.parametrize("format", ["coco", *IN_TABLES])
+@pytest.mark.parametrize("format", ["coco", "labelstudio", *IN_TABLES])
 def test_texts_keep_their_prompt_and_their_id(cli, workdir, format):
     rows = captioned(make_images(Path("photos")), "first", "", "dritte \U0001f600")
     saved(Path("rows.jsonl"), rows)
@@ -66,6 +67,33 @@ def test_texts_keep_their_prompt_and_their_id(cli, workdir, format):
     assert known == [
         row for row in expected if row[2] or format != "csv"
     ]  # a blank cell counts as missing
+
+
+def test_tasks_of_label_studio_keep_the_prompts_of_their_rows(cli, workdir, boxes):
+    boxes[0] |= {"prompt": "detect dog ; cat"}  # other rows have another prompt
+    boxes[2] |= {"task": "ask", "prompt": "find the cat"}
+    text = boxes[0] | {"task": "ask", "prompt": "what is it?", "answer": "a dog", "boxes": []}
+    saved(Path("rows.jsonl"), [boxes[0], text, *boxes[1:]])
+    again(cli, "rows.jsonl", "labelstudio", "truth.jsonl")
+    known = [(row["id"], row["prompt"], len(row["boxes"])) for row in read_rows("truth.jsonl")]
+    assert known == [
+        (row["id"], row["prompt"], len(row["boxes"])) for row in read_rows("rows.jsonl")
+    ]
+    found = evaluate(cli, "rows.jsonl", "--truth", "truth.jsonl", "--metric", "exact")
+    assert (found["missing"], found["surplus"]) == (0, 0)
+
+
+@pytest.mark.parametrize("format", FILES)
+@pytest.mark.parametrize("ending", [" ;", ";", " ; ", " ; <loc0003>"])
+def test_answer_with_a_separator_at_its_end_comes_back_equal(cli, workdir, boxes, format, ending):
+    found = boxes[0]["boxes"]
+    places = ("<loc0085><loc0128><loc0298><loc0448>", "<loc0000><loc0000><loc1023><loc1023>")
+    text = " ;  ".join(f"{at}{one['label']}" for at, one in zip(places, found, strict=True))
+    saved(Path("rows.jsonl"), [boxes[0] | {"answer": text + ending}])
+    again(cli, "rows.jsonl", format, "truth.jsonl")
+    assert is_equal(cli, "rows.jsonl", "truth.jsonl")
+    saved(Path("other.jsonl"), [boxes[0] | {"answer": text.replace("dog", "fox")}])
+    assert not is_equal(cli, "rows.jsonl", "other.jsonl")
 
 
 @pytest.mark.parametrize("format", IN_TABLES)

@@ -162,9 +162,17 @@ def test_truncated_parquet_file_raises_an_error(tmp_path, kept):
 
 def test_parquet_of_other_columns_and_types_raises_errors(tmp_path):
     file = tmp_path / "v.parquet"
-    parquet.write_table(pyarrow.table({"id": ["a"]}), file)
-    with pytest.raises(UsageError, match="has no column embedding"):
+    parquet.write_table(pyarrow.table({"id": ["a"], "clip_emb": [[1.0, 0.0]]}), file)
+    with pytest.raises(UsageError, match="has no column embedding") as caught:
         read_all(VectorFiles([file]))
+    assert caught.value.hint.startswith(
+        "its columns are: id, clip_emb; name what pgcli embed wrote"
+    )
+    lines = tmp_path / "v.jsonl"
+    lines.write_text('{"id": "a", "clip_emb": [1.0, 0.0]}\n')
+    with pytest.raises(NoInputError) as caught:
+        read_all(VectorFiles([lines]))
+    assert caught.value.hint == "pgcli embed writes them; its columns are: id, clip_emb"
     parquet.write_table(pyarrow.table({"embedding": ["a"]}), file)
     with pytest.raises(UsageError, match="has the type string, not lists of floats"):
         read_all(VectorFiles([file]))
@@ -174,10 +182,12 @@ def test_paths_without_vectors_raise_errors(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "v.csv").write_text("id,embedding\n")
     (tmp_path / "begun.parquet.pgcli").mkdir()
+    np.save(tmp_path / "img_emb_0.npy", unit(2))
     for name, message in (
         ("empty", "has no result files"),
         ("v.csv", "cannot be read: JSON parse error"),
         ("none.parquet", "does not exist"),
+        ("img_emb_0.npy", "is a file of NumPy arrays, not of rows"),
         ("begun.parquet", "its run is not finished"),
     ):
         with pytest.raises(UsageError, match=message):

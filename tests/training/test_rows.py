@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,17 @@ def test_images_that_share_a_key_train_with_their_own_texts(store, name):
     assert "x.txt (member 9) and x.txt (member 10)" in fault
     (event,) = events
     assert event.text == f"{name}: keyed 1 archive by the last dot of names"
+
+
+def test_image_is_trained_with_the_text_that_is_named_after_it(store):
+    """As `--sidecar` and `export --to txt` name the texts of images with one stem."""
+    shutil.copy("a.png", "a.jpg")
+    Path("a.txt").write_text("a jpeg\n")
+    Path("a.png.txt").write_text("a png\n")
+    Path("b.png.caption").write_text("a green wall\n")
+    found = answers(store, ".", prompt="caption en")
+    targets = {row.item.id: row.target for row in found}
+    assert targets == {"a.jpg": "a jpeg", "a.png": "a png", "b.png": "a green wall"}
 
 
 def test_text_beside_an_image_has_no_byte_order_mark(store):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,14 +35,17 @@ class DiffOptions:
         default="auto",
         own=True,
     )
+    verbose: bool = same(
+        RunningOptions, "verbose", help="Also print the rows that only one of the files has."
+    )
     quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
     "diff",
     "Rows are matched by id and prompt. pgcli compares answers, errors, and the labels and corners "
-    "of boxes, and cosines and embeddings within 0.001, but not scores and times. The exit code "
-    "is 5 if anything differs.",
+    "of boxes, and cosines and embeddings within 0.001, but not scores and times. It counts the "
+    "rows that only one file has. The exit code is 5 if anything differs.",
     DiffOptions,
     examples="$ pgcli diff captions.jsonl again.jsonl --format text",
 )
@@ -50,15 +54,15 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
-    run_diff((first, second), call.build(DiffOptions).format, Screen(quiet=call.quiet))
+    run_diff((first, second), call.build(DiffOptions), Screen(quiet=call.quiet))
 
 
-def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
+def run_diff(names: tuple[str, str], options: DiffOptions, screen: Screen) -> None:
     """Print every pair of rows that differs. Raises Difference if there is one."""
     from pgcli.output.reader import read_results
     from pgcli.results.merge import is_same_answer, paired_rows
 
-    is_text = format == "text" or (format == "auto" and is_terminal(sys.stdout))
+    is_text = options.format == "text" or (options.format == "auto" and is_terminal(sys.stdout))
     show = print_rows_as_text if is_text else print_rows_as_json
     counts: Counter[str] = Counter()
     with screen.progress("reading rows") as progress:
@@ -69,10 +73,14 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
                 continue
             side = names[first is None] if first is None or second is None else ""
             counts[f"only in {side}" if side else "different"] += 1
-            show(first, second)
+            if not side or options.verbose:
+                show(first, second)
     summary = ", ".join(f"{count:,} {what}" for what, count in counts.items())
     if counts.keys() - {"equal"}:
-        raise Difference(f"rows: {summary}", hint=f"pgcli view {shlex.join(names)} shows them")
+        hint = f"pgcli view {shlex.join(names)} shows them"
+        if not options.verbose and counts.keys() - {"equal", "different"}:
+            hint += "; --verbose prints the rows of one file too"
+        raise Difference(f"rows: {summary}", hint=hint)
     screen.info(f"rows: {summary or 'none'}")
 
 
@@ -92,13 +100,20 @@ def compared_columns(row: Row | None) -> dict[str, Any] | None:
     return None if row is None else {name: row[name] for name in COMPARED if name in row}
 
 
-def shown_answer(row: Row) -> str:
-    """The answer of a row, or its scores or embedding."""
-    from pgcli.rows import json_text
+def shown_answer(row: Row) -> Iterator[str]:
+    """The lines of a row's answer: its text and its boxes, or its scores or embedding."""
+    from pgcli.output.text import BOX_TOKENS, box_line
+    from pgcli.rows import json_text, read_boxes
 
     answer = row.get("answer")
+    try:
+        boxes = read_boxes(row.get("boxes") or ())
+    except ValueError:  # of another program
+        boxes = ()
     others = (row[name] for name in ("scores", "embedding") if name in row)
-    return json_text(next(others, None)) if answer is None else str(answer)
+    text = json_text(next(others, None)) if answer is None else str(answer)
+    yield " ".join(BOX_TOKENS.sub(" ", text).split()) if boxes else text
+    yield from map(box_line, boxes)
 
 
 def print_rows_as_text(first: Row | None, second: Row | None) -> None:
@@ -111,5 +126,5 @@ def print_rows_as_text(first: Row | None, second: Row | None) -> None:
     for sign, side in (("-", first), ("+", second)):
         if side is not None:
             is_error = side["error"] is not None
-            text = f"error {side['error']}" if is_error else shown_answer(side)
-            stdout.print_line(f"{sign} {text}")
+            for text in [f"error {side['error']}"] if is_error else shown_answer(side):
+                stdout.print_line(f"{sign} {text}")

@@ -32,12 +32,13 @@ LabelValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def measure_ap(rows: Sequence[JoinedRow]) -> list[Measure]:
-    """COCO's AP and AR, and precision, recall and F1 at an IoU of 0.5."""
+    """COCO's AP and AR, and precision, recall and F1 at an IoU of 0.5; crowds do not count."""
     matches = match_boxes(rows)
     every = matches[""]
-    is_right_D = every.is_true_DT[:, 0] & every.is_counted_DT[:, 0]
+    is_counted_D = every.is_counted_DT[:, 0]
+    is_right_D = every.is_true_DT[:, 0] & is_counted_D
     right_N = np.bincount(every.row_D[is_right_D], minlength=len(rows))
-    boxes_N = np.array([len(row.boxes) for row in rows])
+    boxes_N = np.bincount(every.row_D[is_counted_D], minlength=len(rows))
     true_N = np.array([len(row.true_boxes) for row in rows])
     return [
         *average_precisions(matches),

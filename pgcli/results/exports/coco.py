@@ -13,11 +13,11 @@ from pgcli import rle
 from pgcli.boxes import box_area
 from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
-from pgcli.records import BOX_TASKS, Box, Mask
+from pgcli.records import Box, Mask
 from pgcli.regions import prompt_with_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
-from pgcli.results.exports.rows import box_sides
+from pgcli.results.exports.rows import box_sides, is_text_row
 from pgcli.rows import json_text, mask_to_dict
 
 
@@ -62,7 +62,7 @@ def write_coco(target: Path, entries: Iterable[ExportEntry], export: Export) -> 
 
 def captions_beside_boxes(entry: ExportEntry) -> dict[str, Any]:
     """The captions of an image in a file of boxes, with a mark if it has no row of boxes."""
-    texts = [row for row in entry.rows if row["task"] not in BOX_TASKS and not row["boxes"]]
+    texts = [row for row in entry.rows if is_text_row(row)]
     if not texts:
         return {}
     captions = [
@@ -108,8 +108,7 @@ def instance(box: Box, mask: Mask | None, entry: ExportEntry, export: Export) ->
         values["segmentation"] = mask_to_dict(mask)["rle"]
         values["area"] = rle.mask_area(mask.rle)
     if export.options.to == "fiftyone":  # imports the score as its confidence
-        confidence = values.pop("confidence")
-        values["score"] = box.score if confidence is None else confidence
+        del values["confidence"]
     return values
 
 

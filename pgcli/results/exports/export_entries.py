@@ -119,9 +119,11 @@ class ExportEntries:
         # a text file has the bytes of the image's name; names in an index are UTF-8
         wish = parse_path(id_) if format.is_merged else encodable(parse_path(id_))
         wish = wish.removesuffix(ending) if format.unique_stems else wish
-        claimed = self._names.claim(wish, number)
-        if format.is_merged:
+        if format.is_merged:  # texts of several images may have one stem: `Sidecars` names them
+            self._names = FileNames(frozenset(), self._sanitize)
             (default,) = format.suffixes
+            default = ending if ending and id_.endswith(ending) else default
+        claimed = self._names.claim(wish, number)
         name = claimed.with_ending(default)
         if name != (own_name := claimed.wish + ("" if claimed.ending else default)):
             self._export.counts.add_renamed(own_name, name)

@@ -10,14 +10,16 @@ from urllib.parse import quote
 
 from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
-from pgcli.records import BOX_TASKS, Box
+from pgcli.records import Box
 from pgcli.regions import parse_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
-from pgcli.results.exports.rows import box_sides, outline, row_boxes
+from pgcli.results.exports.rows import box_sides, is_text_row, outline, row_boxes
 from pgcli.rows import json_text
 
 #: False in the data of a task without a row of boxes.
 HAS_BOXES = "has_boxes"
+#: In the data of a task: the only prompt of the rows with boxes, and of the other rows.
+PROMPT, TEXT_PROMPT = "prompt", "text_prompt"
 
 
 def write_label_studio(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
@@ -43,14 +45,18 @@ def task(entry: ExportEntry, export: Export) -> dict[str, Any]:
             result["id"] = f"{entry.number}-{number}"
         predictions.append({"model_version": model, "result": results})
     data: dict[str, Any] = {"image": address, "id": entry.rows[0]["id"]}
-    if export.stats.has_boxes and not any(row["task"] in BOX_TASKS for row in entry.rows):
+    if export.stats.has_boxes and all(map(is_text_row, entry.rows)):
         data[HAS_BOXES] = False
+    for name, is_text in ((PROMPT, False), (TEXT_PROMPT, True)):
+        prompts = {row["prompt"] for row in entry.rows if is_text_row(row) == is_text}
+        if len(prompts) == 1:
+            (data[name],) = prompts
     return {"data": data, "predictions": predictions}
 
 
 def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[str, Any]]:
     """A row's text, or its boxes; a box with a mask is a polygon instead of a rectangle."""
-    if row["task"] not in BOX_TASKS:
+    if is_text_row(row):
         value: dict[str, Any] = {"text": [row["answer"] or ""]}
         shared: dict[str, Any] = {}
         if region := row_region(row):
@@ -72,7 +78,7 @@ def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[s
             "to_name": "image",
             "type": kind,
             **size_fields(entry),
-            "score": box.score if box.confidence is None else box.confidence,
+            "score": box.score,
             "value": {**value, kind: [box.label]},
         }
 

@@ -36,6 +36,11 @@ def row_boxes(row: Row) -> Iterator[tuple[Box, Mask | None]]:
             yield box.moved(corners), mask if mask and mask.rle else None
 
 
+def is_text_row(row: Row) -> bool:
+    """Whether the answer of a row is a text without boxes."""
+    return row["task"] not in BOX_TASKS and not row["boxes"]
+
+
 def box_sides(box: Box) -> list[float]:
     """Left, top, width and height of a box."""
     # corners have six digits; further digits of a difference are float rounding
@@ -162,7 +167,10 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
 
 
 def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
-    """The rows to export, as UTF-8 text; all rows are counted and validated."""
+    """The rows to export, as UTF-8 text; all rows are counted and validated.
+
+    The `score` of a box is its confidence, which readers of other formats set thresholds on.
+    """
     for file_row in rows:
         row = with_answer_columns(
             {
@@ -184,6 +192,9 @@ def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> 
         if prompt is not None and row["prompt"] != prompt:
             stats.other_prompts += 1
             continue
+        for box in row["boxes"]:
+            if box.get("confidence") is not None:
+                box["score"] = box["confidence"]
         stats.columns |= dict.fromkeys(file_row.row)
         yield file_row._replace(row=row)
 

@@ -21,9 +21,9 @@ _FORMULA = re.compile(
 
 
 def write_csv(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Write the file, a line for each row."""
+    """Write the file, a line for each row, with the mark by which Excel knows UTF-8."""
     names = [*export.stats.columns]
-    with open(target, "w", encoding="utf-8", newline="") as file:
+    with open(target, "w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)  # lines end in \r\n, so that texts with either are quoted
         writer.writerow(map(cell, names))
         for entry in entries:

@@ -18,24 +18,22 @@ def write_texts(
 ) -> None:
     """Write a text for each image below the folder, or next to the images if it is `Path()`.
 
-    Each file is written atomically.
+    Each file is written atomically. Both have the names that `Sidecars` gives.
     """
     options, counts = export.options, export.counts
+    below = None if target == Path() else str(target)
     texts = Sidecars(suffix, options.prepend, options.append, overwrite=options.overwrite)
     for entry in entries:
-        answer = entry.rows[0]["answer"]
-        if target != Path():
-            texts.write(str(target / entry.name), answer, below=str(target))
-            continue
+        row, image = entry.rows[0], entry.path if below is None else str(target / entry.name)
         # a row may name any path: texts are written only next to existing images
-        if entry.path is None or not Path(entry.path).is_file():
+        if image is None or (below is None and not Path(image).is_file()):
             counts.missing.add(entry.image, NO_FILE)
-        elif (name := texts.claim(entry.path)) is None:
+        elif (name := texts.claim(image)) is None:
             counts.unnamed += 1
         else:
-            if name != (own_name := texts.own_name(entry.path)):
-                counts.add_renamed(own_name, name)
-            texts.write(name, answer)
+            if name != texts.own_name(image):
+                counts.add_renamed(f"the text of {row['id']}", Path(name).name)
+            texts.write(name, row["answer"], below=below)
     counts.images += texts.counts["written"]
     counts.kept += texts.counts["kept"]
 

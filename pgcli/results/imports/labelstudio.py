@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 from pgcli.errors import UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.labelled_rows import are_fractions
-from pgcli.results.exports.labelstudio import HAS_BOXES
+from pgcli.results.exports.labelstudio import HAS_BOXES, PROMPT, TEXT_PROMPT
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
@@ -124,14 +125,18 @@ def read_task(
         truth.unread.add(None)
     for region in regions:
         add_region(region, size, unit, truth, settings.counts)
-    own_id = data.get("id")
-    id_ = text(own_id, f"{what}: id") if isinstance(own_id, str) and own_id else name
+    own_id, prompt, text_prompt = (
+        text(value, what) if isinstance(value := data.get(key), str) and value.strip() else None
+        for key in ("id", PROMPT, TEXT_PROMPT)
+    )
+    truth.texts = [replace(entry, prompt=text_prompt) for entry in truth.texts]
     return AnnotatedImage(
-        id_,
+        own_id or name,
         path,
         *size,
         **vars(truth),
         is_stated=stated is not None,
+        prompt=prompt,
     )
 
 
