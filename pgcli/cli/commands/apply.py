@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.options import CliCall, FileOptions, command
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.declare import opt
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.wording import count, listed, with_notes
@@ -45,7 +45,7 @@ def apply(
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
-    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet)
+    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     if code := run_apply(Path(edits), Path(results), options, screen):
         raise typer.Exit(code)
 

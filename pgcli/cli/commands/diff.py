@@ -14,7 +14,7 @@ import typer
 
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui import stdout
-from pgcli.cli.ui.console import Screen, is_terminal
+from pgcli.cli.ui.console import BAR_DELAY, Screen, is_terminal
 from pgcli.declare import opt, same
 from pgcli.errors import Difference
 from pgcli.pipeline.request.options import RunningOptions
@@ -54,7 +54,8 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
-    run_diff((first, second), call.build(DiffOptions), Screen(quiet=call.quiet))
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    run_diff((first, second), call.build(DiffOptions), screen)
 
 
 def run_diff(names: tuple[str, str], options: DiffOptions, screen: Screen) -> None:

@@ -6,7 +6,7 @@ import typer
 
 from pgcli import registry
 from pgcli.cli.options import AddressOptions, CliCall, FileArgs, QuietOptions, command
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.pipeline.request.questions import BoxOptions
 from pgcli.results.options import ExportOptions
@@ -27,7 +27,7 @@ def export(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.exports.export import export as write_export
 
-    screen, options = Screen(quiet=call.quiet), call.build(ExportOptions)
+    screen, options = Screen(quiet=call.quiet, bar_delay=BAR_DELAY), call.build(ExportOptions)
     format = registry.load("exports", options.to)
     thresholds = call.typed & {*BoxOptions.__slots__}
     call.report_unused(format.unused, f"on {options.to}", screen)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.cli.options import CliCall, FileOptions, command
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.declare import opt, same
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.pipeline.request.questions import DetectOptions
@@ -72,7 +72,7 @@ def import_(
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
 
-    options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
+    options, screen = call.build(ImportOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     check_import(options)
     unused = {*chain(*OPTIONS_OF_FORMAT.values())} - OPTIONS_OF_FORMAT.get(options.from_, set())
     call.report_unused(unused, f"on {options.from_}", screen)

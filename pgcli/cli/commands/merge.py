@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pgcli.cli.options import CliCall, FileArgs, FileOptions, command
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.errors import INCOMPLETE
 from pgcli.wording import count, with_notes
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
 def merge(results: FileArgs, call: CliCall) -> None:
-    options, screen = call.build(FileOptions), Screen(quiet=call.quiet)
+    options, screen = call.build(FileOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     if code := run_merge([Path(name) for name in results], options, screen):
         raise typer.Exit(code)
 

@@ -16,7 +16,7 @@ from pgcli.cli.options import (
     QuietOptions,
     command,
 )
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.declare import same
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.options import OutputOptions
@@ -65,7 +65,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
     from pgcli.results.images import ImageLocator
 
     options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
-    screen = Screen(quiet=call.quiet)
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     on_event = RunOnScreen(screen)
 
     def make_locator() -> ImageLocator:

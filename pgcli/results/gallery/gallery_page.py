@@ -98,10 +98,12 @@ def write_gallery(
     target.check()
     folder = folder_target(target, options, outputs)
     cards, parent = Cards(), target.path.parent
-    for group in tracked(groups, on_event, "reading rows"):
+    for group in groups:
         info = read_run_info(group.output, path_on_page(group.name, parent), parent)
         info = replace(info, output_of=group.output_of)
-        cards.add(info, group.rows(options.limit))
+        rows_read = tracked(group.rows(options.limit), on_event, "reading rows", unit="rows")
+        with closing(rows_read):
+            cards.add(info, rows_read)
     if not cards.details:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
     is_large = len(cards.details) > MAX_ROWS_IN_PAGE
