@@ -120,7 +120,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
     dtype = torch.float32  # of trained weights; LoRA uses the dtype of inference
     if options.method == "full":
-        check_memory(plan)
+        check_fits_device(plan)
     else:
         dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
     model = weights.load_paligemma(
@@ -171,7 +171,7 @@ def unfreeze(model: PaliGemma, frozen: Sequence[str]) -> None:
         model.get_submodule(name).requires_grad_(requires_grad=False)
 
 
-def check_memory(plan: AnswerPlan) -> None:
+def check_fits_device(plan: AnswerPlan) -> None:
     """Raise NoUsableDevice if full training does not fit the device, before the weights load."""
     inputs, model = plan.inputs, weights.meta_model(plan.config)
     unfreeze(model, inputs.options.freeze)
