@@ -131,6 +131,7 @@ ALLOWED_CALLS = {
         "checkpoints/hub.py",
         "checkpoints/weight_files.py",
         "engine/recorded_step.py",
+        "inputs/stdin.py",
         "model/attention.py",
         "model/cuda/optimize.py",
         "registry.py",
