@@ -275,6 +275,10 @@ class Inventory(FileItems):
             if item.path is not None and url_scheme(item.path) is None:
                 yield item.index, item.image, item.path
 
+    def lists(self, index: int) -> bool:
+        """Whether an item is a file of the list, with its size and time."""
+        return bool(self._kinds[np.searchsorted(self._ends, index, side="right")] == IMAGE)
+
     def _listed_otherwise(self, stamps: np.ndarray) -> np.ndarray:
         """The records of listed images that differ from their stamps in size or time."""
         numbers, sources = np.arange(len(self._rows)), self._files["source"].to_numpy()

@@ -26,6 +26,7 @@ from pgcli.pipeline.settings import check_known_model, input_settings, run_setti
 from pgcli.pipeline.state.compare import (
     ImageChanges,
     ImageStamps,
+    check_each_row,
     check_saved_rows,
     compare_images,
     files_changed,
@@ -34,8 +35,8 @@ from pgcli.pipeline.state.compare import (
     stamp_at,
 )
 from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
-from pgcli.pipeline.state.lines import OutputPart, errors_in, merge_ranges
-from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record
+from pgcli.pipeline.state.lines import OutputPart, edited, errors_in, merge_ranges
+from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record, state_lacks
 from pgcli.pipeline.state.saved import open_saved
 from pgcli.records import Answer, Item
 from pgcli.stores import Store
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
     from pgcli.pipeline.workers.work import EngineInfo
 
+#: Up to so many saved rows are all compared with the input when a run resumes, else a sample.
+MAX_COMPARED = 10_000
 #: Saves the row of this number, as its line.
 SaveLine = Callable[[int, bytes], None]
 
@@ -92,6 +95,7 @@ class RunOutput:
             [state.owner.store],
             schema=self.schema,
             kept=rows.kept,
+            per_item=rows.per_item if rows.is_addressable else None,
             create=True,
         )
         self.file_rows = self.saved.file_rows
@@ -231,8 +235,22 @@ class RunOutput:
             if gone and (moved := self.record.moved_sources(run_settings(self.request))):
                 raise other_run(self.state.name, "other images", [moved])
         if self.before and self.rows.is_addressable:
-            check_saved_rows(self.saved.probes(), self.rows, self.state.name)
+            self._check_saved(known)
         return gone
+
+    def _check_saved(self, known: Inventory | None) -> None:
+        """Compare saved rows with the input: up to MAX_COMPARED all of them, else a sample."""
+        per_item, end = self.rows.per_item or 1, self.before[-1].stop
+        if end > (rows := (self.rows.inventory.total or 0) * per_item):
+            raise edited(self.state.name, rows)
+        is_recorded = known is not None and end <= (known.total or 0) * per_item
+        if "-" not in self.request.sources and not is_recorded:
+            number = 0 if known is None else len(known.generations)
+            raise state_lacks(self.state.store, inventory_name(number))
+        if sum(map(len, self.before)) <= MAX_COMPARED and not self.state.is_stored:
+            check_each_row(self.saved.rows(), self.rows, self.state.name)
+        else:
+            check_saved_rows(self.saved.probes(), self.rows, self.state.name)
 
     def is_removed(self, row: int) -> bool:
         """Whether the image of a row was removed from the input."""
@@ -356,6 +374,18 @@ class RunOutput:
                 "shards or another input",
                 hint="run the same command again",
             )
+
+    def note_command(self) -> None:
+        """Write the sources of this command into the record: the input may have moved."""
+        record = self.state.record
+        if record is None or self.shard is not None:
+            return
+        later = replace(
+            record, settings=run_settings(self.request), input=input_settings(self.request)
+        )
+        if (resumed := record.resumed_by(later)) != record:
+            self.record = resumed
+            self.state.update(resumed)
 
     def note_model(self, info: EngineInfo | None) -> None:
         """Write the model and the facts of this command into the record.

@@ -11,7 +11,7 @@ from pgcli.pipeline.checks import read_options
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.make import build_request, records_of
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.state.folder import load_inventory
+from pgcli.pipeline.state.folder import State, load_inventory
 from pgcli.pipeline.state.record import RUN, RunRecord, read_record, state_location, why_no_record
 from pgcli.stores import Reader, Store, open_folder
 
@@ -30,9 +30,14 @@ def open_store(output: str) -> Store:
 
 
 def record_of(output: str, store: Store) -> RunRecord:
-    """The record of an output's run. Raises UsageError if it is missing or invalid."""
+    """The record of an output's run.
+
+    Raises the error of the run itself if it would refuse the output, and UsageError if there is
+    nothing to resume.
+    """
     record = read_record(store)
     if record is None:
+        State(output, overwrite=False).check()
         raise no_record(output, why_no_record(store))
     return record
 

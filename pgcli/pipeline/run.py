@@ -206,6 +206,7 @@ class Run:
         )
         self.output.find_saved(self.tally)
         gone = self.output.compare(known)
+        self.output.note_command()
         self.tally.errors_before -= self.output.errors_of_removed()
         state.owner.note(surplus=gone)  # for `pgcli status`
         if gone:

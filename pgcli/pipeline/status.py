@@ -9,10 +9,10 @@ from typing import Any
 
 from pgcli.errors import INCOMPLETE, OutputFailed, UsageError
 from pgcli.pipeline.reopen import open_store, record_of
-from pgcli.pipeline.state.folder import shard_stores
+from pgcli.pipeline.state.folder import State, shard_stores
 from pgcli.pipeline.state.lines import ALL_ROWS, OutputPart
-from pgcli.pipeline.state.owner import SILENT_SECONDS, RecordedOwner, owners
-from pgcli.pipeline.state.record import RUN, RunRecord
+from pgcli.pipeline.state.owner import OWNER, SILENT_SECONDS, RecordedOwner, owners
+from pgcli.pipeline.state.record import RUN, RunRecord, state_lacks
 from pgcli.pipeline.state.saved import open_saved
 from pgcli.stores import RemoteError, Store
 from pgcli.stores.errors import is_temporary
@@ -100,16 +100,24 @@ class RunStatus:
 
 
 def read_status(output: str) -> RunStatus:
-    """The status of an output's run. Raises UsageError for an output without a run."""
+    """The status of an output's run.
+
+    Raises UsageError for an output without a run, and OutputExists for one that the same command
+    refuses because of its files.
+    """
     parts: Mapping[int, OutputPart] = {}
     begun, file_rows = None, 0
     try:
         store = open_store(output)
         known = sorted(map(OwnerStatus.of, owners(store)), key=lambda owner: owner.started or "")
-        if not known or store.read(RUN) is not None:  # a run killed at its start has no record
+        if not known or store.read(RUN) is not None:
             record = record_of(output, store)
             begun, file_rows = record.begun or None, record.file_rows
             parts = read_parts(output, store, record)
+            if not known:
+                raise state_lacks(store, OWNER, hint="the same command writes it again")
+        else:
+            State(output, overwrite=False).check()  # a run killed at its start has no record
     except OutputFailed as problem:
         if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
             raise

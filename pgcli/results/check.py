@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pgcli.errors import OutputExists
 from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, Row, indexed_rows
@@ -18,11 +19,21 @@ from pgcli.pipeline.reopen import open_store, record_of, recorded_rows, reopened
 from pgcli.pipeline.request import RunRequest
 from pgcli.pipeline.request.questions import lines_of_file
 from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.state.compare import ImageStamps, compare_images, described, input_difference
+from pgcli.pipeline.state.compare import (
+    STAMPS,
+    ImageStamps,
+    compare_images,
+    described,
+    input_difference,
+    stamp_at,
+)
+from pgcli.pipeline.state.folder import inventory_name, recorded_inputs, shard_stores
 from pgcli.pipeline.state.owner import owners
+from pgcli.pipeline.state.record import state_lacks
 from pgcli.records import Item
 from pgcli.rows import prompt_of
 from pgcli.stores import Store
+from pgcli.stores.urls import url_scheme
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.wording import count
 
@@ -35,7 +46,9 @@ class RowComparison:
     """The counts of compared rows and the differences between an output and its input.
 
     While a run `is_running`, missing rows are no difference. `gone` counts rows of images that were
-    removed from the input. `changed_table` describes the first changed table of the input.
+    removed from the input, `unstamped` images whose size and time were not recorded.
+    `recorded` items are in the state. `changed_table` describes the first changed table of the
+    input, and `compared` what was compared.
     """
 
     is_running: bool = False
@@ -45,6 +58,9 @@ class RowComparison:
     missing: int = 0
     surplus: int = 0
     differences: int = 0
+    unstamped: int = 0
+    recorded: int | None = None
+    compared: list[str] = field(default_factory=list)
     is_stdin: bool = False
     changed_table: str = ""
     first_differences: list[str] = field(default_factory=list)
@@ -94,10 +110,27 @@ def checked_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]
         comparison.is_stdin = True
         counts = (owner.values.get("rows") for owner in owners(store))
         saved = max((count for count in counts if isinstance(count, int)), default=0)
-        return compare_with_each_other(rows, saved, comparison)
+        yield from compare_with_each_other(rows, saved, comparison)
+        return
     expected = present_rows(store, request, comparison)
-    stamps = ImageStamps(store).read()
-    return compare_with_input(rows, expected, request.input.limit, stamps, comparison)
+    stamps = ImageStamps.merged([store, *shard_stores(store)])
+    if (recorded := comparison.recorded) is not None and not comparison.is_running:
+        total, per_item = expected.inventory.total or 0, expected.per_item or 1
+        problem = state_lacks(store, inventory_name(len(recorded_inputs(store))))
+        rows = recorded_rows_only(rows, recorded * per_item, total * per_item, problem)
+    yield from compare_with_input(rows, expected, request.input.limit, stamps, comparison)
+    if comparison.unstamped and not stamps.any():
+        raise state_lacks(store, STAMPS)
+
+
+def recorded_rows_only(
+    rows: Iterable[IndexedRow], recorded: int, total: int, problem: OutputExists
+) -> Iterator[IndexedRow]:
+    """The rows. Raises the problem at a row that is in the input but not in the recorded input."""
+    for position, row in rows:
+        if recorded <= position < total:
+            raise problem
+        yield position, row
 
 
 def complete_rows(rows: Iterable[IndexedRow], comparison: RowComparison) -> Iterator[IndexedRow]:
@@ -122,7 +155,9 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
     recorded = recorded_rows(store, request, request.input.url_reader)
     options = read_options(request)
     if recorded is None:
-        return RunRows(Inventory.scan(request.sources, options), question)
+        raise state_lacks(store, inventory_name(0))
+    if recorded.per_item is not None:
+        comparison.recorded = recorded.inventory.total
     inventory = Inventory.scan(request.sources, options, recorded.inventory)
     rows = RunRows(inventory, question)
     comparison.gone = inventory.gone * (rows.per_item or 1)
@@ -145,6 +180,9 @@ def changed_files(
 
     inventory = expected.inventory
     images = compare_images(inventory, stamps, is_answered)
+    comparison.compared.append("sizes and times of files")
+    if stamps.any():
+        comparison.compared.append("bytes of touched ones")
     comparison.gone += images.gone * per_item
     changes = [*inventory.each_change(is_answered, stamps), *images.changed]
     yield from map(described, changes)
@@ -158,8 +196,9 @@ def compare_with_input(
     comparison: RowComparison,
 ) -> Iterator[IndexedRow]:
     """The rows, compared with the item and prompt at their position; images with `stamps`."""
+    comparison.compared.append("number and order of rows, ids, names of images, prompts")
     numbered = enumerate((item, prompt) for _, item in expected.stream() for prompt in item.prompts)
-    errors: list[int] = []
+    errors, unstamped = list[int](), set[int]()
     for position, row in rows:
         yield position, row
         match = skip_to(position, numbered, comparison)
@@ -173,6 +212,9 @@ def compare_with_input(
             )
         elif change := input_difference(row, *match):
             comparison.add(f"row {position + 1:,} {change}")
+        elif row.get("error") is None and is_unstamped(match[0], stamps):
+            unstamped.add(match[0].index)
+    comparison.unstamped = sum(not expected.inventory.lists(index) for index in unstamped)
     for position, (item, _) in numbered:
         if comparison.is_running or (limit is not None and position >= limit):
             break
@@ -183,6 +225,12 @@ def compare_with_input(
         return
     for change in changed_files(expected, stamps, errors, comparison):
         comparison.add(change)
+
+
+def is_unstamped(item: Item, stamps: np.ndarray) -> bool:
+    """Whether an item is a file on this machine whose size and time were not noted."""
+    is_file = item.path is not None and item.span is None and url_scheme(item.path) is None
+    return is_file and stamp_at(stamps, item.index)[0] == 0
 
 
 def skip_to(
@@ -200,6 +248,7 @@ def compare_with_each_other(
     rows: Iterable[IndexedRow], saved: int, comparison: RowComparison
 ) -> Iterator[IndexedRow]:
     """The rows of standard input: in order, none twice, and at least `saved`."""
+    comparison.compared.append("number and order of rows")
     index, prompts = -1, set[str]()  # of the rows of this image
     for position, row in rows:
         yield position, row
@@ -221,20 +270,13 @@ def compare_with_each_other(
         )
 
 
-def compared_text(comparison: RowComparison) -> str:
-    """The compared properties, for the end of a sentence."""
-    if comparison.is_stdin:
-        return "number and order of rows"
-    return (
-        "number and order of rows, ids, names of images, prompts, sizes and times of files, bytes "
-        "of touched ones"
-    )
-
-
 def not_compared(comparison: RowComparison) -> Iterator[str]:
     """The properties that were not compared, with the reasons."""
     if comparison.is_stdin:
         yield "ids and names of images, because standard input is gone"
         return
+    if comparison.unstamped:
+        images = count(comparison.unstamped, "image")
+        yield f"{images} named by manifests, whose size and time are not recorded"
     if comparison.gone:
         yield f"{count(comparison.gone, 'row')} of images that were removed from the input"

@@ -1,12 +1,15 @@
 """status and check of running, interrupted and tampered runs."""
 
+import itertools
 import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from pgcli.checkpoints import files as checkpoint_files
@@ -14,7 +17,7 @@ from pgcli.checkpoints.files import folder_digests
 from pgcli.errors import UsageError
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from tests.support.command import Command
-from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 
 def status(cli: Command, output: Path) -> dict[str, Any]:
@@ -85,6 +88,102 @@ def test_check_finds_tampered_rows(cli, tmp_path, tamper, expected):
     assert code == 5
     assert expected in out
     assert ("the same command adds" in err) == (expected == "row 12 is missing")
+
+
+def with_id(row: bytes) -> bytes:
+    return row.replace(b'"id":"', b'"id":"x')
+
+
+#: What another program does to saved rows; the exit code of a resume, and part of its message.
+EDITS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int, str]] = {
+    "added twice": (lambda rows: [*rows[:3], *rows[2:]], 13, "row 4 is not the row"),
+    "twice at the end": (lambda rows: [*rows, rows[-1]], 13, "row 13 is not the row"),
+    "removed": (lambda rows: rows[:3] + rows[4:], 13, "row 4 is not the row"),
+    "swapped": (lambda rows: [rows[1], rows[0], *rows[2:]], 13, "row 1 is not the row"),
+    "an id": (lambda rows: [*rows[:5], with_id(rows[5]), *rows[6:]], 13, "row 6 has the id 'x"),
+    "not JSON": (lambda rows: [*rows[:5], rows[5][:20] + b"}\n", *rows[6:]], 13, "row 6 is not"),
+    "garbage": (lambda rows: [*rows, b"garbage\n"], 13, "row 13 is not the row"),
+    "garbage without an end": (lambda rows: [*rows, b"garbage"], 13, "row 13 is not the row"),
+    "an empty line": (lambda rows: [*rows, b"\n"], 13, "row 13 is not the row"),
+    "torn by a kill": (lambda rows: [*rows[:-1], rows[-1][:40]], 0, "11 rows are saved"),
+    "torn in its start": (lambda rows: [*rows[:-1], rows[-1][:3]], 0, "11 rows are saved"),
+    "zeros of a power loss": (lambda rows: [*rows[:-1], bytes(99)], 0, "11 rows are saved"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_lines_are_not_resumed(tmp_path, edit):
+    output, (change, code, message) = tmp_path / "rows.jsonl", EDITS[edit]
+    assert finished("caption", EXAMPLES, "-o", output).returncode == 0
+    edited = b"".join(change(output.read_bytes().splitlines(keepends=True)))
+    output.write_bytes(edited)
+    run = finished("caption", EXAMPLES, "-o", output)
+    assert (run.returncode, message in run.stderr.decode()) == (code, True), run.stderr
+    assert (output.read_bytes() == edited) == (code == 13)
+    assert code == 13 or len(saved(output)) == 12
+
+
+@pytest.mark.parametrize("order", [[0, 2, 3, 4], [0, 1, 1, 2, 3, 4], [1, 0, 2, 3, 4]])
+def test_edited_files_of_a_folder_are_not_resumed(tmp_path, order):
+    output = f"{tmp_path}/rows/"
+    assert finished("caption", EXAMPLES, "-o", output, "--rows-per-file=5").returncode == 0
+    file = sorted(Path(output).iterdir())[1]
+    table = pyarrow.parquet.read_table(file)
+    file.unlink()
+    pyarrow.parquet.write_table(table.take(order), file)
+    run = finished("caption", EXAMPLES, "-o", output, "--rows-per-file=5")
+    assert run.returncode == 13
+    assert f"{file.name} was changed: row " in run.stderr.decode()
+
+
+STATE = [
+    *itertools.product(["run.json", "owner.json", "inputs/0.arrow"], ["missing", "empty", "cut"]),
+    *itertools.product(["inputs/images"], ["missing", "empty"]),
+]
+
+
+@pytest.mark.parametrize(("name", "how"), STATE)
+def test_check_refuses_a_state_that_misses_a_file(cli, output, tmp_path, name, how):
+    images, manifest = tmp_path / "images", tmp_path / "rows.csv"
+    shutil.copytree(EXAMPLES, images)
+    manifest.write_text("image\n" + "".join(f"images/{file.name}\n" for file in images.iterdir()))
+    command = ["caption", manifest, "-o", named(output)]
+    assert finished(*command).returncode == 0
+    (images / "one.png").write_bytes((EXAMPLES / "few.jpg").read_bytes())
+    file = Path(f"{output}.pgcli") / name
+    data = file.read_bytes()
+    file.unlink() if how == "missing" else file.write_bytes(data[: 24 if how == "cut" else 0])
+    code, _, err = cli("check", named(output))
+    assert (code, Path(name).name in err) == (13, True), err
+    if name == "run.json":
+        code, _, said = cli("status", named(output))
+        assert (code, said) == (13, err)
+        assert finished(*command).stderr.decode() == err
+    if name == "inputs/0.arrow":
+        assert finished(*command).returncode == 13
+
+
+def test_check_names_images_whose_size_is_not_recorded(cli, tmp_path):
+    output, manifest = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
+    files = sorted(EXAMPLES.iterdir())
+    manifest.write_text("image\n" + "".join(f"{file}\n" for file in files))
+    words = ["caption", manifest, "-o", output, "--allow-outside-root"]
+    assert finished(*words).returncode == 0
+    stamps = Path(f"{output}.pgcli/inputs/images")
+    stamps.write_bytes(stamps.read_bytes()[:48])
+    code, out, _ = cli("check", output)
+    assert code == 0
+    assert f"not compared: {len(files) - 2} images named by manifests" in out
+
+
+def test_check_compares_with_the_folder_of_the_last_command(cli, tmp_path):
+    output, folder, moved = tmp_path / "rows.jsonl", tmp_path / "images", tmp_path / "moved"
+    shutil.copytree(EXAMPLES, folder)
+    assert finished("caption", folder, "-o", output).returncode == 0
+    folder.rename(moved)
+    assert cli("check", output)[0] == 2
+    assert finished("caption", moved, "-o", output).returncode == 0
+    assert cli("check", output)[0] == 0
 
 
 @pytest.fixture

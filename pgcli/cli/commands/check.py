@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.pipeline.status import read_status
+    from pgcli.pipeline.state.lines import OutputEdited
+    from pgcli.pipeline.status import RunStatus, read_status
     from pgcli.results.check import RowComparison, checked_rows
     from pgcli.stores.urls import is_in_object_store, without_credentials
 
@@ -35,7 +37,9 @@ def check(
             f"{without_credentials(output)} is in an object store",
             hint="check reads local outputs only; pgcli status counts the saved rows",
         )
-    status = read_status(output)
+    status = RunStatus(output)
+    with suppress(OutputEdited):  # the differences say more
+        status = read_status(output)
     comparison = RowComparison(is_running=status.state == "running")
     if comparison.is_running and not status.rows:
         stdout.print_line("the run is in progress and has saved no rows yet")
@@ -52,7 +56,7 @@ def check(
 
 def show_check(output: str, comparison: RowComparison) -> None:
     """Print the result. Raises Difference if the rows do not match the input."""
-    from pgcli.results.check import compared_text, not_compared
+    from pgcli.results.check import not_compared
 
     for line in comparison.first_differences:
         stdout.print_line(line)
@@ -72,6 +76,6 @@ def show_check(output: str, comparison: RowComparison) -> None:
     elif comparison.gone:
         rows = f"{comparison.rows - comparison.gone:,} of {comparison.rows:,} rows"
     stdout.print_line(f"{rows} {matched}{errors}")
-    stdout.print_line(f"compared: {compared_text(comparison)}")
+    stdout.print_line(f"compared: {', '.join(comparison.compared)}")
     if omissions := "; ".join(not_compared(comparison)):
         stdout.print_line(f"not compared: {omissions}")

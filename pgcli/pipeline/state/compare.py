@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,21 @@ def check_saved_rows(probes: Iterable[tuple[int, Row | None]], rows: RunRows, ou
             change = input_difference(row, item, item.prompts[0])
         if change:
             raise input_changed(output, number, change)
+
+
+def check_each_row(saved: Iterable[tuple[int, Row]], rows: RunRows, output: str) -> None:
+    """Raise OutputExists if one of the saved rows, in order, differs from the input."""
+    expected: Iterator[tuple[Item, str]] = iter(())
+    at = -1
+    for number, row in saved:
+        if number != at:
+            of_range = rows.numbered(range(number, rows.total or 0), images=False)
+            expected = ((item, prompt) for _, item in of_range for prompt in item.prompts)
+        at = number + 1
+        if (pair := next(expected, None)) is None:
+            return  # the rest is beyond --limit
+        if input_difference(row, *pair):
+            check_saved_rows([(number, row)], rows, output)
 
 
 def input_difference(row: Row, item: Item, prompt: str) -> str:

@@ -117,9 +117,10 @@ class State:
         foreign = next(foreign_names(store), None)
         if foreign is None or read_record(store) is not None:
             return
+        is_own = foreign.partition("/")[0] in FOLDERS or store.read(RUN) is not None
         raise OutputExists(
             f"{self.name} cannot be resumed or replaced: {why_no_record(store)}"
-            if store.read(RUN) is not None
+            if is_own
             else f"{store.url}, the folder for the state, has files of other programs: {foreign}",
             hint="move it away, or choose another <-o>",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice, takewhile
@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from pgcli.errors import OutputChanged
+from pgcli.errors import OutputChanged, OutputExists
 from pgcli.stores import LocalStore, Store
 from pgcli.stores.writing import wrap_write_errors
 
@@ -27,7 +27,7 @@ PROBE_EVERY = 4000
 #: Bytes to read at once.
 BLOCK_BYTES = 2**18
 #: The start and end of every row: compact JSON with a fixed order of columns.
-BEGINNING, ENDING = b'{"index":', b"}\n"
+BEGINNING, INDEX, ENDING = b'{"index":', b'{"index":%d,', b"}\n"
 ERROR = b'"error":'
 
 
@@ -71,8 +71,8 @@ class Lines:
     """The complete lines of a file: their number and bytes, and failed rows by code.
 
     `probes` are sample lines by number, for comparison with the input. `cut_lines` are complete
-    lines after an incomplete one. A foreign file does not start like a row, not even like a row
-    that a power failure damaged.
+    lines after an incomplete one. `foreign_row` is the number of the first line that no run and no
+    power failure left there.
     """
 
     rows: int = 0
@@ -80,16 +80,17 @@ class Lines:
     errors: Counter[str] = field(default_factory=Counter)
     probes: Mapping[int, bytes] = field(default_factory=dict)
     cut_lines: int = 0
-    is_foreign: bool = False
+    foreign_row: int | None = None
 
 
-def scan_lines(stream: BinaryIO) -> Lines:
+def scan_lines(stream: BinaryIO, per_item: int | None = None) -> Lines:
     """The complete rows at the start of a file; its writer may have been killed.
 
-    They end before the first line that is incomplete or damaged. Raises OSError.
+    They end before the first line that is incomplete or damaged. If each item has `per_item` rows,
+    the index of each row is compared with its place. Raises OSError.
     """
     rows = size = cut_lines = 0
-    is_cut = is_foreign = False
+    is_cut, foreign_row = False, None
     errors: Counter[str] = Counter()
     probes: dict[int, bytes] = {}
     last = b""
@@ -97,10 +98,12 @@ def scan_lines(stream: BinaryIO) -> Lines:
         valid = [] if is_cut else whole_rows(lines)
         for at in range(-rows % PROBE_EVERY, len(valid), PROBE_EVERY):
             probes[rows + at] = valid[at]
+        if foreign_row is None:
+            foreign_row = misplaced(valid, rows, per_item)
         if len(valid) < len(lines):
-            if not (is_cut or rows or valid):
-                start = lines[0][: len(BEGINNING)]
-                is_foreign = not BEGINNING.startswith(start) and b"\0" not in start
+            others = lines[len(valid) :]
+            if foreign_row is None and not all(is_row(line) or is_damaged(line) for line in others):
+                foreign_row = rows + len(valid)
             is_cut = True
             cut_lines += sum(map(is_row, lines[len(valid) :]))
         if ERROR + b'"' in b"".join(valid):
@@ -108,7 +111,18 @@ def scan_lines(stream: BinaryIO) -> Lines:
         rows, size, last = rows + len(valid), size + sum(map(len, valid)), (valid or [last])[-1]
     if rows:
         probes[rows - 1] = last
-    return Lines(rows, size, errors, probes, cut_lines, is_foreign)
+    return Lines(rows, size, errors, probes, cut_lines, foreign_row)
+
+
+def misplaced(lines: Sequence[bytes], first: int, per_item: int | None) -> int | None:
+    """The first row whose index is not that of its place."""
+    if per_item is None:
+        return None
+    starts = (INDEX % (row // per_item) for row in range(first, first + len(lines)))
+    if all(map(bytes.startswith, lines, starts)):
+        return None
+    rows = enumerate(lines, first)
+    return next(row for row, line in rows if not line.startswith(INDEX % (row // per_item)))
 
 
 def whole_rows(lines: list[bytes]) -> list[bytes]:
@@ -122,6 +136,12 @@ def whole_rows(lines: list[bytes]) -> list[bytes]:
 def is_row(line: bytes) -> bool:
     """Whether a line is a complete row, undamaged by a kill or a power failure."""
     return line.startswith(BEGINNING) and line.endswith(ENDING) and b"\0" not in line
+
+
+def is_damaged(line: bytes) -> bool:
+    """Whether a kill or a power failure may have left a line: torn at its end, or with zeros."""
+    is_torn = not line.endswith(b"\n") and BEGINNING.startswith(line[: len(BEGINNING)])
+    return is_torn or b"\0" in line
 
 
 def error_of(line: bytes) -> str:
@@ -212,13 +232,13 @@ class Log:
         #: The rows in memory that the store does not have.
         self.unsaved: list[bytes] = []
 
-    def scan(self) -> Lines:
+    def scan(self, per_item: int | None = None) -> Lines:
         """The complete rows of the file; later rows are written after these."""
         stream = self._stream()
         if stream is None:
             return Lines()
         with stream, wrap_write_errors(self.name):
-            lines = scan_lines(stream)
+            lines = scan_lines(stream, per_item)
         self._size = lines.size
         return lines
 
@@ -278,6 +298,18 @@ def open_stream(store: Store, name: str) -> BinaryIO | None:
         return store.open(name)
     data = store.read(name)
     return None if data is None else BytesIO(data)
+
+
+class OutputEdited(OutputExists):
+    """Another program changed saved rows."""
+
+
+def edited(name: object, row: int) -> OutputEdited:
+    """The error for a row that the run did not save."""
+    return OutputEdited(
+        f"{name} was changed: row {row + 1:,} is not the row that its run saved",
+        hint="restore the file; another <-o> starts a new run; <--overwrite> replaces it",
+    )
 
 
 def changed(name: str, how: str) -> OutputChanged:

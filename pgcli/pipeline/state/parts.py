@@ -11,6 +11,7 @@ from io import BytesIO
 from itertools import chain
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow
 
 from pgcli.arrow_types import TYPES_HINT, UnfitValue, fit_table
@@ -19,7 +20,14 @@ from pgcli.output import PART, part_name
 from pgcli.output.promote import ReadTables
 from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
-from pgcli.pipeline.state.lines import ALL_ROWS, OutputPart, changed, errors_in, open_stream
+from pgcli.pipeline.state.lines import (
+    ALL_ROWS,
+    OutputPart,
+    changed,
+    edited,
+    errors_in,
+    open_stream,
+)
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.rows import RowSchema
 from pgcli.stores import LocalStore, Store
@@ -38,7 +46,8 @@ class Parts:
     """Parquet files, each complete or missing, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
-    and all rows. Reading needs no schema and no kept columns. All methods raise OutputFailed and
+    and all rows. Reading needs no schema and no kept columns. With `per_item`, the rows of each
+    item, the indexes of rows on this machine are checked. All methods raise OutputFailed and
     OutputExists.
     """
 
@@ -50,9 +59,10 @@ class Parts:
         schema: RowSchema,
         kept: ReadKept,
         name: str = "",
+        per_item: int | None = None,
     ):
         self._store, self._format, self._record = store, format, record
-        self._schema, self._kept, self._name = schema, kept, name
+        self._schema, self._kept, self._name, self._per_item = schema, kept, name, per_item
         self.is_single = bool(name)
         self.file_rows = ALL_ROWS if name else record().file_rows
         self._parts: dict[int, OutputPart] = {}
@@ -70,7 +80,21 @@ class Parts:
                     hint="move it away, or choose another <-o>",
                 )
         self._parts = {number: part for number, part in parts.items() if part is not None}
+        if self._per_item is not None and isinstance(self._store, LocalStore):
+            for part in self._parts.values():
+                self._check_indexes(part, self._per_item)
         return self._parts
+
+    def _check_indexes(self, part: OutputPart, per_item: int) -> None:
+        """Raise OutputExists if a row was added to a file, removed from it, or moved."""
+        tables = [table["index"].to_numpy() for _, table in self._tables(part, ["index"])]
+        saved = np.concatenate(tables) if tables else np.arange(0)
+        expected = np.arange(part.first, part.end) // per_item
+        shared = min(len(saved), len(expected))
+        others = np.flatnonzero(saved[:shared] != expected[:shared])
+        if len(others) or len(saved) != len(expected):
+            row = int(others[0]) if len(others) else shared
+            raise edited(self._label(part.first // self.file_rows), part.first + row)
 
     def part(self, number: int, size: int | None = None) -> OutputPart | None:
         """The rows in a file of this run; None for a missing or foreign file."""

@@ -119,6 +119,12 @@ def why_no_record(store: Store) -> str:
     return f"{file} {reason}"
 
 
+def state_lacks(store: Store, name: str, *, hint: str = WAYS_OUT) -> OutputExists:
+    """The error for a state that lacks one of its files."""
+    file = f"{store.url.rstrip('/')}/{name}"
+    return OutputExists(f"{file} is missing or damaged", hint=hint)
+
+
 def plain_settings(settings: Settings) -> dict[str, Any]:
     """The settings as JSON returns them: tuples as lists, other objects as text."""
     values: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))

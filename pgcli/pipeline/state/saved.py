@@ -8,7 +8,6 @@ already continues in a log after them.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,14 @@ from pgcli.errors import OutputExists
 from pgcli.output import FOLDER, load_format, part_format
 from pgcli.output.lines import LineFormat, parse_row
 from pgcli.output.reader import OPEN, OPEN_FILE
-from pgcli.pipeline.state.lines import ALL_ROWS, Log, OutputPart, error_of, merge_ranges
+from pgcli.pipeline.state.lines import (
+    ALL_ROWS,
+    Log,
+    OutputPart,
+    edited,
+    error_of,
+    merge_ranges,
+)
 from pgcli.pipeline.state.parts import Parts, ReadKept
 from pgcli.pipeline.state.record import RunRecord
 from pgcli.rows import RowSchema
@@ -49,21 +55,25 @@ def open_saved(
     *,
     schema: RowSchema | None = None,
     kept: ReadKept = lambda start, stop: None,
+    per_item: int | None = None,
     create: bool = False,
 ) -> SavedRows:
     """The rows of an output whose logs are in these state folders; new logs are in the first one.
 
-    With `create`, a missing output folder is created. Reading needs no schema and no kept columns.
+    With `create`, a missing output folder is created. With `per_item`, the rows of each item, the
+    indexes of rows on this machine are checked. Reading needs no schema and no kept columns.
     Raises FileNotFoundError for a missing folder.
     """
     path, schema = Path(output), schema or RowSchema()
     if is_of_parts(output):
         folder = open_folder(output, create=create, follow=True)
-        return SavedRows(states, Parts(folder, part_format(), record, schema, kept))
+        files = Parts(folder, part_format(), record, schema, kept, per_item=per_item)
+        return SavedRows(states, files)
     beside, format = LocalStore(path.parent, follow=True), load_format(path)
     if isinstance(format, LineFormat):
-        return SavedRows(states, beside.path / path.name)
-    return SavedRows(states, Parts(beside, format, record, schema, kept, path.name))
+        return SavedRows(states, beside.path / path.name, per_item)
+    files = Parts(beside, format, record, schema, kept, path.name, per_item)
+    return SavedRows(states, files)
 
 
 class SavedRows:
@@ -72,8 +82,8 @@ class SavedRows:
     `output` is a JSON lines file, or has the Parquet files.
     """
 
-    def __init__(self, states: Sequence[Store], output: Parts | Path):
-        self._states = states
+    def __init__(self, states: Sequence[Store], output: Parts | Path, per_item: int | None = None):
+        self._states, self._per_item = states, per_item
         self._files = output if isinstance(output, Parts) else None
         self._path = None if isinstance(output, Parts) else output
         self.file_rows = ALL_ROWS if self._files is None else self._files.file_rows
@@ -85,7 +95,10 @@ class SavedRows:
     # --- saved rows
 
     def find(self) -> None:
-        """Find the saved rows. Raises OutputExists for a file of another program or run."""
+        """Find the saved rows.
+
+        Raises OutputExists for a file of another program or run, and for an edited one.
+        """
         self.parts, self._probes, self._stale = {}, {}, []
         if self._path is not None:
             self._find_lines(self._path)
@@ -107,12 +120,9 @@ class SavedRows:
 
     def _find_lines(self, path: Path) -> None:
         log = self._output_log(path)
-        lines = log.scan()
-        if lines.is_foreign:
-            raise OutputExists(
-                f"{path} was changed: its rows differ from those that its run saved",
-                hint="move it away, or choose another <-o>; <--overwrite> replaces it",
-            )
+        lines = log.scan(self._per_item)
+        if lines.foreign_row is not None:
+            raise edited(path, lines.foreign_row)
         if lines.cut_lines > MAX_CUT_LINES:
             raise OutputExists(
                 f"{path} is damaged at row {lines.rows + 1:,}, with {lines.cut_lines:,} rows after "
@@ -141,12 +151,18 @@ class SavedRows:
         return merge_ranges(range(part.first, part.end) for _, part in parts if part.rows)
 
     def rows(self, has: HasPart = any_part) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """The saved rows in order, with their numbers; of the parts with a first row that `has`."""
+        """The saved rows in order, with their numbers; of the parts with a first row that `has`.
+
+        Raises OutputExists for an edited row.
+        """
         for number, part in self._parts(has):
             if self._files is not None:
                 yield from enumerate(self._files.rows(number), part.first)
             for row, line in self._log_lines(part):
-                yield row, json.loads(line)
+                if (values := parse_row(line)) is None:
+                    assert part.log is not None
+                    raise edited(part.log.name, row)
+                yield row, values
 
     def error_rows(self, has: HasPart = any_part) -> Iterator[tuple[int, str]]:
         """The numbers and codes of the failed rows in order, of the same parts as `rows`."""
