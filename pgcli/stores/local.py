@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedReader
 from math import inf
 from pathlib import Path
@@ -16,9 +16,16 @@ from time import monotonic, sleep
 from typing import BinaryIO
 
 from pgcli.errors import OutputExists, OutputFailed
-from pgcli.stores.files import NotRegularFileError, is_regular, kind_of, open_descriptor
+from pgcli.stores.files import is_regular, kind_of, open_descriptor
 from pgcli.stores.store import Entry, Version
-from pgcli.stores.writing import close, give_name, make_folder, temporary_name, wrap_write_errors
+from pgcli.stores.writing import (
+    close,
+    foreign,
+    give_name,
+    make_folder,
+    temporary_name,
+    wrap_write_errors,
+)
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -179,7 +186,7 @@ class LocalStore:
             descriptor = open_descriptor(leaf, CREATE, folder)
             try:
                 if os.fstat(descriptor).st_nlink > 1:
-                    raise self._foreign(name, "a hard link")
+                    raise foreign(self.path / name, "a hard link")
                 os.lseek(descriptor, 0, os.SEEK_END)
                 os.fsync(folder)
             except BaseException:
@@ -290,7 +297,7 @@ class LocalStore:
                     self._descriptor = os.open(self.path, self._flags)
                 except NotADirectoryError:
                     with suppress(NotADirectoryError):  # a file is above it
-                        raise self._foreign("", kind_of(self.path.lstat().st_mode)) from None
+                        raise foreign(self.path, kind_of(self.path.lstat().st_mode)) from None
                     raise FileNotFoundError from None
                 return
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url)
@@ -317,28 +324,17 @@ class LocalStore:
                     below = os.open(folder, FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
                 except NotADirectoryError:
                     status = os.stat(folder, dir_fd=descriptor, follow_symlinks=False)
-                    foreign, kind = "/".join(folders[:number]), kind_of(status.st_mode)
-                    raise self._foreign(foreign, kind, "folder") from None
+                    blocked = self.path.joinpath(*folders[:number])
+                    raise foreign(blocked, kind_of(status.st_mode), "folder") from None
                 close(descriptor)
                 descriptor = below
             yield leaf, descriptor
         finally:
             close(descriptor)
 
-    @contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
+    def _errors(self, name: str) -> AbstractContextManager[None]:
         """A block that uses a file; raises OutputExists and OutputFailed in place of an OSError."""
-        with wrap_write_errors(self.path / name):
-            try:
-                yield
-            except NotRegularFileError as problem:
-                raise self._foreign(name, problem.kind) from None
-
-    def _foreign(self, name: str, kind: str, wanted: str = "file") -> OutputExists:
-        return OutputExists(
-            f"{self.path / name} is {kind}, not a {wanted} that pgcli wrote",
-            hint="move it away, or choose another <-o>",
-        )
+        return wrap_write_errors(self.path / name)
 
 
 def release(descriptor: int) -> None:

@@ -6,36 +6,49 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from pgcli.errors import OutputExists, OutputFailed
+from pgcli.stores.files import NotRegularFileError
 
 #: The errors of `link` on a file system without hard links.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 MAX_NAME_BYTES = 200  # of a name within its temporary file's name; file systems allow 255
 
 
-@contextmanager
-def wrap_write_errors(name: Path | str) -> Iterator[None]:
+class wrap_write_errors(AbstractContextManager[None]):
     """A block that writes `name`; raises OutputFailed or OutputExists in place of an OSError.
 
-    BrokenPipeError is not wrapped: a reader that closes its pipe is not a failure.
+    BrokenPipeError is not wrapped: a reader that closes its pipe is not a failure. This is no
+    generator, because from Python 3.12 on an error that one replaces keeps the objects of the block
+    alive, such as open folders, until garbage is collected.
     """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except FileExistsError as problem:
-        raise already_exists(name) from problem
-    except OSError as problem:
-        raise OutputFailed(
-            f"cannot write {name}: {problem.strerror or problem}",
-            hint="free some space or correct the path, then run the same command again; or choose "
-            "another <-o>",
-        ) from problem
+
+    def __init__(self, name: Path | str):
+        self._name = name
+
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
+        if isinstance(problem, NotRegularFileError):
+            raise foreign(self._name, problem.kind) from None
+        if isinstance(problem, FileExistsError):
+            raise already_exists(self._name) from problem
+        if isinstance(problem, OSError) and not isinstance(problem, BrokenPipeError):
+            raise OutputFailed(
+                f"cannot write {self._name}: {problem.strerror or problem}",
+                hint="free some space or correct the path, then run the same command again; or "
+                "choose another <-o>",
+            ) from problem
+
+
+def foreign(name: Path | str, kind: str, wanted: str = "file") -> OutputExists:
+    """The error for something at an output's place that pgcli did not write."""
+    return OutputExists(
+        f"{name} is {kind}, not a {wanted} that pgcli wrote",
+        hint="move it away, or choose another <-o>",
+    )
 
 
 def already_exists(name: Path | str, detail: str = "") -> OutputExists:

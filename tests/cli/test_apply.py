@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"source": 9}]}), "which the row"),
     "twice": (lambda one: write_edits(one, one), "the same row as edit 1"),
     "cut": (lambda one: Path("rows.edits.json").write_text('{"edits'), "is not valid JSON"),
-    "deep": (lambda one: Path("rows.edits.json").write_text("[" * 100000), "is not valid JSON"),
+    "deep": (lambda one: Path("rows.edits.json").write_text("[" * 100000), "nested too deeply"),
     "nested": (lambda one: write_edits(json.loads("[" * 90 + "]" * 90)), "nested too deeply"),
     "a folder": (lambda one: Path("rows.edits.json").mkdir(), "not a regular file"),
 }

@@ -243,7 +243,7 @@ def test_file_that_is_not_an_archive_is_rejected_by_name(name, data):
     [
         (b"{", "The sample's .json is not valid JSON (Expecting property name"),
         (b"\xff", "The sample's .json is not UTF-8."),
-        (b"[" * 5000, "The sample's .json is nested too deeply."),
+        (b"[" * 5000 + b"]" * 5000, "The sample's .json is nested too deeply."),
         (b'{"a": 1, "a": 2}', "The sample's .json has a duplicate key."),
         (b'{"a": "\\ud800"}', "The sample's .json has half of a surrogate pair."),
         (b'{"a": ' + b"9" * 5000 + b"}", "The sample's .json has a number of too many digits."),

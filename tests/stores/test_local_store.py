@@ -430,6 +430,12 @@ def test_descriptors_are_closed(tmp_path):
         with pytest.raises(OutputExists):
             store.open_append("log.txt")
         (tmp_path / "state" / "log.txt").unlink()
+        with pytest.raises(OutputExists):
+            store.open_append("retried")
+        with pytest.raises(OutputExists):
+            store.create("retried/1/x", b"")
+        with pytest.raises(OutputFailed):
+            store.create("x" * 300, b"")
         with store.lock("lock"):
             pass
 

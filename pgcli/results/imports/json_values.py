@@ -37,7 +37,9 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
         document = json.loads(data, parse_int=parse_int, object_pairs_hook=unique_keys)
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
-    except (ValueError, RecursionError) as problem:  # also UnicodeDecodeError
+    except RecursionError as problem:  # from Python 3.12 on, at another depth
+        raise UsageError(f"{file} is nested too deeply", hint=hint) from problem
+    except ValueError as problem:  # also UnicodeDecodeError
         raise UsageError(f"{file} is not valid JSON: {problem}", hint=hint) from problem
     if is_deep(document):
         raise UsageError(f"{file} is nested too deeply", hint=hint)
