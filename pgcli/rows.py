@@ -367,6 +367,10 @@ def safe_json_text(value: Any) -> str:
     return json_text(json_safe(value))
 
 
+#: What messages say of answers that the limit of tokens cut; `note` has their number before it.
+CUT_ANSWERS = "answers cut at the token limit, which --max-new-tokens raises"
+
+
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
     """The value as compact JSON on one line, without the characters that control a terminal."""
     text = (_ASCII_ENCODER if ascii_only else _ENCODER).encode(value)

@@ -14,8 +14,9 @@ from pgcli import __version__
 from pgcli.device.cgroup import processors
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.printable import encodable
+from pgcli.rows import CUT_ANSWERS
 from pgcli.stores.urls import url_scheme, without_credentials
-from pgcli.wording import count, duration
+from pgcli.wording import count, duration, note
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
@@ -80,6 +81,7 @@ class Summary:
             "images": tally.images,
             "tokens": tally.tokens,
             "truncated": tally.truncated,
+            "cut": tally.cut,
             "rows_per_second": round(self._per_second(tally.rows), 3),
             "tokens_per_second": round(self._per_second(tally.tokens), 3),
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
@@ -164,6 +166,8 @@ class Summary:
             text += f", {errors.total():,} with errors: {codes}"
         if tally.truncated:
             text += f"; {tally.truncated:,} with a text truncated to the model's input length"
+        if tally.cut:
+            text += f"; {note(tally.cut, CUT_ANSWERS)}"
         return text + "".join(f"; {name} {what}" for name, what in self.input_notes)
 
     def _per_second(self, number: int) -> float:

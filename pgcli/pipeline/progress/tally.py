@@ -16,7 +16,8 @@ class Tally:
 
     `rows_before` were saved by earlier runs, with `errors_before` by code. The model waited
     `waited_seconds` of the `seconds` of answering for images. `truncated` rows have a text longer
-    than the model's input. `hits` of the `prompts` reused the features of an image.
+    than the model's input, and the limit of tokens `cut` answers. `hits` of the `prompts` reused
+    the features of an image.
     """
 
     rows: int = 0
@@ -26,6 +27,7 @@ class Tally:
     errors_before: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     truncated: int = 0
+    cut: int = 0
     seconds: float = 0.0
     waited_seconds: float = 0.0
     vision_ms: float = 0.0
@@ -47,6 +49,7 @@ class Tally:
         self.rows += 1
         self.tokens += row.tokens or 0
         self.truncated += bool(row.truncated)
+        self.cut += row.finish == "length"
         self.vision_ms += row.vision_ms or 0.0
         self.prefill_ms += row.prefill_ms or 0.0
         self.decode_ms += row.decode_ms or 0.0
@@ -71,7 +74,7 @@ class Tally:
 
 
 ADDED = (
-    *("rows", "images", "tokens", "truncated", "waited_seconds"),
+    *("rows", "images", "tokens", "truncated", "cut", "waited_seconds"),
     *("vision_ms", "prefill_ms", "decode_ms", "hits", "prompts"),
 )
 #: The code of a failed row, and its description.

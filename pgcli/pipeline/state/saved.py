@@ -24,6 +24,7 @@ from pgcli.pipeline.state.lines import (
     OutputPart,
     edited,
     error_of,
+    is_cut_answer,
     merge_ranges,
 )
 from pgcli.pipeline.state.parts import Parts, ReadKept
@@ -113,6 +114,7 @@ class SavedRows:
             if lines.rows and part.log is None and first == part.end:
                 part.log, part.in_log, part.rows = log, lines.rows, part.rows + lines.rows
                 part.errors += lines.errors
+                part.cut += lines.cut
                 self._probes |= {first + line: probe for line, probe in lines.probes.items()}
                 self.parts[first // self.file_rows] = part
             else:  # its rows are in a file by now, or follow rows that were deleted
@@ -131,7 +133,7 @@ class SavedRows:
                 "<--overwrite> replaces it",
             )
         self._probes = dict(lines.probes)
-        self.parts = {0: OutputPart(0, lines.rows, lines.errors, log=log)}
+        self.parts = {0: OutputPart(0, lines.rows, lines.errors, log=log, cut=lines.cut)}
 
     def _logs(self) -> Iterator[tuple[int, Log]]:
         """The logs of parts, each with its first row."""
@@ -213,6 +215,7 @@ class SavedRows:
         part.log.append(line)
         part.rows += 1
         part.in_log += self._files is not None
+        part.cut += is_cut_answer(line)
         if code := error_of(line):
             part.errors[code] += 1
         self.parts[number // self.file_rows] = part

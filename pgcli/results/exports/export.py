@@ -16,6 +16,7 @@ from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
 from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
 from pgcli.results.options import ExportOptions, read_labels
+from pgcli.rows import CUT_ANSWERS
 from pgcli.stores import Reader
 from pgcli.stores.target import Target
 from pgcli.wording import count, listed, with_notes
@@ -121,6 +122,7 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
         (counts.unsupported, "images that Ultralytics does not read: GIF, PPM, .jpe and .jfif"),
         (counts.rotated, "images turned upright by EXIF"),
         (outside, "boxes with no area in the image skipped"),
+        (stats.cut, CUT_ANSWERS),
         (stats.errors, "rows with errors skipped"),
         (stats.other_prompts, "rows with other prompts skipped"),
         (counts.boxes_without_mask, "boxes written as rectangles, without a mask"),

@@ -119,8 +119,8 @@ class RowStats:
 
     `other_prompts` counts rows with another prompt than the selected one. `answers` and `texts` are
     the largest numbers for one image. `has_boxes` is true if a task finds boxes or a row has some.
-    `outside` boxes have no area in their image. `prompts`, and `box_prompts` of rows with boxes,
-    have the first MAX_NAMES only.
+    `outside` boxes have no area in their image. The limit of tokens `cut` answers. `prompts`, and
+    `box_prompts` of rows with boxes, have the first MAX_NAMES only.
     """
 
     task: str = ""
@@ -131,6 +131,7 @@ class RowStats:
     answers: int = 0
     texts: int = 0
     outside: int = 0
+    cut: int = 0
     has_boxes: bool = False
     has_masks: bool = False
     labels: set[str] = field(default_factory=set)
@@ -152,6 +153,7 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
         stats.images += 1
         for row, _, _ in same:
             answers += 1
+            stats.cut += row.get("finish") == "length"
             texts += row["task"] not in BOX_TASKS
             if row["task"] in BOX_TASKS or row["boxes"]:
                 stats.has_boxes = True
