@@ -19,7 +19,7 @@ MAX_DEATHS = 2
 #: Near the end of a run, ranges shrink to so many rows, so that all workers end together.
 MIN_ROWS = 8
 #: Between the first unanswered row and the last one that is fed, each worker has at most so many
-#: times its rows ahead. With 8, GPUs idled where prompts had 28 different lengths (simulated).
+#: times its rows ahead. With 8, an engine idles where prompts have 28 different lengths.
 EARLY_RANGES = 12
 #: The most bytes of answered rows that wait for an earlier row.
 MAX_EARLY_BYTES = 256 * 2**20
