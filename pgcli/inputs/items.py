@@ -232,19 +232,6 @@ class FileItems:
                 raise UsageError(f"{place}: {problem}", hint=TYPES_HINT) from problem
         return pa.concat_tables(tables)
 
-    def find(self, row_id: str) -> Item | None:
-        """The first item of an id."""
-        index = self._indices.get(row_id)
-        return None if index is None else next(self.items(index, index + 1))
-
-    @cached_property
-    def _indices(self) -> dict[str, int]:
-        """The index of the first item of each id."""
-        indices: dict[str, int] = {}
-        for item in () if self._arrives else self._items(images=False):
-            indices.setdefault(item.id, item.index)
-        return indices
-
     def _range(self, number: int) -> range:
         end = int(self._ends[number])
         return range(end - int(self._rows[number]), end)

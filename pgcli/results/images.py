@@ -100,10 +100,10 @@ def is_in_container(image: str) -> bool:
 class ImageLocator:
     """Finds the images of rows, best in the order of the rows.
 
-    `images` is the only folder to search for files, by the paths of the run that lead into it, and
-    by the rows' paths and ids relative to it. Without it, moved files are also searched in the
-    folder `beside`. `url_reader` fetches URLs. Problems of many images go to `on_event`.
-    Raises UsageError if `images` is not a folder.
+    A file is where its run found it. With `images`, it is searched for in this folder only, by the
+    paths of the run that lead into it, and by the rows' paths and ids relative to it. `url_reader`
+    fetches URLs. Problems of many images go to `on_event`. Raises UsageError if `images` is not a
+    folder.
     """
 
     def __init__(
@@ -111,14 +111,12 @@ class ImageLocator:
         on_event: OnEvent = ignore,
         images: str | None = None,
         url_reader: Reader | None = None,
-        beside: str | None = None,
     ):
         if images is not None and not os.path.isdir(images):  # noqa: PTH112 - a NUL is no error
             raise UsageError(f"{images} is not a folder", hint="name the folder with the images")
         self.on_event, self.url_reader = on_event, url_reader
-        self._images, self._beside = images, beside
+        self._images = images
         self._input = lru_cache(maxsize=None)(lambda output: RunInput(output, self))
-        self._container = lru_cache(maxsize=None)(Container)
 
     def say(self, message: str, hint: str = "") -> None:
         """Report something about many images."""
@@ -160,24 +158,10 @@ class ImageLocator:
         if is_in_input and (match := run_input.item(image)) is not None:
             return replace(match, index=number, id=image.id, image=image.image)
         is_lost = is_url and is_in_container(url_path(image.image)) and run_input.problem
-        if path is None and (match := self._item_in_container(image)) is not None:
-            return replace(match, index=number, id=image.id, image=image.image)
         if path is None or is_lost:
             return Item(number, image.id, image.image, fault=run_input.fault(image.image))
         root = None if is_url or self._images is None else os.path.realpath(self._images)
         return Item(number, image.id, image.image, path, root=root)
-
-    def _item_in_container(self, image: ImageRef) -> Item | None:
-        """The image in the archive or table of the row's path, for rows without a run record."""
-        if self._input(image.output).is_recorded or url_scheme(image.image):
-            return None
-        for path in self._candidates(image):
-            parts = path.split("/")
-            ends = (end for end, part in enumerate(parts, 1) if manifest_ending(part))
-            container = "/".join(parts[: next(ends, 0)])
-            if container and os.path.isfile(container):  # noqa: PTH113 - long names are no error
-                return self._container(container).item(path, image.id)
-        return None
 
     def _candidates(self, image: ImageRef) -> list[str]:
         """The possible paths of an image, the likeliest first."""
@@ -185,9 +169,8 @@ class ImageLocator:
         candidates = [self.path_in_run(image)] if name else []
         if name and not self._input(image.output).is_recorded:  # merged, corrected, imported rows
             candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
-        folder = self._beside if self._images is None else self._images
-        if folder is not None:
-            candidates += [os.path.join(folder, part) for part in (name, id_) if part]  # noqa: PTH118
+        if self._images is not None:
+            candidates += [os.path.join(self._images, part) for part in (name, id_) if part]  # noqa: PTH118
         return candidates
 
     def find_file(self, image: ImageRef) -> str | None:
@@ -235,26 +218,6 @@ class SequentialItems:
         return self._last
 
 
-class Container:
-    """The images of an archive by their paths, `ARCHIVE/NAME`, or of a table by their ids."""
-
-    def __init__(self, path: str):
-        from pgcli.inputs import Inventory, ReadOptions
-
-        self._path, self._indices = path, dict[str, int]()
-        with suppress(PgcliError):  # an unreadable container has no images
-            inventory = Inventory.scan([path], ReadOptions(repeats_ids=True))
-            self._items = SequentialItems(inventory)
-            for item in inventory.items(images=False):
-                is_member = item.image.startswith(f"{path}/")
-                self._indices.setdefault(item.image if is_member else item.id, item.index)
-
-    def item(self, path: str, id_: str) -> Item | None:
-        """The image of this path, or of this id in a table at the path, or None."""
-        index = self._indices.get(id_ if path == self._path else path)
-        return None if index is None else self._items.at(index)
-
-
 class RunInput:
     """The input of a run by its record, opened when the first item is needed."""
 
@@ -291,13 +254,12 @@ class RunInput:
             if self._items is None:
                 return None
             match = self._items.at(image.index)
-            if match is None or match.id != image.id:
-                if match is not None:
-                    is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
-                    self._reason = match.fault if is_gone else INPUT_CHANGED
-                match = self._items.inventory.find(image.id)
         except (PgcliError, OSError, ValueError) as problem:
             self.problem, self._hint = str(problem), getattr(problem, "hint", "")
+            return None
+        if match is not None and match.id != image.id:
+            is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
+            self._reason = match.fault if is_gone else INPUT_CHANGED
             return None
         if match is None or match.path is None or match.data is not None or match.span is not None:
             return match

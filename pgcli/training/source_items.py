@@ -48,7 +48,7 @@ def source_items(
         return annotated_items(path, format, options, prompt, on_event)
     if not is_result_file(path):
         return Inventory.scan([name], options)
-    locator = ImageLocator(on_event, url_reader=options.url_reader, beside=name)
+    locator = ImageLocator(on_event, url_reader=options.url_reader)
     return result_items(path, options, locator)
 
 

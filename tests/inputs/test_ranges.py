@@ -78,16 +78,6 @@ def test_another_process_reads_the_same_items_without_a_scan(names, monkeypatch,
     assert list(Inventory.load([file], sources, options).items(31, 40)) == whole[31:40]
 
 
-@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
-def test_item_is_found_by_its_id(make):
-    inventory = Inventory.scan([make()], REPEATS)
-    whole = list(inventory)
-    for item in whole[::7]:
-        match = inventory.find(item.id)
-        assert match == next(other for other in whole if other.id == item.id)
-    assert inventory.find("nobody") is None
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
 @pytest.mark.parametrize("size", [200, 200_000], ids=["lines", "members"])
 def test_rows_before_the_range_are_not_read(size):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli import registry
@@ -101,8 +100,6 @@ def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.results.images import ImageLocator
     from pgcli.results.options import GalleryOptions
     from pgcli.results.pages.page import page_target
-    from pgcli.stores.files import parse_path
-    from pgcli.stores.urls import url_scheme
 
     options, screen = call.build(EvalOptions), Screen(quiet=call.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view
@@ -110,7 +107,6 @@ def eval_(results: FileArgs, call: CliCall) -> None:
         RunOnScreen(screen),
         options.images,
         call.build(AddressOptions).url_reader,
-        beside=None if url_scheme(truth) else str(Path(parse_path(truth)).parent),
     )
     if len(results) > 2:
         raise UsageError(
