@@ -6,6 +6,7 @@ B rows · T prompt tokens
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -42,6 +43,7 @@ class Tokenizer:
         added = tokenizer.get_added_tokens_decoder().values()
         specials = [re.escape(token.content) for token in added if token.special]
         self._control = re.compile("|".join([CONTROL.pattern, *specials]))
+        self._has_warned = False
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -53,8 +55,17 @@ class Tokenizer:
 
         A typed `<image>` or `<loc0001>` is encoded as ordinary characters, not as the token.
         `location_values` (0..1023) are appended after a blank as location tokens, as in
-        `caption <loc0000><loc0000><loc1023><loc1023>`.
+        `caption <loc0000><loc0000><loc1023><loc1023>`. Warns of the first prompt that begins with
+        a token.
         """
+        typed = self._control.match(text.lstrip())
+        if typed is not None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"a prompt begins with {typed[0]}, which pgcli reads as text: remove it; pgcli adds "
+                "the tokens that the model needs",
+                stacklevel=1,
+            )
         if not location_values:
             return [self.bos, *self.encode_text(text.strip()), self.newline]
         locations = [self.locations[value] for value in location_values]

@@ -1,6 +1,7 @@
 """The tokenizer: user text, spans of an answer, padding, and invalid tokenizer files."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,20 @@ def test_prompt_ends_with_one_newline_token(tokenizer, prompt):
     ids = tokenizer.encode_prompt(prompt)
     assert ids == [BOS, *tokenizer.encode_text(prompt.strip()), NEWLINE]
     assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
+
+
+@pytest.mark.parametrize("token", ["<image>", "<bos>", "<eos>", "<loc0001>", "[@BOS@]", "<|user|>"])
+@pytest.mark.parametrize("prompt", ["{}caption en", " {}", "\n{}{} caption"])
+def test_prompts_that_begin_with_a_token_are_one_warning(token, prompt):
+    file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
+    file.add_special_tokens([AddedToken("<|user|>", normalized=False)])
+    tokenizer = Tokenizer(file)
+    for text in ("caption en", f"what is {token}", token[:-1], f"image {token}"):
+        tokenizer.encode_prompt(text)
+    with pytest.warns(UserWarning, match=re.escape(f"begins with {token}, which")) as warned:
+        tokenizer.encode_prompt(prompt.replace("{}", token))
+    tokenizer.encode_prompt(prompt.replace("{}", token))  # a second warning would be an error
+    assert len(warned) == 1
 
 
 def test_final_newline_is_not_merged_with_the_text():

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from pgcli.device.nvidia_driver import nvidia_driver
+from pgcli.printable import printable
 
 if TYPE_CHECKING:
     from pgcli.pipeline.request import RunRequest
@@ -139,6 +141,7 @@ def serve(connection: Connection, task: EngineTask) -> None:
         data = pickle.dumps(message)
         write_all(connection.fileno(), SIZE.pack(len(data)) + data)
 
+    warnings.formatwarning = lambda text, *_: f"pgcli: {printable(str(text))}\n"
     die_with_parent()
     ignore_signals()
     stop, works = threading.Event(), SimpleQueue[Any]()
