@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -314,6 +315,40 @@ class TestRowsAsDicts:
                 list(engine.ask(rows, prompt))
 
 
+def closed_by_its_block(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return image
+
+
+def closed_after_it_was_loaded(path: Path) -> Image.Image:
+    image = Image.open(path)
+    image.load()
+    image.close()
+    return image
+
+
+def image_of_a_closed_file(path: Path) -> Image.Image:
+    with path.open("rb") as file:
+        return Image.open(file)
+
+
+def closed_stream(path: Path) -> io.BytesIO:
+    stream = io.BytesIO(path.read_bytes())
+    stream.close()
+    return stream
+
+
+CLOSED: dict[str, Any] = {
+    make.__name__: make
+    for make in (
+        closed_by_its_block,
+        closed_after_it_was_loaded,
+        image_of_a_closed_file,
+        closed_stream,
+    )
+}
+
+
 class TestImagesInMemory:
     @pytest.mark.parametrize("kind", IN_MEMORY)
     def test_image_in_memory_has_the_answer_of_its_file(self, engine, folder, kind):
@@ -357,6 +392,31 @@ class TestImagesInMemory:
         rows = captions(engine, [cut, folder / "a.png"])
         assert [row.error for row in rows] == ["truncated", None]
 
+    @pytest.mark.parametrize("name", CLOSED)
+    def test_closed_image_is_named_as_such(self, engine, folder, name):
+        source, good = CLOSED[name](folder / "a.png"), folder / "e.png"
+        for given in ([source, good], iter([source, good]), [{"image": source}, {"image": b"x"}]):
+            row, other = captions(engine, given)
+            assert (row.error, "The image is closed" in row.error_message) == (
+                "decode_failed",
+                True,
+            )
+            assert other.error in (None, "not_an_image")
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            np.zeros((0, 64, 3), np.uint8),
+            np.zeros((0, 0), np.uint8),
+            torch.zeros((8, 0, 3), dtype=torch.uint8),
+            drawing().crop((5, 5, 5, 9)),
+        ],
+    )
+    def test_image_without_pixels_is_named_as_such(self, engine, source):
+        rows = captions(engine, [source, drawing()])
+        assert [row.error for row in rows] == ["decode_failed", None]
+        assert "has no pixels" in rows[0].error_message
+
     @pytest.mark.parametrize(
         ("source", "message"),
         [
@@ -364,8 +424,16 @@ class TestImagesInMemory:
             (torch.zeros(4, 4, 3), "array of float32"),
             (np.zeros((3, 8, 8), np.uint8), r"shape \(3, 8, 8\)"),
             (torch.zeros(8, dtype=torch.uint8), "Tensor|shape|int"),
-            ([b"x", None], "NoneType is not an image"),
+            (np.array(3, np.uint8), r"shape \(\)"),
+            ([b"x", None], "None is not an image"),
             ([b"x", 3.5], "float is not an image"),
+            (None, "None is not an image"),
+            (7, "int is not an image"),
+            (io.StringIO("a.png"), "StringIO is not an image"),
+            ([b"x", io.BufferedReader(io.BytesIO())], "row 1: BufferedReader is not an image"),
+            (pa.table({"image": ["a.png"]}), "Table is a table"),
+            (pandas.DataFrame({"image": ["a.png"], "id": [7]}), "DataFrame is a table"),
+            ([pandas.DataFrame({"image": ["a.png"]})], "row 0: DataFrame is not an image"),
         ],
     )
     def test_other_values_are_rejected_before_any_answer(self, engine, source, message):

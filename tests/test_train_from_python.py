@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from PIL import Image
 
@@ -65,6 +66,10 @@ def test_dicts_train_without_an_engine(rows):
 
 def test_values_that_are_not_rows_are_rejected(rows):
     engine = pgcli.load("demo", device="cpu", dtype="float32")
+    with pytest.raises(UsageError, match="row 1: None is not an image"):
+        engine.train([rows[0], rows[1] | {"image": None}], output="runs")
+    with pytest.raises(UsageError, match="DataFrame is a table"):
+        engine.train(pandas.DataFrame(rows), output="runs")
     for bad in ([{"suffix": "x"}], [rows[0], "0.png"]):
         with pytest.raises(UsageError, match=r"row \d is not a dict with an image"):
             engine.train(bad, output="runs")

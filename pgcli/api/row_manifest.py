@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pgcli.api.sources import source_list
+from pgcli.api.sources import check_row_image, source_list
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
 from pgcli.images.in_memory import file_bytes
@@ -35,6 +35,7 @@ def as_sources(rows: Any) -> Iterator[list[str]]:
                 hint='rows are paths, or dicts such as {"image": image, "prefix": "caption en", '
                 '"suffix": "a star"}',
             )
+        check_row_image(number, row["image"])
     with TemporaryDirectory() as folder:
         file = Path(folder, "rows.parquet")
         write_manifest(file, listed)

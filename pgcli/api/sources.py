@@ -50,6 +50,7 @@ def make_items(
     """
     from pgcli.pipeline.checks import question_options  # imports pyarrow
 
+    check_source(source)
     options = replace(question_options(question, ReadOptions.prompt_column), url_reader=reader)
     if not is_single(source) and not hasattr(source, "__len__"):
         stream: Iterable[Any] = source  # type: ignore[assignment]
@@ -103,8 +104,23 @@ def is_single(source: Any) -> bool:
 
 
 def source_list(source: Any) -> list[Any]:
-    """The sources as a list."""
+    """The sources as a list. Raises UsageError."""
+    check_source(source)
     return [source] if is_single(source) else list(source)
+
+
+def check_source(source: Any) -> None:
+    """Raise UsageError for a table, an open file, or a value that is no image and has none."""
+    if hasattr(type(source), "columns"):
+        raise UsageError(
+            f"{type(source).__name__} is a table, not a list of images",
+            hint='pass its rows as dicts: .to_dict("records") of pandas, .to_dicts() of polars, '
+            ".to_pylist() of pyarrow",
+        )
+    is_iterable = hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+    is_scalar = is_array(source) and len(source.shape) == 0
+    if not is_single(source) and (is_scalar or hasattr(source, "read") or not is_iterable):
+        check_image(source)
 
 
 def as_row(source: Any) -> Mapping[str, Any]:
@@ -127,22 +143,29 @@ def check_image(source: object) -> None:
         check_array(source)  # type: ignore[arg-type]
     elif not isinstance(source, InMemory):
         raise UsageError(
-            f"{type(source).__name__} is not an image",
-            hint="pass paths, bytes, BytesIO, images of Pillow, uint8 arrays and tensors, or dicts "
+            f"{'None' if source is None else type(source).__name__} is not an image",
+            hint="pass a file's path, or its bytes with .read()"
+            if hasattr(source, "read")
+            else "pass paths, bytes, BytesIO, images of Pillow, uint8 arrays and tensors, or dicts "
             "with one of these as 'image'",
         )
+
+
+def check_row_image(number: int, image: object) -> None:
+    """Raise UsageError for an image of a row that is no path, dict or image in memory."""
+    if not isinstance(image, str | os.PathLike | Mapping):
+        try:
+            check_image(image)
+        except UsageError as problem:
+            raise UsageError(f"row {number}: {problem}", hint=problem.hint) from problem
 
 
 def checked(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator[Mapping[str, Any]]:
     """The rows. Raises UsageError for an invalid one, such as one that lacks a column."""
     checker = RowChecker(options)
     for number, row in enumerate(rows):
-        named = "image" in row
-        if named and not isinstance(row["image"], str | os.PathLike | Mapping):
-            try:
-                check_image(row["image"])
-            except UsageError as problem:
-                raise UsageError(f"row {number}: {problem}", hint=problem.hint) from problem
+        if named := "image" in row:
+            check_row_image(number, row["image"])
         checker.check(ManifestRow(f"row {number}", {**row, "image": b""} if named else row))
         yield row
 

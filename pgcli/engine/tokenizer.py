@@ -62,8 +62,8 @@ class Tokenizer:
         if typed is not None and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"a prompt begins with {typed[0]}, which pgcli reads as text: remove it; pgcli adds "
-                "the tokens that the model needs",
+                f"a prompt begins with {typed[0]}, which pgcli reads as text: remove it; pgcli "
+                "adds the tokens that the model needs",
                 stacklevel=1,
             )
         if not location_values:

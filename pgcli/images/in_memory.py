@@ -9,12 +9,15 @@ import numpy as np
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.images.errors import wrap_image_errors
+from pgcli.images.errors import ImageError, wrap_image_errors
 from pgcli.images.files import checked_bytes
 from pgcli.images.image_spec import ImageLimits
 from pgcli.images.pixels import upright_8bit
+from pgcli.records import Fault
 
 CHANNELS = (1, 3, 4)
+CLOSED = Fault("decode_failed", "The image is closed: load it before its file is closed.")
+NO_PIXELS = Fault("decode_failed", "The image has no pixels: its width or height is 0.")
 
 
 class ArrayLike(Protocol):
@@ -57,10 +60,18 @@ def image_of(array: ArrayLike) -> Image.Image:
 def encode_image(image: Image.Image) -> bytes:
     """The image, upright and in 8 bits, as an uncompressed file. Raises ImageError."""
     with wrap_image_errors():
-        image.load()
-        file = BytesIO()
-        upright_8bit(image).save(file, "PPM")
-        return file.getvalue()
+        try:
+            image.load()
+        except (AssertionError, ValueError) as problem:
+            file = getattr(image, "fp", None)
+            if file is None or getattr(file, "closed", False):
+                raise ImageError(CLOSED) from problem
+            raise
+        if 0 in image.size:
+            raise ImageError(NO_PIXELS)
+        stream = BytesIO()
+        upright_8bit(image).save(stream, "PPM")
+        return stream.getvalue()
 
 
 def file_bytes(source: Any) -> bytes:
@@ -68,5 +79,8 @@ def file_bytes(source: Any) -> bytes:
     if isinstance(source, Image.Image) or is_array(source):
         return encode_image(source if isinstance(source, Image.Image) else image_of(source))
     # not `read`: the position of a stream that was just written is its end
-    data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)
+    try:
+        data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)
+    except ValueError as problem:
+        raise ImageError(CLOSED) from problem
     return checked_bytes(data, ImageLimits())
