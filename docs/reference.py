@@ -31,7 +31,7 @@ HEAD = """<!-- python docs/reference.py > docs/reference/options.md -->
 - **Python**: keyword arguments have `_` instead of `-`: `batch_size=8`.
 
 ```toml
-model = "google/paligemma-3b-mix-224"
+model = "google/paligemma2-3b-mix-224"
 log-format = "json"
 object = ["cat", "red car"]
 

@@ -48,7 +48,7 @@ def read_config(folder: Path) -> PaliGemmaConfig:
     except ValueError as error:
         raise InvalidCheckpoint(
             f"{folder / CONFIG}: {error}",
-            hint="supported are PaliGemma and PaliGemma 2, for example google/paligemma-3b-mix-224",
+            hint="supported are PaliGemma and PaliGemma 2, such as google/paligemma2-3b-mix-224",
         ) from error
     try:
         stop_tokens = ConfigReader(GENERATION, read_optional(folder / GENERATION)).token_ids(

@@ -166,7 +166,7 @@ def _no_name(name: str, kind: CheckpointKind) -> ModelUnavailable:
             hint=f"name its folder: <--model {shlex.quote(str(Path(name).parent))}>"
             if name.endswith(".safetensors")
             else "name a checkpoint in the Hugging Face layout, such as "
-            "google/paligemma-3b-mix-224, which has the weights of big_vision's .npz files",
+            "google/paligemma2-3b-mix-224, which has the weights of big_vision's .npz files",
         )
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"
@@ -174,7 +174,7 @@ def _no_name(name: str, kind: CheckpointKind) -> ModelUnavailable:
         close = get_close_matches(name.lower(), builtin_models(), n=1)
         hint = (
             f"{f'did you mean {close[0]}? ' if close else ''}name a folder with config.json, a Hub "
-            f"name such as google/paligemma-3b-mix-224, {DEMO} or {DEMO_TOWERS}"
+            f"name such as google/paligemma2-3b-mix-224, {DEMO} or {DEMO_TOWERS}"
         )
     return ModelUnavailable(
         f"there is no {kind} folder {name!r}, and it is not a Hub name either", hint=hint

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: What each built-in model knows, and the option that names a real one.
 KNOWS = {
-    DEMO: ("drawings of coloured shapes", "<--model google/paligemma-3b-mix-224>"),
+    DEMO: ("drawings of coloured shapes", "<--model google/paligemma2-3b-mix-224>"),
     DEMO_TOWERS: (
         "drawings of shapes and their captions",
         "<--model google/siglip-base-patch16-224>",

@@ -314,12 +314,7 @@ def expected_lines(output: str) -> list[str]:
 def test_commands_and_scripts_of_a_page_run(page, workspace):
     if page == "tutorial.md":  # which makes the folder
         shutil.rmtree(workspace / "photos")
-    model = "demo-towers" if page in TOWERS else "demo"
-    printed = ""
-    for block in blocks(page, "sh"):
-        if "pgcli apply" in block:
-            save_edits(workspace)
-        printed += run(workspace, "bash", "-euo", "pipefail", "-c", block, model=model)
+    printed = run_blocks(workspace, page)
     shown = [line for output in blocks(page, "") for line in expected_lines(output)]
     assert [line for line in shown if line not in printed.splitlines()] == []
     if scripts := blocks(page, "python"):
@@ -330,6 +325,48 @@ def test_commands_and_scripts_of_a_page_run(page, workspace):
     for rows in workspace.glob("boxes.jsonl"):
         lines = rows.read_text(encoding="utf-8").splitlines()
         assert [problem for line in lines for problem in wrong(json.loads(line))] == []
+
+
+def written(page: str) -> set[str]:
+    """The files that the shell commands of a page write, by -o or a redirection."""
+    return set(re.findall(r"(?:-o|(?<!2)>) (\S+)", "\n".join(blocks(page, "sh"))))
+
+
+#: How-to pages that write, or resume, a file of the tutorial.
+SHARING = [page for page in RUN if "how-to/" in page and written(page) & written("tutorial.md")]
+
+
+@pytest.fixture(scope="module")
+def after_tutorial(tmp_path_factory) -> tuple[Path, Path]:
+    """A folder in which the tutorial ran, without its long run, and a copy of it."""
+    folder, copy = tmp_path_factory.mktemp("tutorial"), tmp_path_factory.mktemp("copy") / "copy"
+    (folder / "examples").symlink_to(ROOT / "examples")
+    run_blocks(folder, "tutorial.md", skip="many")
+    shutil.copytree(folder, copy, symlinks=True)
+    return folder, copy
+
+
+def run_blocks(folder: Path, page: str, skip: str | None = None) -> str:
+    """What the shell commands of a page print, without the blocks that name `skip`."""
+    model = "demo-towers" if page in TOWERS else "demo"
+    printed = ""
+    for block in blocks(page, "sh"):
+        if skip is not None and skip in block:
+            continue
+        if "pgcli apply" in block:
+            save_edits(folder)
+        printed += run(folder, "bash", "-euo", "pipefail", "-c", block, model=model)
+    return printed
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
+@pytest.mark.parametrize("page", SHARING)
+@pytest.mark.slow
+def test_commands_of_a_page_run_where_the_tutorial_ran(page, after_tutorial):
+    folder, copy = after_tutorial
+    shutil.rmtree(folder)  # the state of a run names the folder
+    shutil.copytree(copy, folder, symlinks=True)
+    run_blocks(folder, page)
 
 
 @pytest.mark.slow

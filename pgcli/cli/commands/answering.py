@@ -25,7 +25,7 @@ one image. Without SOURCE, standard input is read if it is a pipe."""
 EXAMPLES: Mapping[str, str] = {
     "caption": "$ pgcli caption photo.jpg\n"
     "$ pgcli caption photos -o captions.jsonl\n"
-    "$ pgcli caption photos --model google/paligemma-3b-mix-224 -o rows.parquet",
+    "$ pgcli caption photos --model google/paligemma2-3b-mix-224 -o rows.parquet",
     "ask": '$ pgcli ask photo.jpg --prompt "what is on the table?"\n'
     '$ pgcli ask photos --prompt "is it indoors?" --choice yes --choice no',
     "detect": "$ pgcli detect photo.jpg --object cat --draw drawn\n"

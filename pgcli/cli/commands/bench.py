@@ -36,7 +36,7 @@ class BenchOptions(JsonOptions):
     BenchOptions,
     LoadOptions,
     examples="$ pgcli bench demo --batch-size 8\n"
-    "$ pgcli bench google/paligemma-3b-mix-224 --source photos",
+    "$ pgcli bench google/paligemma2-3b-mix-224 --source photos",
 )
 def bench(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model

@@ -65,7 +65,7 @@ class ExplainOptions:
     ExplainOptions,
     LoadOptions,
     examples='$ pgcli explain demo photo.jpg --prompt "what is there?"\n'
-    "$ pgcli explain google/paligemma-3b-mix-224 photo.jpg --layers 6,12,18",
+    "$ pgcli explain google/paligemma2-3b-mix-224 photo.jpg --layers 6,12,18",
 )
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
@@ -115,7 +115,7 @@ def check_generates(checkpoint: Checkpoint) -> None:
         raise UsageError(
             f"{checkpoint.name} is {names.get(kind, 'an image classifier')}; explain needs a model "
             "that generates answers",
-            hint="name a PaliGemma checkpoint, for example demo or google/paligemma-3b-mix-224",
+            hint="name a PaliGemma checkpoint, for example demo or google/paligemma2-3b-mix-224",
         )
 
 

@@ -37,7 +37,7 @@ class InfoOptions(JsonOptions):
     "PaliGemma, SigLIP, CLIP, or an image classifier.",
     InfoOptions,
     LoadOptions,
-    examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --quantize int8",
+    examples="$ pgcli info demo\n$ pgcli info google/paligemma2-3b-mix-224 --quantize int8",
 )
 def info(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model

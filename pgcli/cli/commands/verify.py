@@ -35,7 +35,7 @@ class VerifyOptions(LoadOptions):
     "results differ by more than rounding.",
     VerifyOptions,
     JsonOptions,
-    examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --source photos",
+    examples="$ pgcli verify demo\n$ pgcli verify google/paligemma2-3b-mix-224 --source photos",
 )
 def verify(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],

@@ -27,7 +27,7 @@ _flag = partial(_running, default=False)
 _retry = partial(_flag, needs="resumable local")
 
 #: Names that the completion of shells offers.
-MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
+MODELS = (DEMO, "google/paligemma2-3b-mix-224", "google/paligemma2-3b-mix-448")
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 
 
