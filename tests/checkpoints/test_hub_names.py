@@ -104,7 +104,7 @@ class TestNames:
         fail_with(AssertionError("the Hub was called"))
         message, hint = refusal(name)
         assert f"no model folder {name!r}" in message
-        assert "google/paligemma-3b-mix-224" in hint
+        assert "google/paligemma2-3b-mix-224" in hint
         assert "demo" in hint
 
     @pytest.mark.parametrize("name", ["org/" + "a" * 200, "org/a..b", "org/a--b", "org/model.git"])

@@ -130,6 +130,7 @@ ALLOWED_CALLS = {
         "checkpoints/config.py",
         "checkpoints/hub.py",
         "checkpoints/weight_files.py",
+        "engine/tokenizer.py",
         "engine/recorded_step.py",
         "inputs/stdin.py",
         "model/attention.py",
