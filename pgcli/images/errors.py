@@ -46,7 +46,8 @@ def wrap_image_errors(size: Size | None = None, data: bytes = b"") -> Iterator[N
     """Raise every exception of the block as ImageError; `data`, the file, narrows the cause."""
     try:
         yield
-    except ImageError:
+    except ImageError as problem:
+        problem.size = problem.size or size
         raise
     except Exception as problem:  # Pillow raises any exception for broken files
         raise ImageError(_fault(problem, data), size) from problem

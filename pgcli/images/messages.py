@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -11,11 +10,11 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 import numpy as np
 
 from pgcli.images.child_process import ProcessFailed
-from pgcli.images.image_spec import MAX_SIDE
 from pgcli.records import DecodedImage, Fault, Item
 
 #: The most bytes of a decoded image; 896 x 896 RGB pixels are 2.4 MB.
 MAX_PIXEL_BYTES = 64 * 2**20
+MAX_LOAD_MS = 1e9
 
 
 class Decoder(Protocol):
@@ -111,47 +110,39 @@ def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | byt
 def image_from(
     header: Mapping[str, Any], data: memoryview, item: Item, decoder: Decoder
 ) -> DecodedImage:
-    """The decoded item. Raises ProcessFailed for a result that the decoder cannot have made."""
-    fault, pixels = header.get("fault"), None
-    if fault is None:
-        shape = header.get("shape")
-        if not isinstance(shape, list) or not all(_is_integer(side) for side in shape):
-            raise ProcessFailed("a shape is not a list of integers")
-        if math.prod(shape) != len(data) or not decoder.produces(tuple(shape)):
-            raise ProcessFailed(f"pixels of shape {shape}")
-        pixels = np.frombuffer(data, np.uint8).reshape(shape)
-    elif data or not isinstance(fault, list) or [type(text) for text in fault] != [str, str]:
-        raise ProcessFailed("a fault is not a code and a sentence")
-    width, height = header.get("width"), header.get("height")
-    is_sized = _is_integer(width, 1) and _is_integer(height, 1)
-    if not is_sized and (fault is None or (width, height) != (None, None)):
-        raise ProcessFailed("an image without its size")
-    load_ms = header.get("load_ms")
-    if not isinstance(load_ms, float) or not 0 <= load_ms < math.inf:
-        raise ProcessFailed("load_ms is not a time")
-    fault = None if fault is None else Fault(*fault)
-    stamp = header.get("stamp")
-    if stamp is not None:
-        if not isinstance(stamp, list) or [type(n) for n in stamp] != [int] * 3:
-            raise ProcessFailed("a stamp is not three numbers")
-        if not all(-(2**63) <= n < 2**63 for n in stamp):
-            raise ProcessFailed("a stamp has a number that is too large")
-        stamp = tuple(stamp)
+    """The decoded item. Raises ProcessFailed for a message of another kind.
+
+    NumPy's integers have a range, as the columns that they are written to.
+    """
+    try:
+        fault, pixels = header["fault"], None
+        if fault is None:
+            pixels = np.frombuffer(data, np.uint8).reshape(header["shape"])
+            if not decoder.produces(pixels.shape):
+                raise ValueError("pixels of another shape")
+        else:
+            fault = Fault(*map(str, fault))
+        width, height = header["width"], header["height"]
+        if fault is None or width is not None:
+            width, height = max(1, int(np.int32(width))), max(1, int(np.int32(height)))
+        stamp = header["stamp"]
+        if stamp is not None:
+            size, time_ns, digest = (int(np.int64(number)) for number in stamp)
+            stamp = size, time_ns, digest
+        load_ms = max(0.0, min(MAX_LOAD_MS, float(header["load_ms"])))  # also of NaN
+    except (LookupError, TypeError, ValueError, OverflowError) as problem:
+        raise ProcessFailed(str(problem)) from problem
     return DecodedImage(without_data(item), width, height, pixels, load_ms, fault, stamp)
 
 
 def claim_of(header: Mapping[str, Any]) -> int:
     """The bytes of memory that the process asks for. Raises ProcessFailed."""
-    claim = header.get("claim")
-    if type(claim) is int and claim >= 0:
-        return claim
-    raise ProcessFailed("a claim is not a number of bytes")
+    try:
+        return max(0, int(header["claim"]))
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise ProcessFailed(str(problem)) from problem
 
 
 def without_data(item: Item) -> Item:
     """The item without its bytes."""
     return item if item.data is None else replace(item, data=None)
-
-
-def _is_integer(value: object, least: int = 0) -> bool:
-    return type(value) is int and least <= value <= MAX_SIDE

@@ -16,7 +16,7 @@ import psutil
 from pgcli.images.limits import claim_memory
 from pgcli.records import DecodedImage, Fault, Item
 
-REPLY = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "shape": [1, 1, 3]}
+REPLY = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "shape": [1, 1, 3], "stamp": None}
 
 
 @dataclass(frozen=True)

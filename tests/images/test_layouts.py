@@ -299,8 +299,9 @@ def test_layout_that_pillow_may_misread_is_refused_by_name(name):
     assert words in refusal(data)
 
 
-def test_refused_tiff_has_its_upright_size():
-    data = tiff(values(0, 1, np.float32), extratags=[(274, 3, 1, 6, True)])
+@pytest.mark.parametrize("pixels", [values(0, 1, np.float32), DARK], ids=["by tags", "by values"])
+def test_refused_tiff_has_its_upright_size(pixels):
+    data = tiff(pixels, extratags=[(274, 3, 1, 6, True)])
     with pytest.raises(ImageError) as caught:
         load_image(data, ImageLimits())
     assert caught.value.size == (HEIGHT, WIDTH)

@@ -127,23 +127,18 @@ def test_message_that_nobody_reads_times_out(ends):
     [
         ({"shape": None}, 3),
         ({"shape": [1, 1, 3.0]}, 3),
-        ({"shape": [True, 1, 3]}, 3),
-        ({"shape": [-1, -1, 3]}, 3),
         ({"shape": [1, 1, 3, 2**40]}, 3),
         ({"shape": [2, 2, 3]}, 12),
         ({}, 2),
         ({"width": None}, 3),
-        ({"width": "1"}, 3),
-        ({"width": 0}, 3),
+        ({"width": [1]}, 3),
         ({"width": 2**31}, 3),
-        ({"load_ms": -1}, 3),
-        ({"load_ms": float("nan")}, 3),
-        ({"load_ms": float("inf")}, 3),
+        ({"load_ms": "soon"}, 3),
         ({"load_ms": 10**400}, 3),
         ({"fault": ["missing"]}, 0),
-        ({"fault": ["missing", 1]}, 0),
-        ({"fault": ["missing", "m"]}, 3),
-        ({"fault": ["missing", "m"], "width": None}, 0),
+        ({"fault": ["missing", "m"], "height": None}, 0),
+        ({"stamp": [1, 2]}, 3),
+        ({"stamp": [1, 2, 2**63]}, 3),
     ],
 )
 def test_impossible_reply_is_rejected(change, data):
@@ -151,7 +146,17 @@ def test_impossible_reply_is_rejected(change, data):
         image_from({**REPLY, **change}, bytearray(data), ITEM, ScriptedDecoder())
 
 
-@pytest.mark.parametrize("claim", [None, True, -1, 1.5, "1", [1]])
+@pytest.mark.parametrize(
+    ("change", "size", "load_ms"),
+    [({"load_ms": float("nan")}, (1, 1), 1e9), ({"load_ms": -1, "width": -5}, (1, 1), 0.0)],
+)
+def test_numbers_of_a_reply_are_in_their_range(change, size, load_ms):
+    image = image_from({**REPLY, **change}, bytearray(3), ITEM, ScriptedDecoder())
+    assert (image.width, image.height) == size
+    assert image.load_ms == load_ms
+
+
+@pytest.mark.parametrize("claim", [None, "much", [1]])
 def test_invalid_claim_is_rejected(claim):
     assert claim_of({"claim": 10**30}) == 10**30
     with pytest.raises(ProcessFailed):
