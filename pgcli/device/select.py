@@ -11,7 +11,6 @@ import torch
 from pgcli.device.cgroup import memory_left
 from pgcli.device.nvidia_driver import find_gpu_problem, gpu_has_bfloat16
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.cpu.processor import has_bfloat16
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 DEVICE_NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]?))?")
@@ -62,7 +61,7 @@ def choose_dtype(
     checkpoint_bytes: int,
     float16_problem: str = "only PaliGemma 1 runs in float16",
 ) -> torch.dtype:
-    """The named dtype; `auto` takes bfloat16 if it is fast and the checkpoint is large.
+    """The named dtype; `auto` takes bfloat16 if the GPU has it, on a CPU for large checkpoints.
 
     float16 is for GPUs without bfloat16, and for models without a `float16_problem`.
     """
@@ -80,8 +79,7 @@ def choose_dtype(
         return torch.bfloat16 if gpu_has_bfloat16(torch, device) else torch.float32
     if device.type == "mps":
         return torch.bfloat16 if torch.backends.mps.is_macos_or_newer(14, 0) else torch.float32
-    large = checkpoint_bytes > SMALL_CHECKPOINT_BYTES
-    return torch.bfloat16 if large and has_bfloat16() else torch.float32
+    return torch.bfloat16 if checkpoint_bytes > SMALL_CHECKPOINT_BYTES else torch.float32
 
 
 def _without_float16(device: torch.device) -> str:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 from pgcli.model.compiler_errors import build_failure, is_unsupported, raise_out_of_memory
+from pgcli.model.cpu.processor import has_bfloat16
 
 SCORES = 2**23  # per chunk: 32 MiB in float32, about the size of a CPU's caches
 MIN_FLEX_QUERIES = 128  # a compiled kernel is no faster for fewer
@@ -196,6 +197,9 @@ def chunked_attention(
 
     The scores of all queries are never in memory together.
     """
+    dtype = value_BKSH.dtype
+    if value_BKSH.device.type == "cpu" and not has_bfloat16():
+        query_BKQH, key_BKSH, value_BKSH = map(at_least_float32, (query_BKQH, key_BKSH, value_BKSH))
     rows, kv_heads, slots = key_BKSH.shape[:3]
     chunk = max(1, SCORES // (rows * kv_heads * slots))
     key_BKHS = key_BKSH.transpose(2, 3)
@@ -209,4 +213,4 @@ def chunked_attention(
                 mask = mask[:, :, start : start + chunk]
             score = score.masked_fill(~mask, -torch.inf)
         chunks.append(score.softmax(-1).to(value_BKSH.dtype) @ value_BKSH)
-    return torch.cat(chunks, dim=2)
+    return torch.cat(chunks, dim=2).to(dtype)

@@ -36,7 +36,6 @@ from pgcli.engine.memory import cache_bytes
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoUsableDevice
 from pgcli.inputs import Inventory
-from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.verify import reference
@@ -481,9 +480,6 @@ def test_json_has_speeds_agreements_stages_and_the_limit(tiny, capsys):
     assert set(report["limit"]) == {"vision", "prefill", "decode"}
 
 
-@pytest.mark.skipif(
-    not supports_int8(torch.float32), reason="this processor does not multiply int8"
-)
 @pytest.mark.slow
 def test_a_quantized_model_is_measured_beside_the_exact_one(tiny):
     report = measured(tiny, quantize="int8")

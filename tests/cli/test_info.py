@@ -15,7 +15,7 @@ from pgcli.engine.memory import needed_bytes, weight_bytes
 from pgcli.info import model_info as facts_module
 from pgcli.info.model_info import BATCH_SIZES, model_info
 from pgcli.model.kv_cache import BUCKET
-from pgcli.model.quantized import support
+from tests.support.processors import KINDS, simulate
 
 
 def test_info_matches_the_loaded_model(tiny, tiny2):
@@ -64,19 +64,13 @@ def test_memory_is_shown_for_batches_of_1_to_512_and_the_largest(tiny, monkeypat
     assert (values["largest_batch"], values["batch_size"]) == (0, 1)
 
 
-@pytest.mark.parametrize("has_int8", [True, False])
-def test_info_counts_with_quantized_weights(cli, tiny, monkeypatch, has_int8):
-    monkeypatch.setattr(support, "supports_int8", lambda dtype: has_int8)
+@pytest.mark.parametrize("kind", KINDS)
+def test_info_counts_with_quantized_weights(cli, tiny, monkeypatch, kind):
+    simulate(monkeypatch, kind)
     on_cpu = ("info", tiny, "--device", "cpu", "--json")
-    plain = json.loads(cli(*on_cpu, "--quantize", "none")[1])
-    code, found, message = cli(*on_cpu, "--quantize", "int8")
-    if not has_int8:
-        assert (code, "does not support int8 matrix multiplication on this CPU" in message) == (
-            17,
-            True,
-        )
-        return
-    quantized = json.loads(found)
+    plain, quantized = (
+        json.loads(cli(*on_cpu, "--quantize", name)[1]) for name in ("none", "int8")
+    )
     weights = weight_bytes(read_config(tiny), torch.float32, quantize="int8")
     assert (quantized["quantize"], quantized["weights_bytes"]) == ("int8", weights)
     saved = plain["weights_bytes"] - weights

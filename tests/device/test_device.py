@@ -120,19 +120,15 @@ class TestDtype:
         assert choose_dtype("auto", MPS, 1) == dtype
 
     @pytest.mark.parametrize(
-        ("stored", "has", "dtype"),
+        ("stored", "dtype"),
         [
-            (SMALL_CHECKPOINT_BYTES, True, torch.float32),
-            (SMALL_CHECKPOINT_BYTES + 1, True, torch.bfloat16),
-            (SMALL_CHECKPOINT_BYTES + 1, False, torch.float32),
-            (1, False, torch.float32),
+            (SMALL_CHECKPOINT_BYTES, torch.float32),
+            (SMALL_CHECKPOINT_BYTES + 1, torch.bfloat16),
+            (1, torch.float32),
         ],
     )
-    def test_auto_on_the_cpu_is_bfloat16_for_large_checkpoints_if_fast(
-        self, monkeypatch, stored, has, dtype
-    ):
+    def test_auto_on_the_cpu_is_bfloat16_for_large_checkpoints(self, stored, dtype):
         assert SMALL_CHECKPOINT_BYTES == 10**9
-        monkeypatch.setattr(device_module, "has_bfloat16", lambda: has)
         assert choose_dtype("auto", CPU, stored) == dtype
 
     @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc/cpuinfo")

@@ -17,29 +17,23 @@ from pgcli.engine import loader, memory
 from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import parameters, weight_bytes
 from pgcli.errors import NoUsableDevice
-from pgcli.model.cpu import optimize
-from pgcli.model.cpu.optimize import supports_int8
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
-from pgcli.model.cpu.packed_modules import MappedEmbedding
+from pgcli.model.cpu.compact_linear import CompactLinearKernel
+from pgcli.model.cpu.optimize import choose_head_kernel
+from pgcli.model.cpu.packed_modules import CompactProjection, MappedEmbedding
+from pgcli.model.cpu.processor import LinearKernel
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized import cpu_linear
-from pgcli.model.quantized.cpu_linear import Int8LinearKernel
+from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
 from pgcli.wording import byte_count
 from tests.support.adapted_models import PROMPTS, pgcli_logits, pixels
 from tests.support.peft_adapters import DECODER, EMBEDDINGS, PEFT_WARNINGS, SOME, trained
+from tests.support.processors import KINDS, simulate
 from tests.support.runs import run_python
 from tests.support.tiny import reference
 
 pytestmark = PEFT_WARNINGS
-needs_int8 = pytest.mark.skipif(
-    not supports_int8(torch.float32), reason="this processor does not multiply int8"
-)
-needs_bfloat16 = pytest.mark.skipif(
-    not supports_int8(torch.bfloat16), reason="this processor does not multiply bfloat16"
-)
 EMBEDDING, FILE = "language_model.model.embed_tokens.weight", "model.safetensors"
 
 
@@ -71,25 +65,19 @@ def by_parts(folder, dtype, quantize, adapter=None):
     ).model
 
 
-@pytest.mark.parametrize(
-    ("dtype", "quantize"),
-    [
-        ("float32", "none"),
-        ("bfloat16", "none"),
-        pytest.param("float32", "int8", marks=needs_int8),
-        pytest.param("bfloat16", "int8", marks=needs_bfloat16),
-    ],
-)
-def test_loading_by_parts_gives_the_same_weights(base, dtype, quantize):
-    dtype = getattr(torch, dtype)
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_loading_by_parts_gives_the_same_weights(base, monkeypatch, kind, dtype, quantize):
+    simulate(monkeypatch, kind)
     expected, found = (f(base, dtype, quantize) for f in (in_one_piece, by_parts))
     for whole, part in zip(outputs(expected), outputs(found), strict=True):
         assert torch.equal(whole, part)
-    assert isinstance(found.decoder.embed_tokens, MappedEmbedding) == (quantize == "int8")
+    is_mapped = quantize == "int8" or choose_head_kernel(dtype, quantize) is not None
+    assert isinstance(found.decoder.embed_tokens, MappedEmbedding) == is_mapped
     assert found.decoder.embed(PROMPTS).dtype == dtype
 
 
-@needs_int8
 @pytest.mark.parametrize("config", [{"target_modules": DECODER}, *EMBEDDINGS], ids=str)
 def test_adapters_are_merged_before_their_part_is_quantized(tiny, tmp_path, config):
     """An embedding that the adapter changes is in memory; the head may have its own."""
@@ -102,7 +90,6 @@ def test_adapters_are_merged_before_their_part_is_quantized(tiny, tmp_path, conf
     assert isinstance(found.decoder.embed_tokens, MappedEmbedding) is not changed
 
 
-@needs_bfloat16
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_rows_of_a_mapped_embedding_are_converted(tiny, tmp_path, stored):
     """The same as converting the whole; replacing or removing the file does not change them."""
@@ -151,26 +138,21 @@ def test_blocks_have_the_values_of_one_quantization(width, dtype):
 class TestWeightBytes:
     """`info` and the check before loading count the loaded model's bytes."""
 
-    @pytest.mark.parametrize("has_tiles", [True, False])
-    @pytest.mark.parametrize(
-        "dtype",
-        [
-            pytest.param(torch.float32, marks=needs_int8),
-            pytest.param(torch.bfloat16, marks=needs_bfloat16),
-        ],
-        ids=str,
-    )
-    def test_weight_bytes_of_int8_on_a_cpu(self, base, monkeypatch, dtype, has_tiles):
-        for module in (optimize, cpu_linear):
-            monkeypatch.setattr(module, "has_tiles", lambda: has_tiles)
-        model = by_parts(base, dtype, "int8")
+    @pytest.mark.parametrize("quantize", ["none", "int8"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_weight_bytes_on_a_cpu(self, tiny2, monkeypatch, kind, dtype, quantize):
+        simulate(monkeypatch, kind)
+        model = by_parts(tiny2, dtype, quantize)
         held = sum(tensor.nbytes for tensor in model.parameters())
         for module in model.modules():
+            if isinstance(module, CompactProjection):  # its kernel shares the parameter
+                held -= module.weight.nbytes
             for value in vars(module).values():
                 for kernel in value if isinstance(value, list) else [value]:
                     held += kernel_bytes(getattr(kernel, "__self__", kernel), dtype)
         norms = sum("norm" in name for name, _ in PaliGemma(model.config).named_parameters())
-        counted = weight_bytes(model.config, dtype, quantize="int8")
+        counted = weight_bytes(model.config, dtype, quantize=quantize)
         assert 0 <= counted - held <= norms * 4 * model.config.decoder.width
 
     def test_weight_bytes_of_fp8_on_a_gpu(self, base):
@@ -183,7 +165,6 @@ class TestWeightBytes:
         counted = weight_bytes(model.config, torch.bfloat16, device="cuda", quantize="fp8")
         assert counted == held - sum(tensor.nbytes for tensor in scales)
 
-    @needs_int8
     def test_weights_that_do_not_fit_suggest_quantization(self, tiny, monkeypatch):
         config = read_config(tiny)
         int8 = weight_bytes(config, torch.float32, quantize="int8")
@@ -199,14 +180,16 @@ class TestWeightBytes:
 
 
 def kernel_bytes(kernel, dtype):
-    """The bytes of a kernel's weight, including the packed weight for prefills."""
-    if isinstance(kernel, PackedLinearKernel):
-        bias = 0 if kernel._bias is None else kernel._bias.nbytes
-        return kernel._weight.numel() * dtype.itemsize + bias
-    if isinstance(kernel, Int8LinearKernel):
-        prefill = getattr(kernel, "_prefill", None)
-        return kernel._weight.numel() + (prefill is not None and kernel_bytes(prefill, dtype))
-    return 0
+    """The bytes of a kernel's weights and bias, including the packed weights for prefills."""
+    if isinstance(kernel, Int8DecodeLinearKernel):
+        return kernel_bytes(kernel._decode, dtype) + kernel_bytes(kernel._prefill, dtype)
+    if not isinstance(kernel, LinearKernel):
+        return 0
+    bias = 0 if kernel._bias is None else kernel._bias.nbytes
+    if isinstance(kernel, CompactLinearKernel):
+        return kernel._weight_ND.nbytes + bias
+    is_int8 = isinstance(kernel, Int8LinearKernel)
+    return kernel._weight.numel() * (1 if is_int8 else dtype.itemsize) + bias
 
 
 MEASURE = """
@@ -216,13 +199,14 @@ from functools import partial
 import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.model.cpu.optimize import supports_int8
+from pgcli.model.cpu.processor import works
 from pgcli.model.optimize import optimize_part
+from pgcli.model.quantized.cpu_linear import Int8LinearKernel
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
-supports_int8(torch.float32)
+works(Int8LinearKernel, torch.float32)
 folder, before = Path(sys.argv[1]), peak()
 finish = partial(optimize_part, quantize=sys.argv[2])
 weights.load_paligemma(folder, read_config(folder), dtype=torch.float32, finish=finish)
@@ -230,7 +214,6 @@ print(peak() - before)
 """
 
 
-@needs_int8
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_a_quantized_model_is_never_in_memory_unquantized(tmp_path):

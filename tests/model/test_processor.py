@@ -1,31 +1,28 @@
 """What a processor without AVX-512 can do, simulated by the limits of PyTorch and oneDNN."""
 
-import os
-
 import pytest
 import torch
 
 from pgcli.model.cpu import processor
 from pgcli.model.cpu.processor import has_bfloat16
+from tests.support.processors import ENVIRONMENT
 from tests.support.runs import run_python
-
-#: Processes with these variables compute as on a processor without AVX-512.
-AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 ASK = """
 import torch
-from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.processor import has_bfloat16, has_tiles, works
+from pgcli.model.quantized.cpu_linear import Int8LinearKernel
 for dtype in (torch.float32, torch.bfloat16):
-    print(works(PackedLinearKernel, dtype), supports_int8(dtype))
+    print(works(PackedLinearKernel, dtype))
+print(works(Int8LinearKernel, torch.float32))
 print(has_bfloat16(), has_tiles())
 """
 
 
 def test_without_avx512_only_float32_is_packed():
-    found = run_python(ASK, env=os.environ | AVX2).split()
-    assert found == ["True", "False", "False", "False", "False", "False"]
+    found = run_python(ASK, env=ENVIRONMENT).split()
+    assert found == ["True", "False", "False", "False", "False"]
 
 
 @pytest.mark.parametrize(
@@ -40,17 +37,17 @@ def test_limit_of_onednn_hides_tiles(monkeypatch, limit, has):
 
 
 @pytest.mark.parametrize(
-    ("capability", "tiles", "native", "has"),
+    ("avx512", "tiles", "limit", "has"),
     [
-        ("AVX512", True, False, True),
-        ("AVX512", False, True, True),
-        ("AVX512", False, False, False),
-        ("AVX2", False, True, False),
-        ("DEFAULT", False, False, False),
+        (True, True, "ALL", True),
+        (True, False, "AVX512_CORE_BF16", True),
+        (True, False, "AVX512_CORE_VNNI", False),
+        (False, False, "ALL", False),
     ],
 )
-def test_bfloat16_needs_avx512_and_its_instructions(monkeypatch, capability, tiles, native, has):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+def test_bfloat16_needs_avx512_and_its_instructions(monkeypatch, avx512, tiles, limit, has):
+    monkeypatch.setattr(processor, "has_avx512", lambda: avx512)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     monkeypatch.setattr(processor, "has_tiles", lambda: tiles)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     assert has_bfloat16.__wrapped__() is has

@@ -11,14 +11,16 @@ from typing import cast
 import torch
 from torch import nn
 
+from pgcli.model.cpu.compact_linear import CompactInt8LinearKernel, CompactLinearKernel
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import (
+    CompactProjection,
     PackedLMHead,
     pack_decoder_layer,
     pack_encoder_layer,
     pack_norms,
 )
-from pgcli.model.cpu.processor import KernelFactory, has_tiles, works
+from pgcli.model.cpu.processor import KernelFactory, has_bfloat16, has_tiles, works
 from pgcli.model.gemma import GemmaDecoderLayer, LMHead
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
@@ -32,30 +34,28 @@ KEPT_BYTES = 2**29
 def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "none") -> None:
     """Pack the weights of one of the model's `parts` for its CPU, in place, and free the old ones.
 
-    With `quantize` "int8" the decoder's layers and the LM head are quantized; if prefill is faster
-    in bfloat16, the layers only for decode steps. The embedding is unchanged, because its rows are
-    looked up; an LM head that is tied to it and not quantized uses it. On a GPU nothing changes.
+    With `quantize` "int8" the decoder's layers and the LM head are quantized. The embedding is
+    unchanged, because its rows are looked up; an LM head that is tied to it and not quantized uses
+    it. On a GPU nothing changes.
     """
     embedding_VD = model.decoder.embed_tokens.weight
     if embedding_VD.device.type != "cpu":
         return
     dtype = next(part.parameters(), embedding_VD).dtype
     keep_freed_memory()
-    if not works(PackedLinearKernel, dtype):
-        return
-    if isinstance(part, SiglipEncoderLayer):
-        pack_encoder_layer(part, PackedLinearKernel)
+    if isinstance(part, LMHead):
+        if make_head := choose_head_kernel(dtype, quantize):
+            head = make_head(embedding_VD if part.weight is None else part.weight)
+            model.decoder.add_module("lm_head", PackedLMHead(head.forward_fp32))
+    elif isinstance(part, SiglipEncoderLayer):
+        pack_encoder_layer(part, choose_kernel(dtype))
     elif isinstance(part, GemmaDecoderLayer):
-        kernel: KernelFactory = PackedLinearKernel
-        if quantize == "int8":
-            kernel = Int8DecodeLinearKernel if prefills_in_bf16(dtype) else Int8LinearKernel
-        pack_decoder_layer(part, kernel, is_last=part is model.decoder.layers[-1])
-    elif isinstance(part, LMHead) and quantize == "int8":
-        weight_VD = embedding_VD if part.weight is None else part.weight
-        head = PackedLMHead(Int8LinearKernel(weight_VD).forward_fp32)
-        model.decoder.add_module("lm_head", head)
+        is_last = part is model.decoder.layers[-1]
+        pack_decoder_layer(part, choose_kernel(dtype, quantize), is_last=is_last)
     elif part is model:
         pack_norms(model.decoder)
+        if choose_kernel(dtype) is CompactLinearKernel:
+            model.add_module("projector", CompactProjection(model.projector))
 
 
 def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
@@ -64,23 +64,41 @@ def optimize_encoders_for_cpu(model: TwoTowers | ImageClassifier) -> None:
     if weight.device.type != "cpu":
         return
     keep_freed_memory()
-    if not works(PackedLinearKernel, weight.dtype):
-        return
     layers = list(model.vision.layers)
     if isinstance(model, TwoTowers) and model.text is not None:
         layers += model.text.layers
     for layer in cast(Iterable[SiglipEncoderLayer], layers):
-        pack_encoder_layer(layer, PackedLinearKernel)
+        pack_encoder_layer(layer, choose_kernel(weight.dtype))
 
 
-def supports_int8(dtype: torch.dtype) -> bool:
-    """Whether `optimize_part_for_cpu` can quantize a model of this dtype on this CPU."""
-    return works(PackedLinearKernel, dtype) and works(Int8LinearKernel, dtype)
+def choose_kernel(dtype: torch.dtype, quantize: str = "none") -> KernelFactory:
+    """The fastest linear layer of a model in this dtype on this processor."""
+    if quantize == "int8":
+        return Int8DecodeLinearKernel if prefills_in_bf16(dtype) else _int8_kernel()
+    is_slow = dtype == torch.bfloat16 and not has_bfloat16()
+    return (
+        CompactLinearKernel
+        if is_slow or not works(PackedLinearKernel, dtype)
+        else PackedLinearKernel
+    )
+
+
+def choose_head_kernel(
+    dtype: torch.dtype, quantize: str
+) -> type[CompactLinearKernel | Int8LinearKernel] | None:
+    """As `choose_kernel`, for an LM head; None for PyTorch's own, which needs no other layout."""
+    if quantize == "int8":
+        return _int8_kernel()
+    return CompactLinearKernel if choose_kernel(dtype) is CompactLinearKernel else None
+
+
+def _int8_kernel() -> type[CompactInt8LinearKernel | Int8LinearKernel]:
+    return Int8LinearKernel if works(Int8LinearKernel, torch.float32) else CompactInt8LinearKernel
 
 
 def prefills_in_bf16(dtype: torch.dtype) -> bool:
     """Whether int8 is used only for decode steps, because bfloat16 tiles (AMX) prefill faster."""
-    return dtype == torch.bfloat16 and has_tiles()
+    return dtype == torch.bfloat16 and has_tiles() and has_bfloat16()
 
 
 def keep_freed_memory() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32
+from pgcli.model.cpu.compact_linear import CompactLinearKernel
 from pgcli.model.cpu.packed_linear import is_decode
 from pgcli.model.cpu.processor import KernelFactory
 from pgcli.model.gemma import (
@@ -37,6 +38,14 @@ class PackedProjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self._kernel(x)
+
+
+class CompactProjection(PackedProjection):
+    """A `PackedProjection` whose weight, which its kernel shares, tells the model's dtype."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__(linear, CompactLinearKernel)
+        self.weight = linear.weight
 
 
 class PackedMLP(nn.Module):

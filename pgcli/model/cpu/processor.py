@@ -9,9 +9,9 @@ M rows of any kind · D input width · N output width
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,16 +21,19 @@ from torch.nn import functional as F
 TOLERANCE = 0.03
 
 
-class LinearKernel(Protocol):
+class LinearKernel(ABC):
     """A linear layer (M, D) to (M, N) with fixed weights, and the operations fused with it."""
 
+    @abstractmethod
     def __call__(self, x_MD: Tensor) -> Tensor: ...
 
     def gelu(self, x_MD: Tensor) -> Tensor:
         """The output after GELU in its tanh approximation."""
+        return F.gelu(self(x_MD), approximate="tanh")
 
     def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
         """The output times `other`, elementwise."""
+        return self(x_MD).mul_(other_MN)
 
 
 #: Makes a kernel from a weight (N, D) and a bias (N,) or None.
@@ -62,15 +65,31 @@ def works(make_kernel: KernelFactory, dtype: torch.dtype) -> bool:
 
 
 @cache
+def has_avx512() -> bool:
+    """Whether PyTorch's own kernels use AVX-512."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+@cache
+def reads_int8() -> bool:
+    """Whether PyTorch's kernel multiplies bfloat16 by int8 weights; without AVX2 it may crash."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+@cache
 def has_tiles() -> bool:
     """Whether oneDNN multiplies bfloat16 and int8 in tiles (AMX)."""
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
-    is_allowed = limit in ("DEFAULT", "ALL") or "AMX" in limit
-    return is_allowed and torch.cpu._is_amx_tile_supported()
+    return _allows("AMX") and torch.cpu._is_amx_tile_supported()
 
 
 @cache
 def has_bfloat16() -> bool:
     """Whether this processor multiplies bfloat16 in hardware (AMX or AVX512-BF16)."""
-    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return has_avx512 and (has_tiles() or torch.cpu._is_avx512_bf16_supported())
+    is_native = _allows("AMX", "BF16", "FP16") and torch.cpu._is_avx512_bf16_supported()
+    return has_avx512() and (has_tiles() or is_native)
+
+
+def _allows(*extensions: str) -> bool:
+    """Whether oneDNN may use one of these extensions, by the limit that its user has set."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
+    return limit in ("DEFAULT", "ALL") or any(extension in limit for extension in extensions)

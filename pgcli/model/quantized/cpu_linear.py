@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinearKernel, is_decode
-from pgcli.model.cpu.processor import has_tiles
+from pgcli.model.cpu.processor import LinearKernel, has_tiles, works
 from pgcli.model.quantized.quantize import MAX_VALUE, MIN_SCALE, quantize_per_channel
 
 #: A token's scale is rounded to the activations' dtype; a maximum of 126 keeps values below 128.
@@ -18,7 +17,7 @@ MAX_TOKEN_VALUE = MAX_VALUE[torch.int8] - 1
 SIGN_BIT = 128
 
 
-class Int8LinearKernel:
+class Int8LinearKernel(LinearKernel):
     """A linear layer with int8 weights, int8 activations and int32 sums.
 
     Weights have one scale per output channel. Activations have one per token, computed at each
@@ -33,6 +32,8 @@ class Int8LinearKernel:
         # VNNI multiplies unsigned by signed bytes; for two signed ones oneDNN has only a reference
         # kernel, which is thousands of times slower. Tiles multiply either.
         self._is_unsigned = not has_tiles()
+        # without AVX-512, oneDNN writes bfloat16 by its reference kernel
+        self._writes_bfloat16 = works(PackedLinearKernel, torch.bfloat16)
         self._one, self._zero = torch.ones(1), torch.zeros(1, dtype=torch.long)
         if self._is_unsigned:
             self._zero.fill_(SIGN_BIT)
@@ -42,12 +43,6 @@ class Int8LinearKernel:
         quantized_MD, scale_M1 = quantize_per_token(x_MD)
         out = self._channel_scaled(quantized_MD, x_MD.dtype).mul_(scale_M1)
         return out if self._bias is None else out.add_(self._bias)
-
-    def gelu(self, x_MD: Tensor) -> Tensor:
-        return F.gelu(self(x_MD), approximate="tanh")
-
-    def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
-        return self(x_MD).mul_(other_MN)
 
     def forward_fp32(self, x_MD: Tensor) -> Tensor:
         """The output in float32, not rounded to the dtype of `x`, without the bias."""
@@ -71,15 +66,15 @@ class Int8LinearKernel:
             None,
             1.0,
             0,
-            dtype,
+            dtype if self._writes_bfloat16 else torch.float32,
             "none",
             [],
             "",
         )
-        return out
+        return out.to(dtype)
 
 
-class Int8DecodeLinearKernel(Int8LinearKernel):
+class Int8DecodeLinearKernel(LinearKernel):
     """Int8 weights for decode steps, packed weights for prefill; takes 1.5 times the memory.
 
     A decode step is bound by reading the weights, and int8 halves them. A prefill is bound by
@@ -88,19 +83,20 @@ class Int8DecodeLinearKernel(Int8LinearKernel):
     """
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
-        super().__init__(weight_ND, bias_N)
+        self._decode = Int8LinearKernel(weight_ND, bias_N)
         self._prefill = PackedLinearKernel(weight_ND, bias_N)
 
     def __call__(self, x_MD: Tensor) -> Tensor:
-        return super().__call__(x_MD) if is_decode(x_MD) else self._prefill(x_MD)
+        return self._chosen(x_MD)(x_MD)
 
     def gelu(self, x_MD: Tensor) -> Tensor:
-        return super().gelu(x_MD) if is_decode(x_MD) else self._prefill.gelu(x_MD)
+        return self._chosen(x_MD).gelu(x_MD)
 
     def mul(self, x_MD: Tensor, other_MN: Tensor) -> Tensor:
-        if is_decode(x_MD):
-            return super().mul(x_MD, other_MN)
-        return self._prefill.mul(x_MD, other_MN)
+        return self._chosen(x_MD).mul(x_MD, other_MN)
+
+    def _chosen(self, x_MD: Tensor) -> LinearKernel:
+        return self._decode if is_decode(x_MD) else self._prefill
 
 
 def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ import torch
 
 from pgcli.model.compiler_errors import raise_out_of_memory
 from pgcli.model.config import DecoderConfig
-from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.gemma import GemmaMLP, rms_norm
 from pgcli.printable import first_line
 
@@ -33,10 +32,7 @@ def quantization_problem(
             has_float8 = is_cuda and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
             remedy = f"use <--quantize fp8>, or {DROP}" if has_float8 else DROP
             return f"<--quantize int8> needs a CPU, but the model runs on {device}", remedy
-        if supports_int8(dtype):
-            return None
-        problem = "this build of PyTorch does not support int8 matrix multiplication on this CPU"
-        return problem, DROP
+        return None
     if device.type != "cuda":
         remedy = f"use <--quantize int8>, or {DROP}" if device.type == "cpu" else DROP
         return f"<--quantize fp8> needs an NVIDIA GPU, but the model runs on {device}", remedy

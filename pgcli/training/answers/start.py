@@ -23,6 +23,7 @@ from pgcli.engine.loader import read_tokenizer
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
@@ -118,11 +119,12 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
     plan = AnswerPlan.of(inputs)
     inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
-    dtype = torch.float32  # of trained weights; LoRA uses the dtype of inference
+    dtype = torch.float32  # of trained weights
     if options.method == "full":
         check_fits_device(plan)
-    else:
-        dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
+    else:  # the dtype of inference, unless the processor only stores it
+        is_slow = inputs.device.type == "cpu" and not has_bfloat16()
+        dtype = choose_dtype(options.dtype, inputs.device, 0 if is_slow else total_bytes(folder))
     model = weights.load_paligemma(
         folder,
         plan.config,
