@@ -277,7 +277,8 @@ class Inventory(FileItems):
 
     def lists(self, index: int) -> bool:
         """Whether an item is a file of the list, with its size and time."""
-        return bool(self._kinds[np.searchsorted(self._ends, index, side="right")] == IMAGE)
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        return bool(self._kinds[number] == IMAGE) and self._files["size"][number].is_valid
 
     def _listed_otherwise(self, stamps: np.ndarray) -> np.ndarray:
         """The records of listed images that differ from their stamps in size or time."""

@@ -46,7 +46,8 @@ class RowComparison:
     """The counts of compared rows and the differences between an output and its input.
 
     While a run `is_running`, missing rows are no difference. `gone` counts rows of images that were
-    removed from the input, `unstamped` images whose size and time were not recorded.
+    removed from the input, `unstamped` images whose size and time were not recorded, `at_urls`
+    images at URLs that no listing names.
     `recorded` items are in the state. `changed_table` describes the first changed table of the
     input, and `compared` what was compared.
     """
@@ -59,6 +60,7 @@ class RowComparison:
     surplus: int = 0
     differences: int = 0
     unstamped: int = 0
+    at_urls: int = 0
     recorded: int | None = None
     compared: list[str] = field(default_factory=list)
     is_stdin: bool = False
@@ -198,7 +200,7 @@ def compare_with_input(
     """The rows, compared with the item and prompt at their position; images with `stamps`."""
     comparison.compared.append("number and order of rows, ids, names of images, prompts")
     numbered = enumerate((item, prompt) for _, item in expected.stream() for prompt in item.prompts)
-    errors, unstamped = list[int](), set[int]()
+    errors, unstamped, last_url = list[int](), set[int](), -1
     for position, row in rows:
         yield position, row
         match = skip_to(position, numbered, comparison)
@@ -214,6 +216,9 @@ def compare_with_input(
             comparison.add(f"row {position + 1:,} {change}")
         elif row.get("error") is None and is_unstamped(match[0], stamps):
             unstamped.add(match[0].index)
+        elif row.get("error") is None and is_at_url(match[0]) and match[0].index != last_url:
+            last_url = match[0].index
+            comparison.at_urls += not expected.inventory.lists(last_url)
     comparison.unstamped = sum(not expected.inventory.lists(index) for index in unstamped)
     for position, (item, _) in numbered:
         if comparison.is_running or (limit is not None and position >= limit):
@@ -231,6 +236,11 @@ def is_unstamped(item: Item, stamps: np.ndarray) -> bool:
     """Whether an item is a file on this machine whose size and time were not noted."""
     is_file = item.path is not None and item.span is None and url_scheme(item.path) is None
     return is_file and stamp_at(stamps, item.index)[0] == 0
+
+
+def is_at_url(item: Item) -> bool:
+    """Whether the image of an item is a file at a URL."""
+    return item.path is not None and item.span is None and url_scheme(item.path) is not None
 
 
 def skip_to(
@@ -278,5 +288,7 @@ def not_compared(comparison: RowComparison) -> Iterator[str]:
     if comparison.unstamped:
         images = count(comparison.unstamped, "image")
         yield f"{images} named by manifests, whose size and time are not recorded"
+    if comparison.at_urls:
+        yield f"{count(comparison.at_urls, 'image')} at URLs"
     if comparison.gone:
         yield f"{count(comparison.gone, 'row')} of images that were removed from the input"

@@ -18,6 +18,7 @@ from pgcli.errors import UsageError
 from pgcli.pipeline.request.shard import Shard, parse_shard
 from tests.support.command import Command
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+from tests.support.writable_stores import used_store
 
 
 def status(cli: Command, output: Path) -> dict[str, Any]:
@@ -174,6 +175,25 @@ def test_check_names_images_whose_size_is_not_recorded(cli, tmp_path):
     code, out, _ = cli("check", output)
     assert code == 0
     assert f"not compared: {len(files) - 2} images named by manifests" in out
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [("rows.jsonl", "2 images"), ("s3://bucket/p/one.png", "1 image"), ("s3://bucket/p", None)],
+)
+def test_check_counts_the_images_at_urls_that_it_does_not_compare(cli, tmp_path, source, count):
+    output, manifest = tmp_path / "answers.jsonl", tmp_path / "rows.jsonl"
+    names = ("one.png", "few.jpg")
+    lines = [json.dumps({"image": f"s3://bucket/p/{name}"}) for name in (*names, "missing.png")]
+    manifest.write_text("\n".join(lines))
+    with used_store() as files:
+        files |= {f"bucket/p/{name}": (EXAMPLES / name).read_bytes() for name in names}
+        words = ["--prompt", "a", "--prompt", "b", "-o", output, "--allow-urls"]
+        run = finished("ask", source.replace("rows.jsonl", str(manifest)), *words)
+        assert run.returncode in (0, 3)
+        code, out, _ = cli("check", output)
+    assert code == 0
+    assert out.partition("not compared: ")[2] == (f"{count} at URLs\n" if count else "")
 
 
 def test_check_compares_with_the_folder_of_the_last_command(cli, tmp_path):
