@@ -41,7 +41,7 @@ DEPENDENT = (
         "--model",
     ),
     *("--on-error", "--output", "--overwrite", "--prompt", "--prompt-column", "--quantize"),
-    *("--seed", "--text", "--view"),
+    *("--seed", "--text", "--verbose", "--view"),
 )
 
 
