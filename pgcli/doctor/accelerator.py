@@ -144,17 +144,12 @@ def _apple(torch: Any) -> Finding:
 
 
 def dtypes(torch: Any) -> Finding:
-    """The dtypes that `--dtype auto` chooses from without an NVIDIA GPU."""
+    """How this machine multiplies weights of each dtype without an NVIDIA GPU."""
     if torch.backends.mps.is_available():
         if torch.backends.mps.is_macos_or_newer(14, 0):
             return ok(DTYPES, "bfloat16 on the Apple GPU")
         description = "bfloat16 needs macOS 14: float32, at twice the memory"
         return warn(DTYPES, description, "softwareupdate --install --all")
-    from pgcli.model.cpu.processor import has_bfloat16, has_tiles  # only if torch can be imported
+    from pgcli.model.cpu.optimize import describe_processor  # only if torch can be imported
 
-    if has_bfloat16():
-        return ok(
-            DTYPES, f"bfloat16 on the CPU ({'AMX' if has_tiles() else 'AVX512-BF16'}), float32"
-        )
-    description = "this CPU has no bfloat16 in hardware: float32, at twice the memory"
-    return warn(DTYPES, description, "--dtype bfloat16 halves the memory, and is slower")
+    return ok(DTYPES, f"on the CPU, {describe_processor()}")

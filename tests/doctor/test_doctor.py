@@ -19,8 +19,8 @@ from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
 from pgcli.doctor import accelerator, machine, packages
 from pgcli.doctor.finding import bad, ok, warn
-from pgcli.model.cpu import processor
 from pgcli.model.cuda.check import triton_problem
+from tests.support.processors import simulate
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hf_not_to_be_shown"
@@ -211,10 +211,19 @@ class TestAccelerator:
         found = accelerator.no_gpu(pretended(), "580.65.06")
         assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
 
-    @pytest.mark.parametrize(("has", "state"), [(True, "ok"), (False, "warn")])
-    def test_hardware_without_bfloat16_is_reported(self, monkeypatch, has, state):
-        monkeypatch.setattr(processor, "has_bfloat16", lambda: has)
-        assert accelerator.dtypes(pretended()).state == state
+    @pytest.mark.parametrize(
+        ("kind", "description"),
+        [
+            ("avx2", "no VNNI: multiplies bfloat16 and int8 weights in float32"),
+            ("vnni", "VNNI without bfloat16: multiplies int8, and bfloat16 weights in float32"),
+            ("bfloat16", "AVX-512 with bfloat16: multiplies bfloat16 and int8"),
+            ("tiles", "AMX: multiplies bfloat16 and int8"),
+        ],
+    )
+    def test_kind_of_the_processor_is_shown(self, monkeypatch, kind, description):
+        simulate(monkeypatch, kind)
+        finding = accelerator.dtypes(pretended())
+        assert (finding.state, finding.description) == ("ok", f"on the CPU, {description}")
 
 
 class TestPackages:

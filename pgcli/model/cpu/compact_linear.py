@@ -16,7 +16,7 @@ from pgcli.model.quantized.quantize import quantize_per_channel
 
 #: Weights are converted in blocks of so many values, which fit into a cache, or for many rows in
 #: blocks of so many channels, as every block reads all rows.
-BLOCK_VALUES, BLOCK_CHANNELS = 2**20, 512
+BLOCK_VALUES, BLOCK_CHANNELS = 2**18, 512
 #: Up to so many rows, PyTorch's kernel that reads the weights as they are stored is faster.
 FEW_BFLOAT16_ROWS, FEW_INT8_ROWS = 4, 16
 INT8_WIDTH = 16  # the kernel reads beyond widths that are no multiple of this

@@ -92,6 +92,16 @@ def choose_head_kernel(
     return CompactLinearKernel if choose_kernel(dtype) is CompactLinearKernel else None
 
 
+def describe_processor() -> str:
+    """The kind of this processor, and how it multiplies bfloat16 and int8 weights."""
+    if has_bfloat16():
+        kind = "AMX" if has_tiles() else "AVX-512 with bfloat16"
+        return f"{kind}: multiplies bfloat16 and int8"
+    if _int8_kernel() is Int8LinearKernel:
+        return "VNNI without bfloat16: multiplies int8, and bfloat16 weights in float32"
+    return "no VNNI: multiplies bfloat16 and int8 weights in float32"
+
+
 def _int8_kernel() -> type[CompactInt8LinearKernel | Int8LinearKernel]:
     return Int8LinearKernel if works(Int8LinearKernel, torch.float32) else CompactInt8LinearKernel
 
