@@ -13,16 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pgcli.boxes import CORNERS
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.inputs.readers import InputFile, manifest_ending
-from pgcli.records import Box, Rle
-from pgcli.rle import read_mask
+from pgcli.records import Box, Region, Rle
+from pgcli.rle import decode_mask, encode_mask, read_mask
 from pgcli.rows import finite_number, read_boxes
 from pgcli.wording import count, one_of
+
+if TYPE_CHECKING:
+    from pgcli.images.formats import ImageHeader  # slow to import
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
 #: Columns of data sets come before columns of result files: a kept `suffix` is the truth about an
@@ -34,6 +39,7 @@ LABEL = "label"  # also the label of a box in a row with columns of corners
 BOX_COLUMNS = ("boxes", "masks", *CORNERS)
 #: The columns whose cells in CSV are JSON lists; any other cell is text.
 LIST_COLUMNS = frozenset(("answers", "captions", "texts", "boxes", "masks"))
+OUTSIDE_PIXELS = 1  # by which a box may exceed its image, since annotation tools round
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +315,72 @@ def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
             f"{where}: 'masks' must be a list of masks",
             hint="a mask is {size, counts} in COCO's compressed run-length encoding",
         ) from problem
+
+
+def are_stored(
+    where: str,
+    stated: tuple[int, int] | None,
+    header: ImageHeader,
+    boxes: Iterable[Region] = (),
+    *,
+    swaps_sides: bool = False,
+) -> bool:
+    """Whether boxes with this stated size belong to the stored image, which EXIF rotates.
+
+    Boxes with the upright size, as of any square, or without a size belong to the upright image.
+    Raises UsageError that starts with `where` for any other size, for a box that only the upright
+    image contains, and for a file that `swaps_sides`: it states the stored size for upright boxes.
+    """
+    upright, stored = header.size, header.stored_size
+    if stated is None or stated == upright:
+        return False
+    is_known = stated == stored
+    outside = [
+        box for box in boxes if is_known and is_within(box, upright) > is_within(box, stored)
+    ]
+    if is_known and not outside and not swaps_sides:
+        return True
+    words = f"{where}{stated[0]} x {stated[1]} is stated, and the image has {upright.width} x "
+    words += f"{upright.height}"
+    if stored != upright:
+        words += f" ({stored.width} x {stored.height} as stored)"
+    if outside:
+        corners = ", ".join(f"{corner:g}" for corner in outside[0])
+        words += f"; only the upright image contains the box {corners}"
+    hint = "name the images that the annotations were made on, or scale the annotations"
+    if is_known:
+        hint = "state the upright size for boxes of the upright image"
+    if swaps_sides:
+        hint = "export the project as JSON, and use `pgcli import --from labelstudio`"
+    raise UsageError(words, hint=hint)
+
+
+def is_within(box: Region, size: tuple[int, int]) -> bool:
+    """Whether a box is in an image of this size, except for rounding."""
+    left, top, right, bottom = box
+    return (
+        min(left, top) >= -OUTSIDE_PIXELS
+        and right <= size[0] + OUTSIDE_PIXELS
+        and bottom <= size[1] + OUTSIDE_PIXELS
+    )
+
+
+def turned_corners(corners: Region, header: ImageHeader) -> Region:
+    """The corners of a box of the stored image in the upright one, whose sides are swapped."""
+    width, height = header.stored_size
+    left, top, right, bottom = corners
+    x, y = (left, right), (top, bottom)
+    flipped_x, flipped_y = (width - right, width - left), (height - bottom, height - top)
+    (left, right), (top, bottom) = {
+        5: (y, x),
+        6: (flipped_y, x),
+        7: (flipped_y, flipped_x),
+        8: (y, flipped_x),
+    }[header.orientation]
+    return left, top, right, bottom
+
+
+def turned_mask(mask: Rle, header: ImageHeader) -> Rle:
+    """A mask of the stored image in the upright one. Raises ValueError for invalid counts."""
+    axes = {5: (), 6: (1,), 7: (0, 1), 8: (0,)}[header.orientation]  # rows, columns
+    return encode_mask(np.flip(decode_mask(mask).T, axes))

@@ -18,7 +18,9 @@ from pgcli.images.errors import (
 from pgcli.images.image_spec import ImageLimits
 from pgcli.images.limits import claim_memory
 from pgcli.records import OUTSIDE_FOLDER, Fault, Item
+from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
+from pgcli.stores.urls import url_scheme
 
 #: Transient errors: a network disk that lost its server, a loose cable, a full queue.
 TRANSIENT = {
@@ -39,6 +41,19 @@ def item_bytes(item: Item, limits: ImageLimits) -> bytes:
     if item.data is not None or item.path is None:
         return checked_bytes(item.data, limits)
     return read_file(item.path, limits, root=item.root, span=item.span)
+
+
+def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> bytes:
+    """The bytes of an item's image, read again, from a URL by a `reader`. Raises ImageError."""
+    if item.fault is not None:
+        raise ImageError(item.fault)
+    is_here = item.data is not None or item.path is None or url_scheme(item.path) is None
+    if reader is not None and not is_here:
+        try:
+            return checked_bytes(reader.read(item.path or ""), limits)
+        except RemoteError as problem:
+            raise ImageError(problem.fault) from problem
+    return item_bytes(item, limits)
 
 
 def file_time(path: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from io import BytesIO
 from typing import NamedTuple
 
@@ -26,17 +27,20 @@ from pgcli.images.errors import (
     unread,
     wrap_image_errors,
 )
-from pgcli.images.files import checked_bytes, read_file
+from pgcli.images.files import checked_bytes, read_file, read_original
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.images.layouts import check_layout, unsupported
 from pgcli.images.limits import claim_memory
 from pgcli.images.pixels import (
+    PNG_EXIF,
     SIDEWAYS,
     exif_orientation,
     header_size,
     stored_orientation,
 )
-from pgcli.records import Fault
+from pgcli.records import Fault, Item
+from pgcli.stores import Reader
+from pgcli.stores.urls import url_scheme
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
 # JPEG reader hands files of several frames to another reader, which fails on broken indexes.
@@ -172,6 +176,28 @@ def read_file_header(path: str, limits: ImageLimits, root: str | None = None) ->
     except ImageError:
         pass  # the header may be longer
     return read_header(read_file(path, limits, root=root))
+
+
+def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:
+    """The header of an item's image, which a `reader` fetches from a URL.
+
+    Only the start of a file is read, and the end of a PNG, or all of it if the end may have an
+    orientation. Raises ImageError.
+    """
+    limits = ImageLimits()
+    path = item.path if item.data is None and item.span is None and item.fault is None else None
+    if path is None or url_scheme(path) is not None:
+        end = data = read_original(item, limits, reader)
+        header = read_header(data)
+    else:
+        header, data, end = read_file_header(path, limits, item.root), b"", b""
+        if header.format == "PNG":
+            size = os.path.getsize(path)  # noqa: PTH202 - a path as written
+            span = max(size - HEADER_BYTES, 0), min(size, HEADER_BYTES)
+            end = read_file(path, limits, root=item.root, span=span)
+    if header.format == "PNG" and any(name in end for name in PNG_EXIF):
+        return read_whole_header(data or read_original(item, limits, reader), limits)
+    return header
 
 
 def identify_image(data: bytes) -> ImageFile.ImageFile:

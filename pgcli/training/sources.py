@@ -11,7 +11,9 @@ from typing import Any
 
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.foreign_text import decode_text
+from pgcli.images import ImageHeader, Size
 from pgcli.images.errors import ImageError
+from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.listing import locate_source
 from pgcli.inputs.paths import display_name
@@ -20,13 +22,18 @@ from pgcli.labelled_rows import (
     Example,
     ExampleColumns,
     ExampleReader,
+    are_stored,
     is_text,
+    is_within,
     label_of_folder,
     note_of_choices,
+    stated_size,
+    turned_corners,
 )
+from pgcli.parsing import detection_text, has_locations
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore
 from pgcli.pipeline.request.error_budget import ErrorBudget
-from pgcli.records import Fault, Item
+from pgcli.records import Box, Fault, Item
 from pgcli.regions import location_values, with_locations
 from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.stores.urls import url_scheme
@@ -34,19 +41,14 @@ from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, TargetText, TrainingRows
 from pgcli.training.source_items import ERROR_COLUMNS, is_error_row, source_items
-from pgcli.training.true_boxes import (
-    DrawnRow,
-    UnusableRow,
-    has_answers,
-    image_header,
-    needs_header,
-    settled_rows,
-    upright_example,
-)
 
 #: Endings of text files with the answer, beside an image of the same name.
 SIDECARS = (".txt", ".caption")
 MAX_SIDECAR_BYTES = 2**20
+
+
+class UnusableRow(Exception):
+    """An unusable row, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,8 @@ class RowReader:
         TooManyErrors.
         """
         errors = errors or RowErrors(ErrorBudget(max_share=1.0))
-        unusable = [
-            place
-            for name in sources
-            for place in self._read_source(name, options, rows, track, errors)
-        ]
-        for place in reversed(unusable):
-            del rows[place]
+        for name in sources:
+            self._read_source(name, options, rows, track, errors)
         errors.budget.check_share(errors.tally)
         if not rows:
             raise self._no_rows(sources, rows)
@@ -116,34 +113,15 @@ class RowReader:
         rows: TrainingRows,
         track: Callable[[Iterable[Item]], Iterable[Item]],
         errors: RowErrors,
-    ) -> list[int]:
-        """Add the rows of a source, with notes about it.
-
-        Returns the indices in `rows` of added rows with unusable boxes.
-        """
+    ) -> None:
+        """Add the rows of a source, with notes about it."""
         items, target_of, reader = self._open(name, options)
-        drawn: dict[int, DrawnRow] = {}  # by their places in the rows
         for item in track(items):
             if is_error_row(item):
                 rows.skipped["with_error"] += 1
                 continue
-            target = self._attempt(item, partial(target_of, item), rows, errors)
-            if isinstance(target, DrawnRow):
-                drawn[len(rows)] = target
-                rows.add(item, TargetText(""))
-            elif target is not None:
+            if (target := self._attempt(item, target_of, rows, errors)) is not None:
                 rows.add(item, target)
-        frames, notes = settled_rows([*drawn.values()])
-        unusable = []
-        for (place, row), frame in zip(drawn.items(), frames, strict=True):
-            target = self._attempt(row.item, partial(row.target, frame), rows, errors)
-            if isinstance(target, TargetText):
-                text, prompt, truth = target
-                rows[place] = replace(rows[place], target=text, prompt=prompt, truth=truth)
-            else:
-                unusable.append(place)
-        for text in notes:
-            self.on_event(Message(f"{display_name(name)}: {text}"))
         if text := note_of_choices(reader.choices):
             hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
             self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
@@ -152,7 +130,6 @@ class RowReader:
         if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
             for verb, what in items.notes:
                 self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
-        return unusable
 
     def _no_rows(self, sources: Sequence[str], rows: TrainingRows) -> PgcliError:
         """The error for sources without a usable row."""
@@ -171,18 +148,16 @@ class RowReader:
     def _attempt(
         self,
         item: Item,
-        find: Callable[[], TargetText | DrawnRow | None],
+        target_of: Callable[[Item], TargetText | None],
         rows: TrainingRows,
         errors: RowErrors,
-    ) -> TargetText | DrawnRow | None:
+    ) -> TargetText | None:
         """The target of an item; None for a row without one or with a fault, which is counted."""
         fault, target = item.fault, None
         try:
-            target = None if fault else find()
+            target = None if fault else target_of(item)
         except (UnusableRow, ImageError) as problem:
             fault = Fault("invalid_row", str(problem))
-        if isinstance(target, DrawnRow):
-            return target
         errors.add((item.id, item.image, str(item.index)), item, fault)
         if fault is not None:
             rows.faults.append(f"{item.id}: {fault.message}")
@@ -192,7 +167,7 @@ class RowReader:
 
     def _open(
         self, name: str, options: ReadOptions
-    ) -> tuple[Iterable[Item], Callable[[Item], TargetText | DrawnRow | None], ExampleReader]:
+    ) -> tuple[Iterable[Item], Callable[[Item], TargetText | None], ExampleReader]:
         """The items of a source, the function that returns their targets, and the row reader.
 
         Raises UsageError.
@@ -234,7 +209,7 @@ class RowReader:
             )
         return TargetText(label_of_folder(source, item.id, f", {hint}"))
 
-    def _target_of(self, reader: ExampleReader, item: Item) -> TargetText | DrawnRow | None:
+    def _target_of(self, reader: ExampleReader, item: Item) -> TargetText | None:
         """The prompt and answer, or the label, or None. Raises UnusableRow and UsageError."""
         fields = reader.fields(item.fields)
         try:
@@ -246,21 +221,11 @@ class RowReader:
             text = answers[0].strip() if answers else ""
             return TargetText(text) if text else None
         prompt = self._prompt(item, example)
-        finish = partial(self._finished, replace(item, data=None), prompt, fields)
         if self.columns.answer is None and example.boxes is not None:
             if needs_header(example, fields):
-                header = image_header(item, fields)
-                if header.orientation != 1:
-                    return DrawnRow(replace(item, data=None), fields, example, header, finish)
-                example = upright_example(example, fields, header)
+                example = upright_example(example, fields, image_header(item, fields))
             elif not has_answers(example):
                 example = replace(example, answers=("",))
-        return finish(example)
-
-    def _finished(
-        self, item: Item, prompt: str | None, fields: Mapping[str, Any], example: Example
-    ) -> TargetText | None:
-        """The target of an example with upright boxes; None without a prompt or an answer."""
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
             return None
@@ -327,3 +292,65 @@ def sidecar_text(item: Item) -> tuple[str, ...]:
         if text:
             return (text,)
     return ()
+
+
+def needs_header(example: Example, fields: Mapping[str, Any]) -> bool:
+    """Whether the answer of an example depends on the size or the orientation of its image."""
+    has_locations_too = any(map(has_locations, example.answers)) and stated_size(fields) is not None
+    return bool(example.boxes) and (has_locations_too or not has_answers(example))
+
+
+def has_answers(example: Example) -> bool:
+    """Whether a row has an answer with text."""
+    return any(map(str.strip, example.answers))
+
+
+def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHeader) -> Example:
+    """The example with its boxes upright, also in its answers; without an answer, boxes become it.
+
+    Raises UnusableRow for boxes outside of the image.
+    """
+    boxes, answers = example.boxes or (), example.answers
+    masks = fields.get("masks")
+    codes = [mask and mask.get("codes") for mask in (masks if isinstance(masks, list) else ())]
+    if are_stored("", stated_size(fields), header):
+        boxes = tuple(box.moved(turned_corners(box.corners, header)) for box in boxes)
+        if any(codes):
+            raise UnusableRow("Its mask codes refer to the image before its EXIF rotation.")
+        text = boxes_answer(boxes, codes, header.size)
+        answers = tuple(text if has_locations(answer) else answer for answer in answers)
+    if not has_answers(example):
+        answers = (boxes_answer(boxes, codes, header.size),)
+    return replace(example, boxes=boxes, answers=answers)
+
+
+def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:
+    """The answer with these boxes. Raises UnusableRow for a box outside of its image."""
+    width, height = size
+    for box in boxes:
+        corners = f"{box.xmin:g}, {box.ymin:g}, {box.xmax:g}, {box.ymax:g}"
+        if box.xmin >= box.xmax or box.ymin >= box.ymax:
+            raise UnusableRow(f"The box {box.label!r} has no area: {corners}.")
+        if not is_within(box.corners, size):
+            raise UnusableRow(
+                f"The box {box.label!r} is outside of its image of {width} x {height}: {corners}."
+            )
+    return detection_text(boxes, codes, width=width, height=height)
+
+
+def image_header(item: Item, fields: Mapping[str, Any]) -> ImageHeader:
+    """The header of an item's image, whose size must match the row's, upright or stored.
+
+    For an image at a URL it has the row's size. Raises ImageError and UnusableRow.
+    """
+    stated = stated_size(fields)
+    if item.data is None and item.path is not None and url_scheme(item.path):
+        if stated is None:
+            raise UnusableRow("It has boxes in pixels, but no width and height of its image.")
+        return ImageHeader("", Size(*stated))
+    header = whole_header(item)
+    try:
+        are_stored("", stated, header)
+    except UsageError as problem:
+        raise UnusableRow(f"{problem}.") from problem
+    return header

@@ -11,7 +11,7 @@ from pycocotools import mask as coco_masks
 
 from pgcli.images.formats import ImageHeader
 from pgcli.images.image_spec import Size
-from pgcli.results.frames import turned_corners, turned_mask
+from pgcli.labelled_rows import turned_corners, turned_mask
 from pgcli.rle import decode_mask, encode_mask
 from tests.support.command import Command
 from tests.support.exporting import box, corners, read_rows, row, saved
@@ -82,7 +82,7 @@ def test_other_sizes_are_errors_in_any_notation(cli, size):
     assert "a.png: 32 x 24 is stated, and the image has 48 x 64 (64 x 48 as stored)" in err
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", TURNED)
 def test_boxes_and_masks_are_turned_as_pixels_are(orientation):
     photograph("a.png", orientation)
     with Image.open("a.png") as image:
@@ -137,48 +137,38 @@ def test_masks_of_the_stored_size_are_turned(cli):
     assert first_box() == TURNED[6]
 
 
-@pytest.mark.parametrize("orientation", FLIPPED)
-def test_images_that_exif_flips_are_turned_as_the_others_of_the_file(cli, orientation):
-    photograph("flipped.png", orientation)
+@pytest.mark.parametrize(
+    ("orientation", "size"), [*((each, STORED) for each in FLIPPED), (6, (48, 48))]
+)
+def test_boxes_are_upright_if_exif_keeps_the_size(cli, orientation, size):
+    photograph("same.png", orientation, size=size)
     photograph("a.png", 6)
-    photograph("square.png", 8, size=(48, 48))
-    document(("flipped.png", STORED), ("a.png", STORED), ("square.png", (48, 48)))
-    assert imported(cli)[0] == 0
-    assert [first_box(0), first_box(1)] == [FLIPPED[orientation], TURNED[6]]
-    assert first_box(2) == [4, 20, 14, 40]
-    document(("flipped.png", STORED), ("a.png", UPRIGHT))
-    assert imported(cli)[0] == 0
-    assert first_box(0) == [LEFT, TOP, RIGHT, BOTTOM]
-    document(("flipped.png", STORED))  # nothing shows it
+    document(("same.png", size), ("a.png", STORED))
     code, err = imported(cli)
-    assert (code, first_box(0)) == (0, [LEFT, TOP, RIGHT, BOTTOM])
+    assert (code, first_box(0), first_box(1)) == (0, [LEFT, TOP, RIGHT, BOTTOM], TURNED[6])
     assert "1 image rotated by EXIF without a change of size" in err
-    assert "(first: flipped.png)" in err
+    assert "(first: same.png)" in err
 
 
-def test_swapped_sides_are_told_from_stored_ones_by_the_boxes(cli):
-    """Label Studio's export to COCO states the stored size with boxes of the upright image."""
+def test_box_of_the_upright_image_alone_is_an_error(cli):
     photograph("a.png", 6)
-    low = {"bbox": [5, 50, 10, 12]}  # which is not in an image of 64 x 48
-    document(("a.png", STORED), boxes=[{"bbox": [34, 8, 10, 20]}, low])
+    document(("a.png", STORED), boxes=[{"bbox": [34, 8, 10, 20]}, {"bbox": [5, 50, 10, 12]}])
     code, err = imported(cli)
-    assert (code, "1 image with swapped sides in the file" in err) == (0, True)
-    (made,) = read_rows("truth.jsonl")
-    assert [corners(one) for one in made["boxes"]] == [TURNED[6], [5, 50, 15, 62]]
-    document(
-        ("a.png", STORED), boxes=[{"bbox": [34, 8, 10, 20]}], info={"contributor": "Label Studio"}
-    )
-    assert (imported(cli)[0], first_box()) == (0, TURNED[6])
-    photograph("b.png", 8)
-    wide = {"bbox": [50, 5, 12, 10]}
-    document(("a.png", STORED), ("b.png", STORED), boxes=[{"bbox": [1, 2, 3, 4]}])
-    whole = json.loads(Path("coco.json").read_text())
-    whole["annotations"] += [low | {"id": 7, "image_id": 1, "category_id": 1}]
-    whole["annotations"] += [wide | {"id": 8, "image_id": 2, "category_id": 1}]
-    Path("coco.json").write_text(json.dumps(whole))
+    assert (code, Path("truth.jsonl").exists()) == (2, False)
+    assert "coco.json: a.png: 64 x 48 is stated, and the image has 48 x 64" in err
+    assert "only the upright image contains the box 5, 50, 15, 62" in err
+
+
+def test_stored_sizes_in_coco_of_label_studio_are_errors(cli):
+    """It states the stored size for boxes of the upright image."""
+    photograph("a.png", 6)
+    studio = {"contributor": "Label Studio"}
+    document(("a.png", STORED), info=studio)
     code, err = imported(cli)
-    assert code == 2
-    assert "b.png with boxes of the stored image, and for a.png with boxes of the upright" in err
+    assert (code, "coco.json: a.png: 64 x 48 is stated" in err) == (2, True)
+    assert "export the project as JSON" in err
+    document(("a.png", UPRIGHT), info=studio)
+    assert (imported(cli)[0], first_box()) == (0, [LEFT, TOP, RIGHT, BOTTOM])
 
 
 @pytest.mark.parametrize(

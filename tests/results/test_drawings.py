@@ -13,6 +13,7 @@ from PIL import Image, ImageCms
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits
+from pgcli.images.files import read_original
 from pgcli.records import Box, Fault, Item, Mask
 from pgcli.results.drawings import drawings
 from pgcli.results.drawings.colours import LabelColours
@@ -20,7 +21,6 @@ from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answ
 from pgcli.results.drawings.formats import DRAWN, SUFFIXES
 from pgcli.results.file_names import FileNames
 from pgcli.results.files_below import write_below
-from pgcli.results.frames import read_original
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused

@@ -36,7 +36,7 @@ def document(*annotations: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 BOXES = (
     {"image_id": "a", "category_id": 3, "bbox": [8.25, 4, 20, 10.123]},
-    {"image_id": "a", "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.25, "confidence": 0.5},
+    {"image_id": "a", "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.5},
     {"image_id": "b", "category_id": 3, "segmentation": [SQUARE, [40, 20, 50, 20, 50, 30]]},
     {"image_id": "b", "category_id": 3, "bbox": [8, 4, 2, 10], "segmentation": RUNS},
     {"image_id": "t", "category_id": 7, "bbox": [8, 4, 20, 10], "segmentation": [SQUARE]},

@@ -1,11 +1,10 @@
-"""Boxes on photographs that EXIF turns: the rows of a source show which pixels they are of."""
+"""Boxes on photographs that EXIF turns: the size of a row says which pixels they are of."""
 
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from pgcli.errors import UsageError
 from pgcli.inputs import ReadOptions
 from pgcli.labelled_rows import ExampleColumns
 from pgcli.training.rows import RowStore, TrainingRows
@@ -55,16 +54,15 @@ def read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("orientation", FLIPPED)
-def test_flipped_photographs_follow_the_rest_of_their_source(read, orientation):
+def test_boxes_of_flipped_photographs_are_upright(read, orientation):
     photograph("flipped.png", orientation)
-    turned = tokens(TURNED[6], UPRIGHT)
-    found, said = read(row("flipped.png"), row("a.png"))
-    assert [each.target for each in found] == [tokens(FLIPPED[orientation], STORED), turned]
-    assert "2 images annotated as stored" in said
-    upright = dict(zip(("xmin", "ymin", "xmax", "ymax"), TURNED[6], strict=True))
-    found, said = read(row("flipped.png"), row("a.png", UPRIGHT, **upright))
-    assert [each.target for each in found] == [tokens((LEFT, TOP, RIGHT, BOTTOM), STORED), turned]
-    assert said == ""
+    photograph("b.png", 6)
+    found, _ = read(row("flipped.png"), row("b.png", None), row("a.png"))
+    assert [each.target for each in found] == [
+        tokens((LEFT, TOP, RIGHT, BOTTOM), STORED),
+        tokens((LEFT, TOP, RIGHT, BOTTOM), UPRIGHT),
+        tokens(TURNED[6], UPRIGHT),
+    ]
 
 
 @pytest.mark.parametrize("side", [str, "{}.0".format])
@@ -73,30 +71,12 @@ def test_sizes_of_tables_are_texts(read, side):
     assert read(sized)[0][0].target == tokens(TURNED[6], UPRIGHT)
 
 
-def test_rows_without_a_size_follow_the_rest_of_their_source(read):
-    photograph("b.png", 6)
-    found, said = read(row("a.png"), row("b.png", None))
-    assert [each.target for each in found] == [tokens(TURNED[6], UPRIGHT)] * 2
-    assert "2 images annotated as stored" in said
-
-
-def test_boxes_that_fit_only_the_upright_image_are_not_turned(read):
-    photograph("b.png", 6)
-    found, said = read(row("a.png", ymax=60.0), row("b.png"))
-    assert [each.target for each in found] == [
-        tokens((LEFT, TOP, RIGHT, 60.0), UPRIGHT),
-        tokens((LEFT, TOP, RIGHT, BOTTOM), UPRIGHT),
-    ]
-    assert "2 images with swapped sides in the file" in said
-    photograph("c.png", 6)
-    with pytest.raises(UsageError, match="the stored size is stated for"):
-        read(row("a.png", ymax=60.0), row("c.png", xmax=60.0))
-
-
 def test_box_outside_of_its_rotated_image_skips_only_its_row(read):
     Image.new("RGB", STORED).save("plain.png")
-    found, _ = read(row("a.png", xmax=90.0), row("plain.png"), row("a.png"))
+    low = row("a.png", ymax=60.0)  # which is in the upright image
+    found, _ = read(row("a.png", xmax=90.0), row("plain.png"), row("a.png"), low)
     assert [each.item.id for each in found] == ["plain.png", "a.png"]
     assert found[1].target == tokens(TURNED[6], UPRIGHT)
-    assert len(found.faults) == 1
+    assert len(found.faults) == 2
     assert "a.png: The box 'cat' is outside of its image" in found.faults[0]
+    assert "a.png: The box 'cat' is outside of its image" in found.faults[1]

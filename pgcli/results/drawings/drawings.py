@@ -12,6 +12,7 @@ from pathlib import Path
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
+from pgcli.images.files import read_original
 from pgcli.images.formats import identify_image
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
@@ -24,7 +25,6 @@ from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.files_below import draw_error, write_below
-from pgcli.results.frames import read_original
 from pgcli.results.images import ImageLocator, saved_record
 from pgcli.results.row_hook import RowHook
 from pgcli.stores import Reader

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from pgcli.images.errors import ImageError
+from pgcli.images.formats import whole_header
 from pgcli.inputs.paths import locate_below
 from pgcli.records import Fault, Item
-from pgcli.results.frames import whole_header
 from pgcli.results.imports.truth import ImportSettings
 from pgcli.stores.urls import url_scheme
 

@@ -12,6 +12,7 @@ from typing import Any
 from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.images.errors import ImageError
+from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import REGION
 from pgcli.inputs.readers import InputFile, manifest_ending
@@ -25,7 +26,6 @@ from pgcli.labelled_rows import (
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Item, Region
-from pgcli.results.frames import whole_header
 from pgcli.results.images import is_in_container
 from pgcli.results.imports.json_values import label_or_none
 from pgcli.results.imports.locate import UNKNOWN_SIZE, locate

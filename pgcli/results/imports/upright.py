@@ -9,18 +9,9 @@ from pathlib import Path
 
 from pgcli import registry
 from pgcli.images.errors import ImageError
-from pgcli.images.formats import ImageHeader
+from pgcli.images.formats import ImageHeader, whole_header
+from pgcli.labelled_rows import are_stored, turned_corners, turned_mask
 from pgcli.records import Fault, Item
-from pgcli.results.frames import (
-    Drawing,
-    Frame,
-    frame_notes,
-    settled_frames,
-    turned_box,
-    turned_corners,
-    turned_mask,
-    whole_header,
-)
 from pgcli.results.imports.shapes import PixelSize, inside
 from pgcli.results.imports.truth import (
     AnnotatedImage,
@@ -32,6 +23,7 @@ from pgcli.results.imports.truth import (
     TrueText,
 )
 from pgcli.stores.urls import url_scheme
+from pgcli.wording import count
 
 NO_FILE = Fault("missing", "There is no such file.")
 
@@ -40,34 +32,42 @@ def read_annotations(format: str, file: Path, settings: ImportSettings) -> Annot
     """The annotations in a file of this format, upright and clipped. Raises UsageError."""
     read: ReadAnnotations = registry.load("imports", format)
     annotations = read(file, settings)
-    return annotations if annotations.is_upright else turned_upright(annotations, settings.counts)
+    if annotations.is_upright:
+        return annotations
+    return turned_upright(file, annotations, settings.counts)
 
 
-def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotations:
+def turned_upright(file: Path, annotations: Annotations, counts: ImportCounts) -> Annotations:
     """The annotations with upright boxes and masks, clipped to their images.
 
     Missing images keep their stated size. Raises UsageError for images of another size.
     """
-    images = [with_header(image) for image in annotations.images]
-    drawings = [
-        Drawing(
-            image.id,
-            (image.width, image.height) if image.is_stated else None,
-            [
-                *(box.corners for box, _ in image.boxes),
-                *(crowd.corners for crowd in image.crowds),
-                *(text.region for text in image.texts if text.region),
-            ],
-            image.header,
+    turned, unclear, images = [], [], []
+    for image in map(with_header, annotations.images):
+        regions = [
+            *(box.corners for box, _ in image.boxes),
+            *(crowd.corners for crowd in image.crowds),
+            *(text.region for text in image.texts if text.region),
+        ]
+        header = image.header
+        stated = (image.width, image.height) if image.is_stated else None
+        swaps_sides = annotations.swaps_sides and bool(regions)
+        stored = header is not None and are_stored(
+            f"{file}: {image.id}: ", stated, header, regions, swaps_sides=swaps_sides
         )
-        for image in images
-    ]
-    frames = settled_frames(drawings, swaps_sides=annotations.swaps_sides)
-    counts.notes += frame_notes([image.id for image in images], frames)
-    upright = [
-        in_upright(image, frame, counts) for image, frame in zip(images, frames, strict=True)
-    ]
-    return replace(annotations, images=upright)
+        images.append(in_upright(image, header if stored else None, counts))
+        if stored and regions:
+            turned.append(image.id)
+        elif regions and header is not None and header.orientation != 1:
+            is_unclear = stated is None or header.size == header.stored_size
+            unclear += [image.id] * is_unclear
+    for ids, text in (
+        (turned, "annotated as stored: boxes are rotated upright by EXIF"),
+        (unclear, "rotated by EXIF without a change of size: boxes are taken as upright"),
+    ):
+        if ids:
+            counts.notes.append(f"{count(len(ids), 'image')} {text} (first: {ids[0]})")
+    return replace(annotations, images=images)
 
 
 def with_header(image: AnnotatedImage) -> AnnotatedImage:
@@ -82,41 +82,41 @@ def with_header(image: AnnotatedImage) -> AnnotatedImage:
         return replace(image, fault=problem.fault)
 
 
-def in_upright(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> AnnotatedImage:
-    """The image with its upright size and boxes; skipped regions are counted."""
-    header = image.header
-    width, height = (image.width, image.height) if header is None else header.size
+def in_upright(
+    image: AnnotatedImage, turned_by: ImageHeader | None, counts: ImportCounts
+) -> AnnotatedImage:
+    """The image with its upright size and boxes, `turned_by` its header if they are as stored.
+
+    Skipped regions are counted.
+    """
+    size = (image.width, image.height) if image.header is None else image.header.size
     unread = set(image.unread)
 
     def fit(boxes: Iterable[BoxWithMask]) -> Iterator[BoxWithMask]:
         for box, mask in boxes:
             place = f"{box.label!r} in {image.id}"
-            if frame is Frame.SWAPPED and mask is not None:
-                counts.skip("polygons of images with swapped sides", place)
-                unread.add(box.label)
-                continue
-            if header is not None and frame is Frame.STORED:
-                if mask is not None and mask.size != header.stored_size[::-1]:
+            if turned_by is not None:
+                if mask is not None and mask.size != turned_by.stored_size[::-1]:
                     counts.skip("masks of another size than their image", place)
                     mask = None
-                box, mask = turned_box(box, header), mask and turned_mask(mask, header)
-            if corners := inside(box.corners, (width, height), counts, place):
+                box = box.moved(turned_corners(box.corners, turned_by))
+                mask = mask and turned_mask(mask, turned_by)
+            if corners := inside(box.corners, size, counts, place):
                 yield box.moved(corners), mask
             else:
                 unread.add(box.label)
 
-    turned_by = header if frame is Frame.STORED else None
     boxes = tuple(fit(image.boxes))
     crowds = tuple(crowd for crowd, _ in fit((crowd, None) for crowd in image.crowds))
-    texts = tuple(fitted_text(entry, turned_by, (width, height)) for entry in image.texts)
+    texts = tuple(fitted_text(entry, turned_by, size) for entry in image.texts)
     for _ in range(texts.count(None)):
         counts.skip("texts of unread regions", image.id)
     for crowd in crowds:
         counts.skip("crowds", f"{crowd.label!r} in {image.id}")
     return replace(
         image,
-        width=width,
-        height=height,
+        width=size[0],
+        height=size[1],
         boxes=boxes,
         crowds=crowds,
         texts=tuple(filter(None, texts)),
