@@ -6,10 +6,9 @@ from functools import cache
 
 import torch
 
-from pgcli.model.compiler_errors import raise_out_of_memory
+from pgcli.model.compiler_errors import build_failure, raise_out_of_memory
 from pgcli.model.config import DecoderConfig
 from pgcli.model.gemma import GemmaMLP, rms_norm
-from pgcli.printable import first_line
 
 MIN_CAPABILITY = (8, 9)  # the first GPUs with float8 tensor cores
 TOLERANCE = 0.1  # for an MLP's output; float8 rounds to a sixteenth
@@ -78,5 +77,5 @@ def mlp_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig)
                 return f"the products are {distance:.0%} off"
     except Exception as error:  # noqa: BLE001, it becomes the reason in a message
         raise_out_of_memory(error)
-        return first_line(error)
+        return build_failure(error)
     return ""
