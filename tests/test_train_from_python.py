@@ -41,9 +41,9 @@ def test_rows_in_memory_train_an_adapter_that_loads(rows):
     settings = OPTIONS | {"steps": 3, "learning_rate": 0.01, "eval": rows[:1]}
     report = engine.train(rows[1:], output="runs", **settings)
     lines = report.metrics()
-    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
     assert report.steps == 3
-    assert lines[-1]["eval_loss"] < lines[0]["loss"]
+    assert lines[-1]["eval_loss"] < lines[0]["eval_loss"]
     assert report.best["step"] in (1, 2, 3)
     assert report.unreadable == ()
     trained = report.load(device="cpu", dtype="float32")
@@ -53,7 +53,7 @@ def test_rows_in_memory_train_an_adapter_that_loads(rows):
     again = engine.train(rows[1:], output="runs", **settings)  # is complete
     assert (again.steps, Path("runs/adapter_model.safetensors").read_bytes()) == (3, weights)
     further = trained.train(rows[1:], output="more", steps=2, workers=0, batch_size=2)
-    assert further.metrics()[0]["loss"] < lines[0]["loss"]  # it continues the engine's adapter
+    assert further.metrics()[0]["loss"] < lines[1]["loss"]  # it continues the engine's adapter
     record = json.loads(Path("more/run.json").read_text())["settings"]
     assert (record["dtype"], bool(record["adapter"])) == ("float32", True)
 

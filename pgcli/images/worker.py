@@ -127,8 +127,7 @@ class Worker:
     def decode(self) -> tuple[Job, DecodedImage]:
         """The first job and its image. If the process dies, it is tried once more in a new one."""
         while True:
-            with start_errors():
-                self._process.wait_until_ready()
+            self._wait_until_ready()
             job = self.jobs[0]
             try:
                 image = self._request(job)
@@ -152,6 +151,15 @@ class Worker:
     def close(self) -> None:
         """Release the memory claimed by the process, once no thread uses it any more."""
         self._process.close()
+
+    def _wait_until_ready(self) -> None:
+        """Wait for the process to start; one that is killed meanwhile is started once more."""
+        try:
+            return self._process.wait_until_ready()
+        except ProcessFailed:
+            self._restart()
+        with start_errors():
+            self._process.wait_until_ready()
 
     def _request(self, job: Job) -> DecodedImage:
         size = len(job.item.data or b"")

@@ -379,7 +379,8 @@ def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
     def on_update(line: Mapping[str, Any]) -> None:
         if line["loss"] is not None:
             losses.append(line["loss"])
-        on_event(Progress(line["step"], details=details(line, losses)))
+        if line["step"]:
+            on_event(Progress(line["step"], details=details(line, losses)))
         if "eval_loss" in line:
             on_event(Message(evaluation_line(line)))
 

@@ -144,14 +144,20 @@ class Trainer:
     ) -> bool:
         """Train to the end, or until `should_stop()`; return whether the run is complete.
 
-        Calls `on_update` with each line of metrics. If one of several processes should stop, all
-        stop after the same update. Raises TrainingDiverged.
+        With evaluations, the line of step 0 has the values before the first update. Calls
+        `on_update` with each line of metrics. If one of several processes should stop, all stop
+        after the same update. Raises TrainingDiverged.
         """
         if self.progress.is_complete:
             return True
         is_first, metrics = self.processes.is_first, self.folder / METRICS
         if is_first:
-            remove_later_metrics(metrics, self.progress.step)
+            remove_later_metrics(metrics, self.progress.step or -1)
+        if self.options.eval_every and not self.progress.step:
+            before = {"step": 0, "loss": None, **self._evaluate(keeps_best=False)}
+            if is_first:
+                append_metrics(metrics, before)
+            on_update(before)
         batches = self.task.batches(self.progress.step, self.options.steps)
         saved_at, began = monotonic(), perf_counter()
         while (batch := self._next(batches)) is not None:
@@ -246,11 +252,17 @@ class Trainer:
             sums = added(sums, {**own, **loss.sums})
         return sums  # empty for a process without rows
 
-    def _evaluate(self) -> dict[str, Any]:
-        """Evaluate, and write the weights to the folder if they are the best so far."""
+    def _evaluate(self, *, keeps_best: bool = True) -> dict[str, Any]:
+        """The values of an evaluation as metrics; with `keeps_best`, the best weights are saved."""
         self.task.model.eval()
         with torch.no_grad():
             values = self.processes.from_first(self._measure)
+        if keeps_best:
+            self._keep_best(values)
+        return {f"eval_{name}": value for name, value in values.items()}
+
+    def _keep_best(self, values: Mapping[str, float]) -> None:
+        """Write the weights with these values to the folder if they are the best so far."""
         best, highest = self.progress.best, self.progress.highest
         for name, value in values.items():
             highest[name] = max(value, highest.get(name, value))
@@ -260,7 +272,6 @@ class Trainer:
             self._save_model(self.folder)
         else:
             self.progress.waiting += 1
-        return {f"eval_{name}": value for name, value in values.items()}
 
     def _measure(self) -> dict[str, float]:
         """The metrics of an evaluation. Raises TrainingDiverged if they are not finite."""

@@ -279,6 +279,21 @@ def test_process_that_cannot_start_is_explained(monkeypatch, program, reason):
     assert not worker_processes()
 
 
+def test_process_that_is_killed_at_its_start_is_started_once_more(monkeypatch):
+    started, start = [], subprocess.Popen
+
+    def kill_first(*words: Any, **more: Any) -> Any:
+        started.append(process := start(*words, **more))
+        if len(started) == 1:
+            process.kill()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", kill_first)
+    images = list(decode_ahead(items(3), DECODE, workers=1, total=None))
+    assert [image.fault for image in images] == [None] * 3
+    assert len(started) == 2
+
+
 def test_process_that_the_system_refuses_is_explained(monkeypatch):
     started, start = [], subprocess.Popen
 

@@ -2,6 +2,7 @@
 
 from pgcli.pipeline.progress import events, run_progress
 from pgcli.pipeline.progress.run_progress import RunProgress
+from pgcli.pipeline.progress.summary import Summary
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.make import make_request
 from tests.support.answers import answer, refused
@@ -43,3 +44,14 @@ def test_consecutive_errors_are_counted_across_messages():
     add(tally, "not_found", None, "truncated")
     assert (tally.last_errors, tally.rows, tally.last_error) == (1, 7, "truncated of a row")
     assert tally.errors == {"not_found": 3, "truncated": 2}
+
+
+def test_rows_without_a_readable_image_get_no_hint_of_faster_decoding():
+    request = make_request("caption", ["photos"], {"output": "-"})
+    summary = Summary(request, input_rows=200)
+    for number in range(200):
+        summary.tally.count(refused(number, "missing"))
+    summary.tally.images, summary.tally.seconds, summary.tally.waited_seconds = 200, 10.0, 9.0
+    assert summary.waiting == ""
+    summary.tally.errors.clear()
+    assert "the model waited 90% of the time for images: --fast-decode" in summary.waiting

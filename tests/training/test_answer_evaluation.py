@@ -195,7 +195,7 @@ def test_evaluation_of_a_run_equals_pgcli_eval(tmp_path, monkeypatch, cli):
     learned = "--method full --steps 1 --batch-size 2 --eval eval.jsonl --eval-every 1 -o out"
     code, _, err = cli(f"train train.jsonl --model tiny {learned} {fixed}")
     assert code == 0, err
-    (line,) = read_rows("out/metrics.jsonl")
+    _, line = read_rows("out/metrics.jsonl")
     asked = [one for number, one in enumerate(rows) if number % 4 != 3]
     write("asked.jsonl", [{"image": one["image"], "prompt": one["prefix"], "id": f"{n}"}
                           for n, one in enumerate(asked)])  # fmt: skip

@@ -59,8 +59,9 @@ def same(one: str, other: str) -> bool:
 def test_towers_learn_and_transformers_loads_them(run):
     options = CONTRASTIVE.replace("--steps 4", "--steps 8")
     assert run(f"pairs.jsonl {options} --eval-fraction 0.25 --eval-every 4 -o out") == 0
-    lines = metrics("out")
-    assert [line["step"] for line in lines] == [*range(1, 9)]
+    before, *lines = metrics("out")
+    assert [line["step"] for line in (before, *lines)] == [*range(9)]
+    assert {"eval_loss", "eval_image_to_text", "eval_text_to_image"} <= before.keys()
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
     keys = {"learning_rate", "gradient_norm", "rows_per_second", "rows", "memory_mb"}
     assert keys <= lines[0].keys()

@@ -127,7 +127,7 @@ def test_updates_after_the_last_saved_state_are_made_again(tmp_path):
     task = LineFit()
     assert trainer(tmp_path / "killed", task).run()
     assert task.seen == list(range(5, 12))
-    assert [line["step"] for line in lines(tmp_path / "killed")] == list(range(1, 13))
+    assert [line["step"] for line in lines(tmp_path / "killed")] == list(range(13))
     whole, killed_weights = weights(tmp_path / "whole"), weights(tmp_path / "killed")
     assert all(torch.equal(whole[key], killed_weights[key]) for key in whole)
 
@@ -141,11 +141,12 @@ def interrupt_at(step: int) -> Callable[[Mapping[str, Any]], None]:
 
 
 def test_best_and_last_weights_are_kept(tmp_path):
-    task = LineFit(evaluations=[3.0, 1.0, 2.0])
+    task = LineFit(evaluations=[0.5, 3.0, 1.0, 2.0])
     found = trainer(tmp_path, task)
     assert found.run()
     assert found.progress.best == {"step": 8, "loss": 1.0}
-    assert [line["eval_loss"] for line in lines(tmp_path) if "eval_loss" in line] == [3, 1, 2]
+    assert [line["eval_loss"] for line in lines(tmp_path) if "eval_loss" in line] == [0.5, 3, 1, 2]
+    assert lines(tmp_path)[0] == {"step": 0, "loss": None, "eval_loss": 0.5}
     best, last = weights(tmp_path), weights(tmp_path / "last")
     assert any(not torch.equal(best[key], last[key]) for key in best)
     model = task.model.state_dict()
@@ -154,7 +155,7 @@ def test_best_and_last_weights_are_kept(tmp_path):
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
     options = replace(OPTIONS, steps=40, patience=2)
-    found = trainer(tmp_path, LineFit(evaluations=[3.0, 1.0, 2.0, 1.5, 0.1]), options)
+    found = trainer(tmp_path, LineFit(evaluations=[0.5, 3.0, 1.0, 2.0, 1.5, 0.1]), options)
     assert found.run()
     assert found.progress.step == 16
     assert trainer(tmp_path, LineFit(), options).progress.is_complete
@@ -172,14 +173,14 @@ def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path, broken_step)
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_non_finite_evaluation_is_never_the_best(tmp_path, value):
     with pytest.raises(TrainingDiverged, match=f"the evaluation's loss of step 4 is {value}"):
-        trainer(tmp_path, LineFit(evaluations=[value])).run()
+        trainer(tmp_path, LineFit(evaluations=[1.0, value])).run()
     assert not (tmp_path / "weights.pt").exists()
 
 
 def test_nan_scores_in_an_evaluation_are_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(LineFit, "evaluate", lambda task: check_finite(math.nan))
     with pytest.raises(
-        TrainingDiverged, match="in the evaluation of step 4, the model computes NaN"
+        TrainingDiverged, match="in the evaluation of step 0, the model computes NaN"
     ):
         trainer(tmp_path).run()
 
@@ -266,7 +267,7 @@ def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path):
     found._optimizer.step = measured
     found.run()
     assert max(norms) < 1.01e-3
-    assert lines(tmp_path)[0]["gradient_norm"] > 1e-2
+    assert lines(tmp_path)[1]["gradient_norm"] > 1e-2
 
 
 def test_weight_decay_leaves_biases_norms_and_embeddings_alone():

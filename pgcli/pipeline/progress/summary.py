@@ -106,7 +106,8 @@ class Summary:
         busy = sum(getattr(tally, f"{stage}_ms") for stage in STAGES) / 1000
         waited = min(tally.waited_seconds, seconds - busy)  # a GPU may compute meanwhile
         is_fed = self.input_rows is None or options.allow_urls
-        if is_fed or tally.images < MIN_IMAGES or waited <= WAITED_SHARE * seconds:
+        read = tally.rows - tally.errors.total()  # the others took no time of the decoders or model
+        if is_fed or min(tally.images, read) < MIN_IMAGES or waited <= WAITED_SHARE * seconds:
             return ""
         from pgcli.images.pool import DEFAULT_WORKERS
 
