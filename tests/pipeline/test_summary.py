@@ -54,4 +54,4 @@ def test_rows_without_a_readable_image_get_no_hint_of_faster_decoding():
     summary.tally.images, summary.tally.seconds, summary.tally.waited_seconds = 200, 10.0, 9.0
     assert summary.waiting == ""
     summary.tally.errors.clear()
-    assert "the model waited 90% of the time for images: --fast-decode" in summary.waiting
+    assert "--fast-decode" in summary.waiting

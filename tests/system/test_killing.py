@@ -41,7 +41,7 @@ def test_killed_training_ends_with_the_same_weights(kills, workers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", kill_runs.KINDS)
-def test_killed_runs_write_the_bytes_of_an_undisturbed_run(kind, tmp_path):
+def test_killed_runs_write_the_rows_of_an_undisturbed_run(kind, tmp_path):
     if kill_runs.KINDS[kind].model == "Ray":
         pytest.importorskip("ray", reason="ray is not installed")
     with kill_runs.surroundings(kind) as cluster:

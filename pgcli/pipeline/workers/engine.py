@@ -94,7 +94,7 @@ def send_rows(
 
     The rows that one step of the model finishes are one message: an engine calls `should_stop`
     before each step, and finished rows are sent then. In float32 each work is a separate batch, so
-    that rows have the same bytes whichever engine answers them.
+    that rows are equal whichever engine answers them.
     """
     ready, begun = ReadyRows(task.schema, engine), deque[Work]()
     taken = Tally()  # the time spent waiting for images since the last message
