@@ -27,8 +27,8 @@ from pgcli.wording import listed, note
 #: The error columns of result files.
 ERROR_COLUMNS = ("error", "error_message")
 HEAD_BYTES = 2**16
-#: Keys of tasks of Label Studio, also of its smaller exports.
-_TASKS = re.compile(rb'"(?:annotations|predictions|data|annotator|annotation_id)"\s*:')
+#: Keys of tasks of Label Studio.
+_TASKS = re.compile(rb'"(?:annotations|predictions|data)"\s*:')
 #: A file with these columns is a result file.
 COLUMNS_OF_RESULTS = REQUIRED_COLUMNS.intersection(COLUMNS)
 

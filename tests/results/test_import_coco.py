@@ -124,15 +124,13 @@ def test_one_image_may_not_have_two_entries(cli):
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
-        ([93, 7.5, 100], [0.93, 0.075, 1.0]),
         ([0.93, 0.5, 1], [0.93, 0.5, 1.0]),
         ([None, "9", float("nan")], [1.0, 1.0, 1.0]),
-        ([0.5, 50, 1], "annotation 1 has the score 0.5 and annotation 2 50"),
-        ([1, 101, 50], "annotation 2: the score 101 is neither a fraction nor a percentage"),
-        ([1, -0.5, 1], "annotation 2: the score -0.5 is neither a fraction nor a percentage"),
+        ([0.5, 50, 1], "annotation 2: score is 50, not a number from 0 to 1"),
+        ([1, -0.5, 1], "annotation 2: score is -0.5, not a number from 0 to 1"),
     ],
 )
-def test_scores_are_shares_or_percentages(cli, scores, expected):
+def test_scores_are_from_0_to_1(cli, scores, expected):
     box = {"image_id": "a", "category_id": 3, "bbox": [8, 4, 20, 10]}
     Path("given.json").write_text(json.dumps(document(*(box | {"score": one} for one in scores))))
     code, _, err = cli("import given.json --from coco -o rows.jsonl")
@@ -180,28 +178,24 @@ def test_images_of_lvis_are_asked_for_labels_they_were_searched_for(cli):
     ]
 
 
-@pytest.mark.parametrize(
-    ("degrees", "bbox", "expected"),
-    [
-        (0, [10, 20, 20, 10], [10, 20, 30, 30]),
-        (90, [10, 20, 20, 10], [15, 15, 25, 35]),
-        (-90, [10, 20, 20, 10], [15, 15, 25, 35]),
-        (45, [10, 20, 20, 10], [9.3934, 14.3934, 30.6066, 35.6066]),
-        (720, [10, 20, 20, 10], [10, 20, 30, 30]),
-        ("much", [10, 20, 20, 10], [10, 20, 30, 30]),
-    ],
-)
-def test_a_box_that_cvat_rotated_is_its_bounding_box(cli, degrees, bbox, expected):
-    attributes = {"occluded": False, "rotation": degrees}
-    box = {"image_id": "a", "category_id": 3, "bbox": bbox, "attributes": attributes}
-    # a mask already has the rotation
-    masked = {**box, "image_id": "b", "segmentation": [SQUARE]}
-    Path("given.json").write_text(json.dumps(document(box, masked)))
-    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
-    rows = [row["boxes"] for row in read_rows("rows.jsonl")[:2]]
-    corners = [[one[name] for name in ("xmin", "ymin", "xmax", "ymax")] for [one] in rows]
-    assert corners[0] == pytest.approx(expected)
-    assert corners[1] == [10, 20, 30, 30]
+@pytest.mark.parametrize("degrees", [90, -45.5, 720])
+def test_rotated_boxes_without_a_mask_are_skipped(cli, degrees):
+    box = {"image_id": "a", "category_id": 3, "bbox": [10, 20, 20, 10]}
+    plain = {**box, "image_id": "b", "attributes": {"occluded": False, "rotation": 0.0}}
+    box["attributes"] = {"occluded": False, "rotation": degrees}
+    masked = {**box, "image_id": "d", "segmentation": [SQUARE]}  # which has the rotation
+    Path("given.json").write_text(json.dumps(document(box, plain, masked)))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert code == 0
+    assert "1 box with a rotation skipped (first: annotation 1 of a.png)" in err
+    rows = {row["id"]: row["boxes"] for row in read_rows("rows.jsonl")}
+    assert "a.png" not in rows
+    for id_ in ("b.png", "d.png"):
+        assert [rows[id_][0][side] for side in ("xmin", "ymin", "xmax", "ymax")] == [10, 20, 30, 30]
+    given = document(box)
+    Path("given.json").write_text(json.dumps(given | {"images": given["images"][:1]}))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl --overwrite")
+    assert (code, "given.json has no annotated image; 1 box with a rotation" in err) == (2, True)
 
 
 def test_boxes_that_are_fractions_are_an_error(cli):

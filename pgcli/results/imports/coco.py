@@ -13,11 +13,11 @@ from pgcli.records import Fault
 from pgcli.results.imports.coco_annotations import (
     JsonEntry,
     UnreadableError,
+    check_scores,
     four_numbers,
     has_shape,
     read_annotation,
     read_caption,
-    with_shares,
 )
 from pgcli.results.imports.json_values import (
     InvalidValue,
@@ -70,7 +70,8 @@ def read_images(document: JsonEntry, settings: ImportSettings) -> Annotations:
     boxes = [box for entry in annotations if any(box := four_numbers(entry.get("bbox")) or ())]
     if boxes and are_fractions(boxes):
         raise InvalidValue("the boxes are fractions of the image, not pixels")
-    annotations = annotations if settings.as_given else with_shares(annotations)
+    if not settings.as_given:
+        check_scores(annotations)
     labels = labels_by_category(categories)
     by_image: dict[str, dict[str, JsonEntry]] = {
         key: {} for key in unique_ids(images, "image") if key is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pgcli.foreign_text import without_marks
@@ -13,10 +13,10 @@ from pgcli.regions import split_locations
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
+    fraction,
     id_text,
     mapping,
     number,
-    score_unit,
     whole_number,
 )
 from pgcli.results.imports.shapes import (
@@ -25,7 +25,6 @@ from pgcli.results.imports.shapes import (
     checked_size,
     fill,
     points,
-    rotated_bounds,
 )
 from pgcli.results.imports.truth import ImportCounts, TrueText
 from pgcli.rle import encode_counts, mask_area, mask_bounds
@@ -92,9 +91,8 @@ def read_annotation(
             raise UnreadableError("boxes with a negative side")
         corners = left, top, left + width, top + height
         attributes = annotation.get("attributes")
-        if mask is None and isinstance(attributes, dict):  # CVAT rotates about the centre
-            degrees = optional_number(attributes.get("rotation")) or 0.0
-            corners = rotated_bounds(corners, degrees, (left + width / 2, top + height / 2))
+        if mask is None and isinstance(attributes, dict) and attributes.get("rotation"):
+            raise UnreadableError("boxes with a rotation")
     if corners is None:
         raise UnreadableError("annotations without a box or a mask")
     score = own_number(annotation, "score", where, counts)
@@ -123,17 +121,12 @@ def optional_number(value: object) -> float | None:
         return None
 
 
-def with_shares(annotations: list[JsonEntry]) -> list[JsonEntry]:
-    """The annotations, with percentages as fractions. Raises InvalidValue for other scores."""
-    for name in ("score", "confidence"):
-        scores = [optional_number(annotation.get(name)) for annotation in annotations]
-        places = (f"annotation {place}" for place in range(1, len(scores) + 1))
-        unit = score_unit(zip(scores, places, strict=True))
-        annotations = [
-            annotation if score is None or unit == 1 else {**annotation, name: score / unit}
-            for annotation, score in zip(annotations, scores, strict=True)
-        ]
-    return annotations
+def check_scores(annotations: Sequence[JsonEntry]) -> None:
+    """Raise InvalidValue for a score or a confidence that is not from 0 to 1."""
+    for place, annotation in enumerate(annotations, start=1):
+        for name in ("score", "confidence"):
+            if optional_number(annotation.get(name)) is not None:
+                fraction(annotation[name], f"annotation {place}: {name}")
 
 
 def read_segmentation(

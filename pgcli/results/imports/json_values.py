@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
 
 MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
-MAX_PERCENT = 100
 MAX_DIGITS = 400  # a longer integer is an infinite float; Python reads no integer of 4,301 digits
 
 
@@ -116,27 +115,11 @@ def number(value: object, what: str) -> float:
     return float(value)
 
 
-def score_unit(named: Iterable[tuple[float | None, str]]) -> float:
-    """The divisor of the scores of a file, which are named: 100 for percentages, else 1.
-
-    Raises InvalidValue for other scores, and for a mixture of fractions and percentages.
-    """
-    scores = {score: what for score, what in named if score is not None}
-    fraction = next((score for score in scores if 0 < score < 1), None)
-    largest = max(scores, default=0.0)
-    for score, what in scores.items():
-        if not 0 <= score <= MAX_PERCENT:
-            raise InvalidValue(
-                f"{what}: the score {score:g} is neither a fraction nor a percentage"
-            )
-    if largest <= 1:
-        return 1
-    if fraction is not None:
-        raise InvalidValue(
-            f"{scores[fraction]} has the score {fraction:g} and {scores[largest]} {largest:g}: "
-            "fractions and percentages are mixed"
-        )
-    return MAX_PERCENT
+def fraction(value: object, what: str) -> float:
+    """The value as a number from 0 to 1. Raises InvalidValue."""
+    if not 0 <= (share := number(value, what)) <= 1:
+        raise InvalidValue(f"{what} is {share:g}, not a number from 0 to 1")
+    return share
 
 
 def label(value: object, what: str) -> str:

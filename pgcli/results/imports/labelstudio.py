@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from pgcli.errors import UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.labelled_rows import are_fractions
 from pgcli.results.exports.labelstudio import HAS_BOXES, PROMPT, TEXT_PROMPT
@@ -18,7 +17,6 @@ from pgcli.results.imports.json_values import (
     array,
     mapping,
     read_document,
-    score_unit,
     text,
     value_errors,
 )
@@ -52,8 +50,6 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
     """
     document = read_document(file, MAX_BYTES, hint=HINT)
     counts = settings.counts
-    if isinstance(document, list) and any(map(is_minimal, document)):
-        raise UsageError(f"{file} is a JSON-MIN export, which mixes up regions and data", hint=HINT)
     with value_errors(file, hint=HINT):
         tasks = [
             mapping(value, f"task {place}")
@@ -64,17 +60,9 @@ def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
         if key == "predictions" and any(task.get(key) for task in tasks):
             counts.notes.append("no task has annotations: predictions are read")
         regions = [task_regions(task, key, f"task {n}") for n, task in enumerate(tasks, start=1)]
-        unit = score_unit(
-            (region.score, region.what)
-            for group in regions
-            for region in group or ()
-            if region.labels
-        )
-        if unit != 1:
-            counts.notes.append("scores are above 1: they are read as percentages")
         check_percentages(region for group in regions for region in group or ())
         read_one = [
-            read_task(task, own, unit, f"task {n}", settings)
+            read_task(task, own, f"task {n}", settings)
             for n, (task, own) in enumerate(zip(tasks, regions, strict=True), start=1)
         ]
     images = [image for image in read_one if image is not None]
@@ -92,18 +80,9 @@ def check_percentages(regions: Iterable[RegionResults]) -> None:
         raise InvalidValue("the regions are fractions of the image, not percentages")
 
 
-def is_minimal(task: object) -> bool:
-    """Whether a value is a task of JSON-MIN, which does not separate regions from data."""
-    if not isinstance(task, dict) or task.keys() & {"data", "annotations", "predictions"}:
-        return False
-    regions = [entry for value in task.values() if isinstance(value, list) for entry in value]
-    return "annotation_id" in task or any(isinstance(region, dict) for region in regions)
-
-
 def read_task(
     task: Value,
     regions: Sequence[RegionResults] | None,
-    unit: float,
     what: str,
     settings: ImportSettings,
 ) -> AnnotatedImage | None:
@@ -124,7 +103,7 @@ def read_task(
     if data.get(HAS_BOXES) is False and not task.get("annotations"):  # pgcli's
         truth.unread.add(None)
     for region in regions:
-        add_region(region, size, unit, truth, settings.counts)
+        add_region(region, size, truth, settings.counts)
     own_id, prompt, text_prompt = (
         text(value, what) if isinstance(value := data.get(key), str) and value.strip() else None
         for key in ("id", PROMPT, TEXT_PROMPT)

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from pgcli.records import Box, Region, Rle
-from pgcli.results.imports.json_values import array, label, mapping, number, text
+from pgcli.results.imports.json_values import array, fraction, label, mapping, number, text
 from pgcli.results.imports.shapes import (
     PixelSize,
     bounds,
-    brush_mask,
     fill,
     inside,
     rotated_bounds,
     rotation,
 )
 from pgcli.results.imports.truth import ImageTruth, ImportCounts, TrueText
-from pgcli.rle import mask_bounds
 
 Value = Mapping[str, Any]
 #: The key of a result's texts in its value, by the result's type.
@@ -35,7 +33,7 @@ PLACE_KEYS = (
 #: The types of unread regions, by their prefixes.
 UNREAD = {
     "keypoint": "keypoints",
-    "brush": "masks of brushes that cannot be read",
+    "brush": "masks of brushes",
     "bitmask": "bitmasks",
     "vector": "vectors",
     "video": "regions of videos",
@@ -90,10 +88,10 @@ class RegionResults:
 
     @cached_property
     def score(self) -> float | None:
-        """The score of the region, on the file's own scale. Raises InvalidValue."""
+        """The score of the region, from 0 to 1. Raises InvalidValue."""
         scores = (result.get("score") for result in self.results)
         score = next((score for score in scores if score is not None), None)
-        return None if score is None else number(score, f"{self.what}: score")
+        return None if score is None else fraction(score, f"{self.what}: score")
 
 
 def group_regions(results: Sequence[Value], what: str) -> list[RegionResults]:
@@ -122,7 +120,7 @@ def place_of(value: Value) -> str:
 
 
 def add_region(
-    region: RegionResults, size: PixelSize, unit: float, truth: ImageTruth, counts: ImportCounts
+    region: RegionResults, size: PixelSize, truth: ImageTruth, counts: ImportCounts
 ) -> None:
     """Add the boxes and texts of a region to the truth of its image; unread parts are counted.
 
@@ -152,7 +150,7 @@ def add_region(
         return
     if not labels and not texts:
         counts.skip("regions without a label", what)
-    score = 1.0 if region.score is None else region.score / unit
+    score = 1.0 if region.score is None else region.score
     truth.boxes += ((Box(name, *corners, score, score), mask) for name in labels)
     truth.texts += (TrueText(entry, region=corners) for entry in texts)
 
@@ -164,12 +162,7 @@ def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] |
         if number(result.get("image_rotation") or 0, f"{what}: image_rotation") % 360:
             return "regions of images that were rotated in Label Studio"
         if "rle" in value:
-            data = array(value["rle"], f"{what}: rle")
-            try:
-                mask = brush_mask(data, size)
-            except ValueError:
-                return UNREAD["brush"]
-            return mask_bounds(mask) if mask else (0, 0, 0, 0), mask
+            return UNREAD["brush"]
         if "points" in value:
             points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
             if len(points) < 3 or any(len(pair) != 2 for pair in points):

@@ -1,4 +1,4 @@
-"""Boxes and masks of regions: clipped boxes, filled polygons, Label Studio's brush masks."""
+"""Boxes and masks of regions: clipped boxes, filled polygons."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pgcli.images import ImageLimits
 from pgcli.records import Region, Rle
 from pgcli.results.imports.json_values import InvalidValue, number, whole_number
 from pgcli.results.imports.truth import ImportCounts
-from pgcli.rle import encode_mask, encode_runs, mask_area, union
+from pgcli.rle import encode_runs, mask_area, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
-BRUSH_CHANNELS, BRUSH_BITS = 4, 8  # red, green, blue and alpha, which Label Studio reads as bytes
 PixelSize = tuple[int, int]  # width, height
 
 
@@ -95,46 +94,3 @@ def _runs(polygon_n2: np.ndarray, size: PixelSize, what: str) -> np.ndarray:
     order = np.lexsort((row, column))
     runs_n2: np.ndarray = (column * height + row)[order].reshape(-1, 2)
     return runs_n2
-
-
-def brush_mask(data: Sequence[object], size: PixelSize) -> Rle | None:
-    """The mask of the pixels that a brush of Label Studio painted, None if there are none.
-
-    The bits of `data` are the number of values, the bits of a value, four lengths of counts, and
-    blocks. A block starts with a bit that is set for a repeated value, two bits that choose the
-    length of the count, and the count less one; the value or values follow
-    (https://github.com/thi-ng/umbrella/tree/develop/packages/rle-pack). Raises ValueError for other
-    content, and for an image of another size.
-    """
-    if not all(type(byte) is int and 0 <= byte < 256 for byte in data):
-        raise ValueError("not bytes")
-    bits = np.unpackbits(np.array(data, np.uint8))
-    digits, position = (bits + ord("0")).tobytes(), 0
-
-    def following(length: int) -> slice:
-        nonlocal position
-        position += length
-        if position > len(bits):
-            raise ValueError("the run lengths end early")
-        return slice(position - length, position)
-
-    def next_number(length: int) -> int:
-        return int(digits[following(length)], 2)
-
-    width, height = size
-    total, value_bits = next_number(32), next_number(5) + 1
-    lengths = [next_number(4) + 1 for _ in range(4)]
-    if total != width * height * BRUSH_CHANNELS or value_bits != BRUSH_BITS:
-        raise ValueError("a mask of another size")
-    values, start = np.empty(total, np.uint8), 0
-    while start < total:
-        is_repeated = next_number(1)
-        end = start + 1 + next_number(lengths[next_number(2)])
-        if end > total:
-            raise ValueError("more values than an image has")
-        values[start:end] = np.packbits(
-            bits[following(BRUSH_BITS * (1 if is_repeated else end - start))]
-        )
-        start = end
-    alpha_HW = values[BRUSH_CHANNELS - 1 :: BRUSH_CHANNELS].reshape(height, width)
-    return encode_mask(alpha_HW > 0) if alpha_HW.any() else None
