@@ -36,6 +36,7 @@ from pgcli.pipeline.state.compare import (
 )
 from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
 from pgcli.pipeline.state.lines import OutputPart, edited, errors_in, merge_ranges
+from pgcli.pipeline.state.parts import COMPARED
 from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record, state_lacks
 from pgcli.pipeline.state.saved import open_saved
 from pgcli.records import Answer, Item
@@ -248,7 +249,7 @@ class RunOutput:
             number = 0 if known is None else len(known.generations)
             raise state_lacks(self.state.store, inventory_name(number))
         if sum(map(len, self.before)) <= MAX_COMPARED and not self.state.is_stored:
-            check_each_row(self.saved.rows(), self.rows, self.state.name)
+            check_each_row(self.saved.rows(columns=COMPARED), self.rows, self.state.name)
         else:
             check_saved_rows(self.saved.probes(), self.rows, self.state.name)
 

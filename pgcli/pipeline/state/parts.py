@@ -37,7 +37,8 @@ from pgcli.stores import LocalStore, Store
 END_BYTES = 2**16
 THREADS = 32  # that read the ends of files at one time
 MAX_PROBED_FILES = 16
-PROBED = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
+#: The columns of saved rows that are compared with the input.
+COMPARED = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
 
 #: The kept columns of the rows from one to before another; None where lines have them.
 ReadKept = Callable[[int, int], "pyarrow.Table | None"]
@@ -105,10 +106,12 @@ class Parts:
             return None
         return OutputPart(number * self.file_rows, info.rows, Counter(info.errors), cut=info.cut)
 
-    def rows(self, number: int) -> Iterator[Mapping[str, Any]]:
-        """The rows in a file; none for a missing file."""
+    def rows(
+        self, number: int, columns: Sequence[str] | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """The rows in a file, with all columns or some; none for a missing file."""
         if number in self._parts:
-            for _, table in self._tables(self._parts[number]):
+            for _, table in self._tables(self._parts[number], columns):
                 yield from table.to_pylist()
 
     def error_rows(self, number: int) -> Iterator[tuple[int, str]]:
@@ -123,7 +126,7 @@ class Parts:
         """A sample of the rows that `find` found, with their numbers."""
         parts = [part for part in self._parts.values() if part.rows]
         for part in parts[:: max(1, len(parts) // MAX_PROBED_FILES)]:
-            first, table = next(self._tables(part, PROBED))
+            first, table = next(self._tables(part, COMPARED))
             yield first, table.slice(0, 1).to_pylist()[0]
 
     # new rows

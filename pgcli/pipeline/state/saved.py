@@ -152,14 +152,16 @@ class SavedRows:
         parts = self._parts(any_part)
         return merge_ranges(range(part.first, part.end) for _, part in parts if part.rows)
 
-    def rows(self, has: HasPart = any_part) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def rows(
+        self, has: HasPart = any_part, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The saved rows in order, with their numbers; of the parts with a first row that `has`.
 
-        Raises OutputExists for an edited row.
+        Parquet files are read with all `columns` or these. Raises OutputExists for an edited row.
         """
         for number, part in self._parts(has):
             if self._files is not None:
-                yield from enumerate(self._files.rows(number), part.first)
+                yield from enumerate(self._files.rows(number, columns), part.first)
             for row, line in self._log_lines(part):
                 if (values := parse_row(line)) is None:
                     assert part.log is not None
