@@ -198,7 +198,7 @@ def test_summary_says_what_helps_a_model_that_waits(
 ):
     monkeypatch.setattr("pgcli.pipeline.progress.summary.processors", lambda: 16.0)
     times = {"waited_seconds": waited * engines, "prefill_ms": 1000 * busy * engines}
-    tally = Tally(images=images, seconds=100.0, **times)
+    tally = Tally(rows=images, images=images, seconds=100.0, **times)
     request = make_request("caption", ["photos"], options)
     info = replace(INFO, device=device)
     summary = Summary(request, engine=info, engines=engines, input_rows=images, tally=tally)
