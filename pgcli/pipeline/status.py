@@ -118,7 +118,7 @@ def read_status(output: str) -> RunStatus:
             parts = read_parts(output, store, record)
             if not known:
                 raise state_lacks(store, OWNER, hint="the same command writes it again")
-        else:
+        elif not any(owner.state == "running" for owner in known):
             State(output, overwrite=False).check()  # a run killed at its start has no record
     except OutputFailed as problem:
         if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
