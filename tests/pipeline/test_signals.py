@@ -57,7 +57,7 @@ def test_a_signal_saves_the_rows_in_progress(images, kind, signum):
     rows = rows_of(images / "run", output)
     assert len(rows) == 80
     assert computed(images) == 78 or early, "rows that were saved were computed again"
-    assert computed(images) <= 78 + max(0, done - saved) + 1
+    assert computed(images) <= 78 + max(0, done - saved) + 2  # two error rows are saved
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet", "shard", "lines of engines"])

@@ -84,7 +84,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
         assert "skipped 1 unusable row" in outcome.messages[0]
         assert_same_run(Path(f"both-{name}"), Path(f"alone-{name}"))
     assert continued.codes == [3, 3], continued
-    assert len(metrics(Path("stopped"))) == 1, stopped
+    assert [line["step"] for line in metrics(Path("stopped"))] == [0, 1], stopped
     assert main(f"{FULL} -o stopped".split()) == 3
     expected = load_file("alone-full/last/model.safetensors")
     for folder in ("both-full", "continued", "stopped"):
