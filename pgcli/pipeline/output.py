@@ -118,8 +118,8 @@ class RunOutput:
         tally.rows_before = count_rows([range(p.first, p.end) for p in own], 0, total)
 
     def _own_parts(self) -> list[OutputPart]:
-        """The saved parts that this command writes."""
-        return [part for part in self.saved.parts.values() if self.has(part.first)]
+        """The saved parts that this command writes, in order."""
+        return [part for _, part in self.saved.each_part(self.has)]
 
     def has(self, row: int) -> bool:
         """Whether this command writes the file with a row."""

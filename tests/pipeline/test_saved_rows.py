@@ -152,6 +152,17 @@ def test_log_is_unused_after_its_file_was_deleted(tmp_path):
     assert (again.ranges(), logs(tmp_path)) == ([], [])
 
 
+def test_parts_without_a_file_are_in_order_too(tmp_path):
+    """Shards leave such parts before complete ones."""
+    rows = saved_rows(tmp_path)
+    save(rows, range(8, 17))
+    save(rows, range(3))
+    rows.close()
+    again = saved_rows(tmp_path)
+    assert [saved.first for _, saved in again.each_part()] == [0, 8, 16]
+    assert again.ranges() == [range(3), range(8, 17)]
+
+
 def test_row_out_of_order_is_refused(tmp_path):
     rows = saved_rows(tmp_path)
     save(rows, range(8, 10))  # the rows of another file are another shard's

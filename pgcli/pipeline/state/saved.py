@@ -149,7 +149,7 @@ class SavedRows:
 
     def ranges(self) -> list[range]:
         """The saved rows in order."""
-        parts = self._parts(any_part)
+        parts = self.each_part(any_part)
         return merge_ranges(range(part.first, part.end) for _, part in parts if part.rows)
 
     def rows(
@@ -159,7 +159,7 @@ class SavedRows:
 
         Parquet files are read with all `columns` or these. Raises OutputExists for an edited row.
         """
-        for number, part in self._parts(has):
+        for number, part in self.each_part(has):
             if self._files is not None:
                 yield from enumerate(self._files.rows(number, columns), part.first)
             for row, line in self._log_lines(part):
@@ -170,14 +170,15 @@ class SavedRows:
 
     def error_rows(self, has: HasPart = any_part) -> Iterator[tuple[int, str]]:
         """The numbers and codes of the failed rows in order, of the same parts as `rows`."""
-        for number, part in self._parts(has):
+        for number, part in self.each_part(has):
             if part.errors:
                 if self._files is not None:
                     yield from self._files.error_rows(number)
                 lines = self._log_lines(part)
                 yield from ((row, code) for row, line in lines if (code := error_of(line)))
 
-    def _parts(self, has: HasPart) -> list[tuple[int, OutputPart]]:
+    def each_part(self, has: HasPart = any_part) -> list[tuple[int, OutputPart]]:
+        """The parts with a first row that `has`, in order, with their numbers."""
         return [(number, part) for number, part in sorted(self.parts.items()) if has(part.first)]
 
     def _log_lines(self, part: OutputPart) -> Iterator[tuple[int, bytes]]:
