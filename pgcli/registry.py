@@ -23,12 +23,12 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "fiftyone": "pgcli.results.exports.coco.FIFTYONE",
     },
     "imports": {
-        "coco": "pgcli.results.imports.coco.read_coco",
-        "yolo": "pgcli.results.imports.yolo.read_yolo",
-        "labelstudio": "pgcli.results.imports.labelstudio.read_label_studio",
-        "parquet": "pgcli.results.imports.tables.read_table",
-        "csv": "pgcli.results.imports.tables.read_table",
-        "webdataset": "pgcli.results.imports.tables.read_table",
+        "coco": "pgcli.labels.coco.read_coco",
+        "yolo": "pgcli.labels.yolo.read_yolo",
+        "labelstudio": "pgcli.labels.labelstudio.read_label_studio",
+        "parquet": "pgcli.labels.tables.read_table",
+        "csv": "pgcli.labels.tables.read_table",
+        "webdataset": "pgcli.labels.tables.read_table",
     },
     "metrics": {
         "exact": "pgcli.evaluation.metrics.texts.EXACT",
@@ -71,7 +71,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
 #: class here, for manifests a subclass.
 PLUGIN_CLASSES: Mapping[str, str] = {
     "exports": "pgcli.results.exports.entry.ExportFormat",
-    "imports": "pgcli.results.imports.truth.ReadAnnotations",
+    "imports": "pgcli.labels.labelled_image.ReadAnnotations",
     "metrics": "pgcli.evaluation.metrics.Metric",
     "manifests": "pgcli.inputs.tables.Table",
     "outputs": "pgcli.output.tables.TableFormat",

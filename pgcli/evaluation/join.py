@@ -16,7 +16,7 @@ from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.metrics import task_of_prompt
 from pgcli.evaluation.truth import Key, Truths, merged
 from pgcli.evaluation.upright_truth import upright_truths
-from pgcli.labelled_rows import stated_size
+from pgcli.labels.columns import stated_size
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans

@@ -18,19 +18,19 @@ from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import InputFile, ManifestRow, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
-from pgcli.labelled_rows import (
+from pgcli.labels import coco
+from pgcli.labels.columns import (
     ExampleColumns,
     ExampleReader,
     label_of_folder,
     read_answers,
     stated_size,
 )
+from pgcli.labels.json_values import InvalidValue, read_document, value_errors
+from pgcli.labels.labelled_image import AnnotatedImage, ImportCounts, ImportSettings
+from pgcli.labels.rows import TruthRows
 from pgcli.output.reader import read_results, state_folder
 from pgcli.regions import prompt_with_region
-from pgcli.results.imports import coco
-from pgcli.results.imports.json_values import InvalidValue, read_document, value_errors
-from pgcli.results.imports.rows import TruthRows
-from pgcli.results.imports.truth import AnnotatedImage, ImportCounts, ImportSettings
 from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
 from pgcli.wording import with_notes

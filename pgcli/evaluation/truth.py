@@ -11,7 +11,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.labelled_rows import Example, note_of_choices
+from pgcli.labels.columns import Example, note_of_choices
 from pgcli.parsing import has_locations
 from pgcli.records import Box, Region, Rle
 from pgcli.wording import count, one_of

@@ -12,7 +12,7 @@ from pgcli.evaluation.truth import Key, Truths
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader, whole_header
 from pgcli.images.image_spec import Size
-from pgcli.labelled_rows import are_stored, is_within, stated_size, turned_corners, turned_mask
+from pgcli.labels.columns import are_stored, is_within, stated_size, turned_corners, turned_mask
 from pgcli.output.reader import Row
 from pgcli.records import Box, Rle
 from pgcli.results.images import ImageLocator, ImageRef

@@ -10,11 +10,7 @@ from typing import Any, Literal
 
 from pgcli.boxes import CORNERS, clipped
 from pgcli.errors import UsageError
-from pgcli.output.reader import Row, read_results
-from pgcli.parsing import detection_text
-from pgcli.records import BOX_TASKS, Box
-from pgcli.results.images import image_index
-from pgcli.results.imports.json_values import (
+from pgcli.labels.json_values import (
     InvalidValue,
     array,
     label,
@@ -24,6 +20,10 @@ from pgcli.results.imports.json_values import (
     value_errors,
     whole_number,
 )
+from pgcli.output.reader import Row, read_results
+from pgcli.parsing import detection_text
+from pgcli.records import BOX_TASKS, Box
+from pgcli.results.images import image_index
 from pgcli.results.pages.sanitize import clean_line, clean_text
 from pgcli.rows import DIGEST_CHARACTERS, answer_digest, box_to_dict, prompt_of, read_boxes
 

@@ -59,7 +59,7 @@ def read_labels(names: Sequence[str], file: str | None) -> list[str]:
 
     Raises UsageError for an invalid or duplicate label.
     """
-    from pgcli.results.imports.json_values import label
+    from pgcli.labels.json_values import label
 
     names = [*names, *lines_of_file(file, noun="label")]
     try:

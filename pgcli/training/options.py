@@ -16,7 +16,7 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name
-from pgcli.labelled_rows import ANSWER_COLUMNS, ExampleColumns
+from pgcli.labels.columns import ANSWER_COLUMNS, ExampleColumns
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.pipeline.request.error_budget import ErrorBudget

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pgcli.labelled_rows import Example
+from pgcli.labels.columns import Example
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Fault, Item

@@ -125,9 +125,9 @@ def annotated_items(
     path: Path, format: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
 ) -> Iterator[Item]:
     """The rows that `pgcli import` makes from annotations, as items with their columns."""
-    from pgcli.results.imports.rows import TruthRows
-    from pgcli.results.imports.truth import ImportSettings
-    from pgcli.results.imports.upright import read_annotations
+    from pgcli.labels.labelled_image import ImportSettings
+    from pgcli.labels.rows import TruthRows
+    from pgcli.labels.upright import read_annotations
 
     root = path if path.is_dir() else path.parent
     settings = ImportSettings(root)

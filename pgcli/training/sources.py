@@ -18,7 +18,7 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.listing import locate_source
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import UNDERSCORE, error_text
-from pgcli.labelled_rows import (
+from pgcli.labels.columns import (
     Example,
     ExampleColumns,
     ExampleReader,

@@ -10,7 +10,7 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 from pgcli.cli.main import main
-from pgcli.results.imports.shapes import fill
+from pgcli.labels.shapes import fill
 from pgcli.rle import decode_mask
 from tests.support.command import Command
 from tests.support.exporting import corners, make_images, read_rows, saved, segmented
@@ -217,11 +217,11 @@ def test_paths_outside_the_folder_are_skipped(cli, tmp_path):
 
 def test_large_files_and_masks_of_too_many_points_are_errors(cli, monkeypatch):
     write(coco())
-    monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 10)
+    monkeypatch.setattr("pgcli.labels.coco.MAX_BYTES", 10)
     code, err = imported(cli, "coco")
     assert (code, "is larger than" in err) == (2, True)
-    monkeypatch.setattr("pgcli.results.imports.shapes.MAX_CROSSINGS", 10)
-    monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 2**20)
+    monkeypatch.setattr("pgcli.labels.shapes.MAX_CROSSINGS", 10)
+    monkeypatch.setattr("pgcli.labels.coco.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(cli, "coco")
     assert (code, "1 mask that cannot be read skipped" in err) == (2, True)

@@ -11,9 +11,9 @@ from pathlib import Path
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.results.imports.rows import TruthRows
-from pgcli.results.imports.truth import ImportSettings
-from pgcli.results.imports.upright import read_annotations
+from pgcli.labels.labelled_image import ImportSettings
+from pgcli.labels.rows import TruthRows
+from pgcli.labels.upright import read_annotations
 
 #: The images beside the annotations, with their widths and heights.
 SIZES = {"a.png": (64, 48), "b.png": (40, 40)}

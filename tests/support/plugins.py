@@ -15,9 +15,9 @@ from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric
 from pgcli.inputs.lines import LineTable
+from pgcli.labels.labelled_image import AnnotatedImage, Annotations, ImportSettings
 from pgcli.output.tables import TableFormat
 from pgcli.records import Box
-from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings
 
 
 class ListTable(LineTable):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from pgcli.inputs import ReadOptions
-from pgcli.labelled_rows import ExampleColumns
+from pgcli.labels.columns import ExampleColumns
 from pgcli.training.rows import RowStore, TrainingRows
 from pgcli.training.sources import RowReader
 from tests.support.evaluating import write

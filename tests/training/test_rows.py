@@ -20,7 +20,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
-from pgcli.labelled_rows import ExampleColumns
+from pgcli.labels.columns import ExampleColumns
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import image_checks

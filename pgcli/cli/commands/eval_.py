@@ -13,7 +13,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
-from pgcli.labelled_rows import ANSWER_COLUMNS
+from pgcli.labels.columns import ANSWER_COLUMNS
 from pgcli.pipeline.request.options import RunningOptions
 from pgcli.results.options import ImageOptions
 from pgcli.wording import one_of

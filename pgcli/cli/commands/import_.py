@@ -25,8 +25,8 @@ from pgcli.results.options import (
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.results.imports.rows import TruthRows
-    from pgcli.results.imports.truth import Annotations, ImportSettings
+    from pgcli.labels.labelled_image import Annotations, ImportSettings
+    from pgcli.labels.rows import TruthRows
 
 _rows = partial(opt, panel="Rows", own=True)
 
@@ -68,9 +68,9 @@ class ImportOptions(FileOptions):
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
+    from pgcli.labels.labelled_image import ImportSettings
+    from pgcli.labels.rows import TruthRows
     from pgcli.output.result_file import result_target, write_result_file
-    from pgcli.results.imports.rows import TruthRows
-    from pgcli.results.imports.truth import ImportSettings
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     check_import(options)
@@ -115,7 +115,7 @@ def read_on_screen(
 ) -> Annotations:
     """The annotations in the file. Raises UsageError."""
     from pgcli.images.decode import silence_decoders
-    from pgcli.results.imports import upright
+    from pgcli.labels import upright
 
     silence_decoders()
     with screen.status("reading annotations"):

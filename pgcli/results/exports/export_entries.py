@@ -15,7 +15,7 @@ from pgcli.images.decode import silence_decoders
 from pgcli.images.files import read_original
 from pgcli.images.formats import whole_header
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.labelled_rows import are_stored, turned_corners, turned_mask
+from pgcli.labels.columns import are_stored, turned_corners, turned_mask
 from pgcli.output.reader import Row
 from pgcli.parsing import detection_text, has_locations
 from pgcli.printable import encodable

@@ -9,17 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 from pgcli.inputs.options import REGION
+from pgcli.labels.labelstudio import HAS_BOXES, PROMPT, TEXT_PROMPT
 from pgcli.output.reader import Row
 from pgcli.records import Box
 from pgcli.regions import parse_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.rows import box_sides, is_text_row, outline, row_boxes
 from pgcli.rows import json_text
-
-#: False in the data of a task without a row of boxes.
-HAS_BOXES = "has_boxes"
-#: In the data of a task: the only prompt of the rows with boxes, and of the other rows.
-PROMPT, TEXT_PROMPT = "prompt", "text_prompt"
 
 
 def write_label_studio(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:

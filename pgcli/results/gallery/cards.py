@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.boxes import CORNERS
-from pgcli.labelled_rows import stated_size
+from pgcli.labels.columns import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
 from pgcli.parsing import TOKEN, has_locations
 from pgcli.records import TIMING_COLUMNS

@@ -12,7 +12,7 @@ from pgcli.evaluation.join import joined_row, missing_rows
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import metrics_of, task_of_prompt
 from pgcli.evaluation.truth import Truths, truth_of
-from pgcli.labelled_rows import Example
+from pgcli.labels.columns import Example
 from pgcli.parsing import SEPARATOR, has_locations
 from pgcli.records import Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations

@@ -9,8 +9,8 @@ from pathlib import Path
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import whole_header
 from pgcli.inputs.paths import locate_below
+from pgcli.labels.labelled_image import ImportSettings
 from pgcli.records import Fault, Item
-from pgcli.results.imports.truth import ImportSettings
 from pgcli.stores.urls import url_scheme
 
 OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")

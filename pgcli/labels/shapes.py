@@ -9,9 +9,9 @@ import numpy as np
 
 from pgcli.boxes import clipped
 from pgcli.images import ImageLimits
+from pgcli.labels.json_values import InvalidValue, number, whole_number
+from pgcli.labels.labelled_image import ImportCounts
 from pgcli.records import Region, Rle
-from pgcli.results.imports.json_values import InvalidValue, number, whole_number
-from pgcli.results.imports.truth import ImportCounts
 from pgcli.rle import encode_runs, mask_area, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image

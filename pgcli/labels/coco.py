@@ -7,10 +7,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from pgcli.labelled_rows import are_fractions, stated_size
-from pgcli.printable import encodable
-from pgcli.records import Fault
-from pgcli.results.imports.coco_annotations import (
+from pgcli.labels.coco_annotations import (
     JsonEntry,
     UnreadableError,
     check_scores,
@@ -19,7 +16,8 @@ from pgcli.results.imports.coco_annotations import (
     read_annotation,
     read_caption,
 )
-from pgcli.results.imports.json_values import (
+from pgcli.labels.columns import are_fractions, stated_size
+from pgcli.labels.json_values import (
     InvalidValue,
     array,
     id_text,
@@ -29,15 +27,17 @@ from pgcli.results.imports.json_values import (
     unique_ids,
     value_errors,
 )
-from pgcli.results.imports.locate import local_name, locate, upright_size
-from pgcli.results.imports.shapes import PixelSize, checked_size
-from pgcli.results.imports.truth import (
+from pgcli.labels.labelled_image import (
     AnnotatedImage,
     Annotations,
     ImageTruth,
     ImportCounts,
     ImportSettings,
 )
+from pgcli.labels.locate import local_name, locate, upright_size
+from pgcli.labels.shapes import PixelSize, checked_size
+from pgcli.printable import encodable
+from pgcli.records import Fault
 
 MAX_BYTES = 512 * 2**20
 HINT = "name a JSON file with 'images' and 'annotations'"

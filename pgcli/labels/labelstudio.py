@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.labelled_rows import are_fractions
-from pgcli.results.exports.labelstudio import HAS_BOXES, PROMPT, TEXT_PROMPT
-from pgcli.results.imports.json_values import (
+from pgcli.labels.columns import are_fractions
+from pgcli.labels.json_values import (
     InvalidValue,
     array,
     mapping,
@@ -20,23 +19,27 @@ from pgcli.results.imports.json_values import (
     text,
     value_errors,
 )
-from pgcli.results.imports.labelstudio_regions import (
-    RegionResults,
-    add_region,
-    group_regions,
-)
-from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import PixelSize, checked_size
-from pgcli.results.imports.truth import (
+from pgcli.labels.labelled_image import (
     AnnotatedImage,
     Annotations,
     ImageTruth,
     ImportSettings,
 )
+from pgcli.labels.labelstudio_regions import (
+    RegionResults,
+    add_region,
+    group_regions,
+)
+from pgcli.labels.locate import locate, upright_size
+from pgcli.labels.shapes import PixelSize, checked_size
 
 MAX_BYTES = 512 * 2**20
 HINT = "export the project as JSON, not as JSON-MIN or CSV"
 
+#: In exports of pgcli: False in the data of a task without a row of boxes.
+HAS_BOXES = "has_boxes"
+#: In exports of pgcli: the only prompt of the rows with boxes, and of the other rows.
+PROMPT, TEXT_PROMPT = "prompt", "text_prompt"
 #: Label Studio's prefixes of local and uploaded files.
 LOCAL_FILES = "/data/local-files/?d="
 UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")

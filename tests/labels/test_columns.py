@@ -6,7 +6,7 @@ from math import nan
 import pytest
 
 from pgcli.errors import UsageError
-from pgcli.labelled_rows import ExampleColumns, ExampleReader, class_names
+from pgcli.labels.columns import ExampleColumns, ExampleReader, class_names
 
 CORNERS = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
 CLASSES = ExampleColumns(class_names={"label": ("cat", "dog")})

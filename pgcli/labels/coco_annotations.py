@@ -7,10 +7,7 @@ from typing import Any
 
 from pgcli.foreign_text import without_marks
 from pgcli.inputs.options import REGION
-from pgcli.printable import encodable
-from pgcli.records import Box, Region, Rle
-from pgcli.regions import split_locations
-from pgcli.results.imports.json_values import (
+from pgcli.labels.json_values import (
     InvalidValue,
     array,
     fraction,
@@ -19,14 +16,17 @@ from pgcli.results.imports.json_values import (
     number,
     whole_number,
 )
-from pgcli.results.imports.shapes import (
+from pgcli.labels.labelled_image import ImportCounts, TrueText
+from pgcli.labels.shapes import (
     PixelSize,
     bounds,
     checked_size,
     fill,
     points,
 )
-from pgcli.results.imports.truth import ImportCounts, TrueText
+from pgcli.printable import encodable
+from pgcli.records import Box, Region, Rle
+from pgcli.regions import split_locations
 from pgcli.rle import encode_counts, mask_area, mask_bounds
 
 JsonEntry = Mapping[str, Any]

@@ -16,11 +16,8 @@ from pgcli.errors import UsageError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.records import Box, Fault
-from pgcli.results.imports.json_values import InvalidValue, label, mapping, text, value_errors
-from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import PixelSize, bounds, fill, inside
-from pgcli.results.imports.truth import (
+from pgcli.labels.json_values import InvalidValue, label, mapping, text, value_errors
+from pgcli.labels.labelled_image import (
     AnnotatedImage,
     Annotations,
     BoxWithMask,
@@ -28,6 +25,9 @@ from pgcli.results.imports.truth import (
     ImportCounts,
     ImportSettings,
 )
+from pgcli.labels.locate import locate, upright_size
+from pgcli.labels.shapes import PixelSize, bounds, fill, inside
+from pgcli.records import Box, Fault
 from pgcli.stores.files import open_regular
 
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a label file, and of data.yaml

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.results.imports import yolo
-from pgcli.results.imports.truth import Annotations, ImportSettings
+from pgcli.labels import yolo
+from pgcli.labels.labelled_image import Annotations, ImportSettings
 from tests.support.exporting import read_rows
 
 NAMES = "names: [cat, dog]\n"

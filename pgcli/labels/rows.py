@@ -11,9 +11,9 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
+from pgcli.labels.labelled_image import AnnotatedImage, Annotations, BoxWithMask, ImportCounts
 from pgcli.parsing import detection_text
 from pgcli.records import Answer, DecodedImage, Item, Mask, Region, Task, unanswered
-from pgcli.results.imports.truth import AnnotatedImage, Annotations, BoxWithMask, ImportCounts
 from pgcli.rows import RowSchema
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import one_of

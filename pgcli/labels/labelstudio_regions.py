@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.records import Box, Region, Rle
-from pgcli.results.imports.json_values import array, fraction, label, mapping, number, text
-from pgcli.results.imports.shapes import (
+from pgcli.labels.json_values import array, fraction, label, mapping, number, text
+from pgcli.labels.labelled_image import ImageTruth, ImportCounts, TrueText
+from pgcli.labels.shapes import (
     PixelSize,
     bounds,
     fill,
@@ -20,7 +20,7 @@ from pgcli.results.imports.shapes import (
     rotated_bounds,
     rotation,
 )
-from pgcli.results.imports.truth import ImageTruth, ImportCounts, TrueText
+from pgcli.records import Box, Region, Rle
 
 Value = Mapping[str, Any]
 #: The key of a result's texts in its value, by the result's type.

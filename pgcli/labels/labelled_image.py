@@ -9,7 +9,6 @@ from typing import Protocol, runtime_checkable
 
 from pgcli.images.formats import ImageHeader
 from pgcli.records import Box, Fault, Region, Rle
-from pgcli.results.images import MissingImages
 
 #: A box in pixels of the upright image, and its mask or None. `score` and `confidence` are 1, or
 #: the values of a model's box that a person kept.
@@ -81,6 +80,20 @@ class AnnotatedImage:
 
 
 @dataclass
+class SkippedImages:
+    """The number of unreadable images, and a description of the first one."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, image: str, fault: Fault) -> None:
+        """Count one more."""
+        self.count += 1
+        name = image if image.strip() else repr(image)
+        self.first = self.first or f"{name}: {fault.message}"
+
+
+@dataclass
 class ImportCounts:
     """The skipped entries: for each kind, their number and the name of the first one.
 
@@ -88,7 +101,7 @@ class ImportCounts:
     """
 
     skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
-    missing: MissingImages = field(default_factory=MissingImages)
+    missing: SkippedImages = field(default_factory=SkippedImages)
     notes: list[str] = field(default_factory=list)
 
     def skip(self, kind: str, name: str) -> None:
@@ -145,9 +158,9 @@ class Annotations:
         return len({image.id for image in self.images})
 
     @property
-    def absent(self) -> MissingImages:
+    def absent(self) -> SkippedImages:
         """The images with a stated size and a missing or unreadable file."""
-        absent = MissingImages()
+        absent = SkippedImages()
         for id_, fault in {image.id: image.fault for image in self.images}.items():
             if fault is not None:
                 absent.add(id_, fault)

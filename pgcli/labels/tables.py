@@ -16,26 +16,25 @@ from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import REGION
 from pgcli.inputs.readers import InputFile, manifest_ending
-from pgcli.labelled_rows import (
+from pgcli.labels.columns import (
     BOX_COLUMNS,
     Example,
     ExampleReader,
     note_of_choices,
     stated_size,
 )
-from pgcli.parsing import boxes as parse_boxes
-from pgcli.parsing import has_locations, text_spans
-from pgcli.records import BOX_TASKS, Box, Item, Region
-from pgcli.results.images import is_in_container
-from pgcli.results.imports.json_values import label_or_none
-from pgcli.results.imports.locate import UNKNOWN_SIZE, locate
-from pgcli.results.imports.truth import (
+from pgcli.labels.json_values import label_or_none
+from pgcli.labels.labelled_image import (
     AnnotatedImage,
     Annotations,
     BoxWithMask,
     ImportSettings,
     TrueText,
 )
+from pgcli.labels.locate import UNKNOWN_SIZE, locate
+from pgcli.parsing import boxes as parse_boxes
+from pgcli.parsing import has_locations, text_spans
+from pgcli.records import BOX_TASKS, Box, Item, Region
 from pgcli.stores.urls import url_scheme
 
 ROW_COLUMNS = ("task", "width", "height", "error")
@@ -152,7 +151,9 @@ def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
     bytes, or its URL; None, counted, without one.
     """
     if item.data is not None or item.span is not None:
-        return os.path.realpath(item.image if is_in_container(item.image) else file)
+        return os.path.realpath(
+            item.image if any(map(manifest_ending, item.image.split("/"))) else file
+        )
     is_beside = item.fault is None and item.path is not None
     if is_beside and (url_scheme(str(item.path)) or os.path.isfile(str(item.path))):  # noqa: PTH113
         return str(item.path) if url_scheme(str(item.path)) else os.path.realpath(str(item.path))

@@ -10,10 +10,8 @@ from pathlib import Path
 from pgcli import registry
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader, whole_header
-from pgcli.labelled_rows import are_stored, turned_corners, turned_mask
-from pgcli.records import Fault, Item
-from pgcli.results.imports.shapes import PixelSize, inside
-from pgcli.results.imports.truth import (
+from pgcli.labels.columns import are_stored, turned_corners, turned_mask
+from pgcli.labels.labelled_image import (
     AnnotatedImage,
     Annotations,
     BoxWithMask,
@@ -22,6 +20,8 @@ from pgcli.results.imports.truth import (
     ReadAnnotations,
     TrueText,
 )
+from pgcli.labels.shapes import PixelSize, inside
+from pgcli.records import Fault, Item
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count
 

@@ -11,7 +11,7 @@ from pycocotools import mask as coco_masks
 
 from pgcli.images.formats import ImageHeader
 from pgcli.images.image_spec import Size
-from pgcli.labelled_rows import turned_corners, turned_mask
+from pgcli.labels.columns import turned_corners, turned_mask
 from pgcli.rle import decode_mask, encode_mask
 from tests.support.command import Command
 from tests.support.exporting import box, corners, read_rows, row, saved
