@@ -14,8 +14,8 @@ from pgcli.pipeline.state.lines import ALL_ROWS, OutputPart
 from pgcli.pipeline.state.owner import OWNER, SILENT_SECONDS, RecordedOwner, owners
 from pgcli.pipeline.state.record import RUN, RunRecord, state_lacks
 from pgcli.pipeline.state.saved import open_saved
-from pgcli.stores import RemoteError, Store
-from pgcli.stores.errors import is_temporary
+from pgcli.stores import Store
+from pgcli.stores.errors import TransientError
 
 MAX_SHARDS = 10_000  # to list
 #: The state of an incomplete shard for each state of its owner.
@@ -121,7 +121,7 @@ def read_status(output: str) -> RunStatus:
         elif not any(owner.state == "running" for owner in known):
             State(output, overwrite=False).check()  # a run killed at its start has no record
     except OutputFailed as problem:
-        if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
+        if isinstance(problem.__cause__, TransientError):
             raise
         hint = "check the URL, and the credentials in the environment"
         raise UsageError(str(problem), hint=hint) from problem

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.stores.errors import RemoteError, remote_errors, too_large
+import httpx2
+
+from pgcli.stores.errors import DENIED, MISSING, RemoteError, TransientError, failed, too_large
 from pgcli.stores.store import Entry
 
 if TYPE_CHECKING:
     from pgcli.stores.calls import Deadline
 
 CHUNK_BYTES = 4 * 2**20
+FAULTS = {401: DENIED, 403: DENIED, 404: MISSING}
 
 
 class HubFiles:
     """Files at `hf://` URLs, by the file system of `huggingface_hub`; see `ObjectFiles`."""
 
-    def errors(self) -> AbstractContextManager[None]:
-        from huggingface_hub.errors import HfHubHTTPError
-
-        return remote_errors(HfHubHTTPError.__bases__[0])  # from its HTTP library
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RemoteError:
+            raise
+        except FileNotFoundError as error:
+            raise RemoteError(MISSING) from error
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if status in FAULTS:
+                raise RemoteError(FAULTS[status]) from error
+            kind = TransientError if isinstance(error, httpx2.HTTPError) else RemoteError
+            reason = f"the server answered {status}" if status else type(error).__name__
+            raise kind(failed(reason)) from error
 
     def kind(self, url: str) -> str:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpcore2
 
-from pgcli.stores.errors import PRIVATE, UNKNOWN_HOST, RemoteError, Unreachable, failed
+from pgcli.stores.errors import PRIVATE, UNKNOWN_HOST, RemoteError, TransientError, failed
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
@@ -27,6 +27,10 @@ _SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_V4.split(), *_SPECIAL_V6.s
 #: All networks of Internet hosts; their exceptions, and those with embedded IPv4 addresses.
 _ASSIGNED_V6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Unreachable(TransientError):
+    """No connection to the server: no name service, no route, or nobody answers there."""
 
 
 class Network(httpcore2.SyncBackend):

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from configparser import ConfigParser
-from configparser import Error as ConfigError
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
+from itertools import islice
 from math import inf
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.records import Fault
-from pgcli.stores.calls import Deadline, Result, patient
+from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, Result, in_thread
 from pgcli.stores.errors import (
+    CHANGED,
     DENIED,
+    EXPIRED,
+    MISSING,
     RemoteError,
     TransientError,
     failed,
-    reason,
-    rejected_name,
-    remote_errors,
-    source_of,
-    status_in,
     too_large,
 )
-from pgcli.stores.files import read_text
 from pgcli.stores.store import Entry, Version
 from pgcli.stores.urls import scheme_of
 
@@ -41,28 +37,64 @@ CLIENT: ClientConfig = {
     "read_timeout": timedelta(seconds=30),
     "timeout": timedelta(seconds=120),
 }
-#: `obstore` does not retry: `calls.patient` does, and covers errors that `obstore` would not.
-RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
-#: The variables with another server's URL, and those with a region.
-ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "gs": ("STORAGE_EMULATOR_HOST",),
-    "az": ("AZURE_STORAGE_ENDPOINT",),
+#: `obstore` repeats requests for so long, after pauses of up to 15 seconds.
+RETRIES: RetryConfig = {
+    "max_retries": 1000,
+    "retry_timeout": timedelta(seconds=PATIENCE_SECONDS),
 }
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-#: Where S3 says the region of any bucket, and how long to wait for it.
-S3, REGION_SECONDS = "https://s3.amazonaws.com", 5.0
+#: The limit of a call after one of its kind has failed in spite of that, as while a run ends.
+LOST_SECONDS = 10.0
+#: The variables with another server's URL, which `obstore` reads.
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 CHUNK_BYTES = 4 * 2**20  # most images fit in one
 PAGE = 1000  # objects in a page of a listing
-#: In the message of a store that rejects conditional puts as not implemented.
-NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
+#: The error code in a response, and the faults for which `obstore` has no exception.
+CODE = re.compile("<Code>([A-Za-z]{1,64})</Code>")
+CODES = {
+    "ExpiredToken": EXPIRED,
+    "TokenRefreshRequired": EXPIRED,
+    "AccessDenied": DENIED,
+    "NoSuchBucket": MISSING,
+}
 
 
-def store_errors() -> AbstractContextManager[None]:
-    """A block that turns the exceptions of `obstore` into RemoteError."""
-    from obstore.exceptions import BaseError
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn the exceptions of `obstore` into RemoteError and TransientError."""
+    from obstore import exceptions
 
-    return remote_errors(BaseError)
+    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise RemoteError(MISSING) from error
+    except exceptions.PreconditionError as error:
+        raise RemoteError(CHANGED) from error
+    except exceptions.BaseError as error:
+        codes = CODE.findall(str(error))[-1:]  # the message ends with the response
+        fault = CODES.get(*codes) if codes else None
+        if fault is None and not isinstance(error, denied):
+            raise TransientError(failed(reason(error, *codes))) from error
+        raise (TransientError if fault is EXPIRED else RemoteError)(fault or DENIED) from error
+    except ValueError as error:  # not RemoteError, which is an OSError
+        raise RemoteError(rejected_name(str(error).partition("\n")[0])) from error
+
+
+def reason(error: Exception, code: str = "") -> str:
+    """The error for display, without the URL before it and without the response after it."""
+    text = str(error).partition("\n")[0]
+    text = (text.partition(" - ")[2] or text).partition(": <")[0].rstrip(". :")
+    if not text or "://" in text:
+        text = f"obstore failed with {type(error).__name__}"
+    return f"{text} ({code})" if code else text
+
+
+def rejected_name(reason: str) -> Fault:
+    return Fault("path_not_allowed", f"obstore cannot read an object of this name: {reason}.")
 
 
 class ObjectStore:
@@ -76,12 +108,10 @@ class ObjectStore:
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """The files with this prefix, without hidden (temporary) files."""
         parent, slash, start = prefix.rpartition("/")
-        next_page = self._call(lambda: Pages(self._objects, parent).next)
-        while entries := self._call(next_page):
-            for entry in entries:
-                is_hidden = "/" in entry.name or entry.name.startswith(".")
-                if entry.name.startswith(start) and not is_hidden:
-                    yield entry._replace(name=parent + slash + entry.name)
+        for entry in self._call(lambda: list(objects_below(self._objects, parent))):
+            is_hidden = "/" in entry.name or entry.name.startswith(".")
+            if entry.name.startswith(start) and not is_hidden:
+                yield entry._replace(name=parent + slash + entry.name)
 
     def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
         def content() -> bytes | None:
@@ -89,7 +119,7 @@ class ObjectStore:
                 if last is None:
                     return bytes(self._objects.get(name).bytes())
                 # Azure does not support ranges from the end
-                end = object_metadata(self._objects, name)["size"] if size is None else size
+                end = self._objects.get(name).meta["size"] if size is None else size
                 start = max(0, end - last)
                 return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
             return None
@@ -101,13 +131,10 @@ class ObjectStore:
             # read first: a store that ignores conditions would replace the object
             with suppress(FileNotFoundError):
                 return bytes(self._objects.get(name).bytes()) == data
-            if not self._put(name, data, "create"):
-                # another command is creating it, or an earlier try created it and then failed:
-                # the next try reads it
-                raise TransientError(failed(f"{name} can neither be created nor read"))
-            return True
+            return self._put(name, data, "create")
 
-        return self._call(is_created, "write")
+        # once more: an earlier try may have created it although the store answered with an error
+        return self._call(is_created, "write") or self._call(is_created, "write")
 
     def replace(self, name: str, data: bytes) -> None:
         self._call(lambda: self._objects.put(name, data, use_multipart=False), "write")
@@ -129,7 +156,7 @@ class ObjectStore:
         return self._call(lambda: self._put(name, data, mode), "write")
 
     def folders(self) -> Sequence[str]:
-        return self._call(lambda: list(self._objects.list_with_delimiter()["common_prefixes"]))
+        return self._call(lambda: self._objects.list_with_delimiter()["common_prefixes"])
 
     def delete(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -145,11 +172,8 @@ class ObjectStore:
         self._call(remove, "delete")
 
     def _put(self, name: str, data: bytes, mode: Any) -> bool:
-        """Put an object in a mode of `obstore`; False if the mode's condition is not met.
-
-        A store without conditional writes replaces the object.
-        """
-        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+        """Put an object in a mode of `obstore`; False if the mode's condition is not met."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
             self._objects.put(name, data, mode=mode, use_multipart=False)
@@ -159,10 +183,6 @@ class ObjectStore:
             if mode == "create":  # the bucket does not exist
                 raise
             return False
-        except BaseError as problem:
-            if not lacks_conditions(problem):
-                raise
-            self._objects.put(name, data, use_multipart=False)
         return True
 
     @cached_property
@@ -172,15 +192,19 @@ class ObjectStore:
     def _call(self, call: Callable[[], Result], kind: str = "read") -> Result:
         """The result of the call. Raises OutputFailed.
 
-        After a call failed in spite of retries, as while a run ends, further calls of its kind are
-        tried only once, until one succeeds.
+        The first failure of a kind is repeated: `obstore` does not repeat conditional puts and
+        deletes whose connection broke. Until a call of the kind succeeds, each has LOST_SECONDS.
         """
-        tries = 1 if kind in self._failed_kinds else inf
+        deadline = Deadline(LOST_SECONDS if kind in self._failed_kinds else inf, self._stopped)
         try:
-            result = patient(call, store_errors, Deadline(inf, self._stopped), tries=tries)
-        except RemoteError as problem:
-            if isinstance(problem, TransientError):
+            with store_errors():
+                result = in_thread(call, deadline, self.url)
+        except TransientError as problem:
+            if kind not in self._failed_kinds:
                 self._failed_kinds.add(kind)
+                return self._call(call, kind)
+            raise self._failed(problem.fault) from problem
+        except RemoteError as problem:
             raise self._failed(problem.fault) from problem
         self._failed_kinds.discard(kind)
         return result
@@ -191,18 +215,9 @@ class ObjectStore:
             hint="give the credentials in the environment permission to list, read, write "
             "and delete there"
             if fault is DENIED
-            else "renew the credentials of the environment; the same command resumes the run"
-            if fault.code == "permission_denied"
-            else "check the URL and the store; the same command resumes the run",
+            else "check the URL, the store and the credentials of the environment; the same "
+            "command resumes the run",
         )
-
-
-def lacks_conditions(error: Exception) -> bool:
-    """Whether a store rejected a put because it does not support conditional writes."""
-    from obstore.exceptions import NotSupportedError
-
-    is_refused = any(words in str(error) for words in NOT_IMPLEMENTED)
-    return isinstance(error, NotSupportedError) or is_refused
 
 
 class ObjectFiles:
@@ -218,19 +233,18 @@ class ObjectFiles:
         bucket, path = self._open(url)
         if path:
             with suppress(FileNotFoundError):
-                object_metadata(bucket, path)
+                bucket.get(path)  # the response to HEAD does not say why it is denied
                 return "file"
-        return "folder" if Pages(bucket, path, 1).next() else ""
+        return "folder" if any(objects_below(bucket, path, 1)) else ""
 
     def pages(self, url: str) -> Callable[[], list[Entry]]:
         """A function for the next files below a folder, by relative path; none after the last."""
-        return Pages(*self._open(url)).next
+        entries = objects_below(*self._open(url))
+        return lambda: list(islice(entries, PAGE))
 
     def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
         """Write a file. Raises RemoteError if it is larger than the `limit`."""
         bucket, path = self._open(url)
-        file.seek(0)
-        file.truncate()
         response = bucket.get(path)
         if response.meta["size"] > limit:
             raise RemoteError(too_large(limit))
@@ -241,7 +255,7 @@ class ObjectFiles:
     def open(self, url: str) -> tuple[int, Callable[[int, int], Any]]:
         """The size of a file, and a function that reads a range until the file is replaced."""
         bucket, path = self._open(url)
-        meta = object_metadata(bucket, path)
+        meta = bucket.get(path).meta
 
         def read(start: int, stop: int) -> Any:
             options = {"range": (start, stop), "if_match": meta["e_tag"]}
@@ -265,144 +279,39 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, path.rstrip("/")
 
 
-def object_metadata(bucket: Any, path: str) -> Any:
-    """The size and the tag of an object. The response to HEAD does not say why it is denied."""
-    from obstore.exceptions import BaseError
-
-    try:
-        return bucket.head(path)
-    except BaseError as error:
-        if status_in(source_of(error)) not in (400, 403):
-            raise
-        return bucket.get(path).meta
-
-
 def open_bucket(url: str, folder: str | None = None) -> Any:
-    """The bucket of a URL, or a folder in it, on the server that the environment names.
-
-    `obstore` reads the rest of the environment itself.
-    """
+    """The bucket of a URL, or a folder in it; `obstore` reads the environment."""
     from obstore import store
 
     scheme = scheme_of(url)
     anonymous, _, bucket = split_url(url)[0].rpartition("@")
-    options: dict[str, Any] = {"skip_signature": True} if anonymous else {}
-    endpoint = next(filter(None, map(os.environ.get, ENDPOINTS[scheme])), "")
-    if scheme == "s3":
-        options |= {} if anonymous else profile_keys()
-        if not endpoint and not any(map(os.environ.get, REGIONS)):
-            options |= bucket_region(bucket)
-    elif scheme == "gs" and endpoint:
-        endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
-        options |= {"base_url": endpoint, "skip_signature": True}
-    client: ClientConfig = {**CLIENT, "allow_http": endpoint.startswith("http://")}
+    endpoints = (os.environ.get(name, "") for name in ENDPOINTS[scheme])
+    allows_http = any(endpoint.startswith("http://") for endpoint in endpoints)
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-    options |= {"client_options": client, "retry_config": RETRIES}
-    return kinds[scheme](bucket, prefix=folder, **options)
+    return kinds[scheme](
+        bucket,
+        prefix=folder,
+        client_options={**CLIENT, "allow_http": allows_http},
+        retry_config=RETRIES,
+        **({"skip_signature": True} if anonymous else {}),
+    )
 
 
-def bucket_region(bucket: str) -> dict[str, str]:
-    """The region of an S3 bucket; empty if unknown, as the first request then says why."""
-    from http.client import HTTPException
-    from urllib.error import HTTPError
-    from urllib.parse import quote
-    from urllib.request import Request, urlopen
+def objects_below(bucket: Any, folder: str, page: int = PAGE) -> Iterator[Entry]:
+    """The objects below a folder, by relative path. Raises UsageError.
 
-    head = Request(f"{S3}/{quote(bucket, safe='')}", method="HEAD")
-    try:
-        with urlopen(head, timeout=REGION_SECONDS) as response:
-            headers = response.headers
-    except HTTPError as error:  # S3 names the region also where it denies access
-        headers = error.headers
-    except (OSError, HTTPException):
-        return {}
-    region = headers.get("x-amz-bucket-region")
-    return {"region": region} if region else {}
-
-
-def profile_keys() -> dict[str, str]:
-    """The keys of AWS_PROFILE in the shared credentials file, which `obstore` does not read."""
-    if os.environ.get("AWS_ACCESS_KEY_ID"):
-        return {}
-    default = os.path.expanduser("~/.aws/credentials")  # noqa: PTH111 - Path raises without a home
-    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or default
-    profiles = ConfigParser(interpolation=None)
-    with suppress(OSError, ValueError, ConfigError):
-        profiles.read_string(read_text(file))
-    name = os.environ.get("AWS_PROFILE") or "default"
-    keys = dict(profiles[name]) if profiles.has_section(name) else {}
-    names = ("access_key_id", "secret_access_key", "session_token")
-    return {key: keys[f"aws_{key}"] for key in names if f"aws_{key}" in keys}
-
-
-class Pages:
-    """The objects below a folder as relative paths, in the order of the store's listing.
-
-    After an error, the next page begins after the last object.
-    """
-
-    def __init__(self, bucket: Any, folder: str, size: int = PAGE):
-        self._bucket, self._folder, self._size, self._after = bucket, folder, size, ""
-        self._stream: Any = None
-
-    def next(self) -> list[Entry]:
-        """The next objects; empty at the end."""
-        start = len(self._folder) + 1 if self._folder else 0
-        if self._stream is None:
-            self._stream = list_objects(self._bucket, self._folder, self._after, self._size)
-        stream, self._stream = self._stream, None
-        for page in stream:
-            self._stream, self._after = stream, page[-1]["path"]
-            entries = [
-                Entry(meta["path"][start:], meta["size"], meta["last_modified"].timestamp())
-                for meta in page
-                if meta["path"][start:]  # skips the object of the folder itself
-            ]
-            if entries:
-                return entries
-            self._stream = None
-        self._stream = iter(())
-        return []
-
-
-def list_objects(bucket: Any, folder: str, after: str, size: int) -> Iterator[Sequence[Any]]:
-    """The objects of a folder in pages of this size.
-
-    `obstore` cannot list a page with a key like `a//b.png`; then S3 is listed by pyarrow, at once.
-    Raises UsageError for such a key in another store.
+    `obstore` cannot list a page with a key like `a//b.png`.
     """
     from obstore.exceptions import InvalidPathError
-    from obstore.store import S3Store
 
+    start = len(folder) + 1 if folder else 0
     try:
-        for page in bucket.list(folder or None, offset=after or None, chunk_size=size):
-            after = page[-1]["path"]
-            yield page
+        for metas in bucket.list(folder or None, chunk_size=page):
+            for meta in metas:
+                if name := meta["path"][start:]:  # not the object of the folder itself
+                    yield Entry(name, meta["size"], meta["last_modified"].timestamp())
     except InvalidPathError as error:
-        if not isinstance(bucket, S3Store):
-            raise UsageError(
-                f"obstore cannot list an object: {reason(error)}",
-                hint="rename the object, or name the images in a manifest",
-            ) from error
-        yield [meta for meta in all_objects(bucket.config, folder) if meta["path"] > after]
-
-
-def all_objects(config: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
-    """The objects of a folder of an S3 bucket, listed by pyarrow, in the order of their keys."""
-    from pyarrow import fs
-
-    start = len(config["bucket"]) + 1
-    system = fs.S3FileSystem(
-        anonymous="skip_signature" in config,
-        region=config.get("region") or next(filter(None, map(os.environ.get, REGIONS)), None),
-        endpoint_override=next(filter(None, map(os.environ.get, ENDPOINTS["s3"])), None),
-    )
-    selector = fs.FileSelector(f"{config['bucket']}/{folder}", recursive=True)
-    return sorted(
-        (
-            {"path": info.path[start:], "size": info.size, "last_modified": info.mtime}
-            for info in system.get_file_info(selector)
-            if info.is_file
-        ),
-        key=itemgetter("path"),
-    )
+        raise UsageError(
+            f"obstore cannot list an object: {reason(error)}",
+            hint="rename the object, or name the images in a manifest",
+        ) from error

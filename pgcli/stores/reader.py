@@ -13,12 +13,12 @@ from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from pgcli.errors import SourceUnavailable
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
-from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, answered, patient
-from pgcli.stores.errors import EXPIRED, NO_ROOM, RemoteError, is_temporary
+from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, Result, in_thread
+from pgcli.stores.errors import EXPIRED, NO_ROOM, RemoteError, TransientError
 from pgcli.stores.store import Entry
 from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of, without_credentials
 
@@ -38,8 +38,6 @@ BUFFER_BYTES = 8 * 2**20
 #: Space that copies leave free on their disk.
 RESERVED_BYTES = 2**30
 
-Result = TypeVar("Result")
-
 
 class Reader:
     """Reads URLs, from several threads at a time."""
@@ -47,9 +45,7 @@ class Reader:
     #: Concurrent fetches. Their threads wait for servers and need no core.
     fetch_threads = 16
 
-    def __init__(self, *, allow_private_hosts: bool = False, has_network: bool = False):
-        if has_network:
-            answered.set()
+    def __init__(self, *, allow_private_hosts: bool = False):
         self._allow_private_hosts = allow_private_hosts
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
@@ -57,8 +53,7 @@ class Reader:
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """How another process recreates this reader, with its own connections."""
-        allows, has_network = self._allow_private_hosts, answered.is_set()
-        return partial(type(self), allow_private_hosts=allows, has_network=has_network), ()
+        return partial(type(self), allow_private_hosts=self._allow_private_hosts), ()
 
     @contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:
@@ -171,9 +166,8 @@ class Reader:
     ) -> Result:
         """The result of a call that reads a URL. Raises RemoteError."""
         check_url(url)
-        deadline = deadline or Deadline(seconds, self._stopped)
-        tries = 1 if is_web(url) else inf  # `WebFiles` retries and resumes requests itself
-        return patient(call, self._files(url).errors, deadline, tries=tries)
+        with self._files(url).errors():
+            return in_thread(call, deadline or Deadline(seconds, self._stopped), url)
 
     def _files(self, url: str) -> Any:
         """The reader for this kind of URL."""
@@ -214,7 +208,7 @@ def lasting_errors(url: str) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        if not is_temporary(error):
+        if not isinstance(error, TransientError):
             raise
         raise source_unavailable(url, error.fault) from error
 

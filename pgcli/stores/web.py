@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
@@ -11,22 +13,19 @@ from typing import BinaryIO
 import httpcore2
 import httpx2
 
+from pgcli.records import Fault
 from pgcli.stores import errors
-from pgcli.stores.calls import Deadline, Pauses
-from pgcli.stores.errors import (
-    BUSY,
-    RemoteError,
-    TransientError,
-    Unreachable,
-    failed,
-    retry_after,
-    too_large,
-)
-from pgcli.stores.network import Network
+from pgcli.stores.calls import PATIENCE_SECONDS, Deadline
+from pgcli.stores.errors import RemoteError, TransientError, failed, too_large
+from pgcli.stores.network import Network, Unreachable
 from pgcli.stores.urls import check_url, is_web
 
-#: Retries of an image: manifests name many servers, and some no longer exist.
-MAX_IMAGE_RETRIES = 3
+#: Retries of an image and of an unreachable server: manifests name many that no longer exist.
+MAX_RETRIES = 3
+#: The first pause between tries; each is twice as long as the previous one, up to the longest.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
+#: HTTP statuses after which the same request may succeed a moment later.
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 MAX_REDIRECTS = 5
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Idle connections are closed after this long.
@@ -39,9 +38,7 @@ def http_errors() -> Iterator[None]:
     """Turn the exceptions of the two libraries into RemoteError, by their types alone."""
     try:
         yield
-    except RemoteError:
-        raise
-    except (TimeoutError, httpcore2.TimeoutException) as error:
+    except httpcore2.TimeoutException as error:
         is_connecting = isinstance(error, httpcore2.ConnectTimeout)
         kind = Unreachable if is_connecting else TransientError
         raise kind(errors.TOO_SLOW) from error
@@ -59,6 +56,37 @@ def http_errors() -> Iterator[None]:
         raise TransientError(errors.CUT) from error
     except httpx2.InvalidURL as error:
         raise RemoteError(errors.INVALID_URL) from error
+
+
+class Busy(TransientError):
+    """A response after which a server may be asked again, at the earliest after so many seconds."""
+
+    def __init__(self, fault: Fault, seconds: float):
+        super().__init__(fault)
+        self.seconds = seconds
+
+
+class Pauses:
+    """The pauses between the tries of one request, at most `limit`, for PATIENCE_SECONDS."""
+
+    def __init__(self, deadline: Deadline, limit: float):
+        self._deadline, self._limit, self._count = deadline, limit, 0
+        self._end = inf
+
+    def wait(self, error: TransientError) -> None:
+        """Wait after an error, at least as long as the server asks; raise it after the last try."""
+        now = time.monotonic()
+        self._end = min(self._end, now + PATIENCE_SECONDS)
+        limit = MAX_RETRIES if isinstance(error, Unreachable) else self._limit
+        seconds = min(FIRST_PAUSE_SECONDS * 2**self._count, LONGEST_PAUSE_SECONDS)
+        # jitter, so that requests that failed together are not repeated together
+        seconds *= random.uniform(1, 1.5)
+        if isinstance(error, Busy):
+            seconds = max(seconds, error.seconds)
+        if self._count >= limit or now + seconds > min(self._end, self._deadline.end):
+            raise error
+        self._count += 1
+        self._deadline.pause(seconds)
 
 
 class WebFiles:
@@ -88,7 +116,7 @@ class WebFiles:
         Raises RemoteError, also for a file larger than the `limit`, and OSError for writing.
         """
         version: str = ""
-        retries = MAX_IMAGE_RETRIES if bytes_per_second == inf else inf
+        retries = MAX_RETRIES if bytes_per_second == inf else inf
         pauses = Pauses(deadline, retries)
         while True:
             start = file.tell() if version else 0
@@ -163,8 +191,22 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
         raise RemoteError(errors.DENIED)
     fault = errors.TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
-        raise TransientError(fault, retry_after(headers.get("Retry-After", "")))
+        raise Busy(fault, retry_after(headers.get("Retry-After", "")))
     if status not in (200, 206):
         raise RemoteError(fault)
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise RemoteError(errors.COMPRESSED)
+
+
+def retry_after(text: str) -> float:
+    """The seconds of a Retry-After header, which may be a date; 0 for anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    from email.utils import parsedate_to_datetime  # slow to import
+
+    try:
+        return parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

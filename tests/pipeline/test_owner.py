@@ -20,7 +20,7 @@ import pytest
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse
 from pgcli.pipeline.state import owner as module
 from pgcli.pipeline.state.owner import OWNER, Owner, owners
-from pgcli.stores import LocalStore, Store, calls, open_folder
+from pgcli.stores import LocalStore, Store, open_folder
 from tests.support.forkserver import ForkedRun
 from tests.support.hostile_values import HOSTILE, to_text
 from tests.support.stub_runs import Calls, die, start
@@ -29,7 +29,6 @@ from tests.support.writable_stores import (
     Busy,
     Files,
     Unconditional,
-    Unimplemented,
     WritableS3,
     used_store,
 )
@@ -43,7 +42,6 @@ STORES: dict[str, type[WritableS3] | None] = {
     "local": None,
     "s3": WritableS3,
     "ignores conditions": Unconditional,
-    "refuses conditions": Unimplemented,
 }
 
 
@@ -418,8 +416,7 @@ def test_stolen_lease_is_not_overwritten(remote, monkeypatch):
         assert store.read(OWNER) == lease()
 
 
-def test_lease_written_before_a_failed_answer_counts(monkeypatch):
-    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+def test_lease_written_before_a_failed_answer_counts():
     with used_store(Busy) as files:
         for number in range(8):  # every other first put is stored, and answered with 503
             owner = Owner(open_folder(f"{BUCKET}/{number}.pgcli/"), "rows/")

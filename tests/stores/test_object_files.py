@@ -1,6 +1,7 @@
 """Files in S3, Google Cloud Storage, Azure and the Hub read like those in a local folder."""
 
 import io
+import re
 import socket
 import tarfile
 import threading
@@ -14,19 +15,16 @@ import pytest
 
 from pgcli.errors import UsageError
 from pgcli.records import Fault, Item
-from pgcli.stores import Reader, RemoteError, calls, objects, reader
-from pgcli.stores.objects import profile_keys
+from pgcli.stores import Reader, RemoteError, objects, reader
 from tests.support.stored_images import FILES, JPEG, PNG, StoreLocation, locate_store
 from tests.support.stores import NEW_YEAR, S3, Azure, Files, Google, Hub, serve
 from tests.support.time_limits import ends_soon
+from tests.support.writable_stores import shorten_retries
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch) -> None:
-    """Pauses of hundredths of a second between tries, for at most a second."""
-    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
+    shorten_retries(monkeypatch)
 
 
 @contextmanager
@@ -128,12 +126,12 @@ def s3_of(kind: type[S3], files: Files) -> Iterator[None]:
         yield
 
 
-def refusing(status: int) -> type[S3]:
-    """A kind of S3 server that always answers with this status."""
+def refusing(status: int, body: str = "") -> type[S3]:
+    """A kind of S3 server that always answers with this status and body."""
 
     class Refusing(S3):
         def answer(self, path: str, query: Any) -> None:
-            self.respond(status)
+            self.respond(status, body.encode())
 
     return Refusing
 
@@ -164,28 +162,20 @@ KEYS = ["a//b.png", "a/./b.png", "a/../b.png", "/lead.png", "a\x01b.png", "..", 
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_key_that_obstore_cannot_name_costs_only_its_own_image(s3, key):
-    names = sorted([key, *(f"{number:04}.png" for number in range(1200)), "z.png"])
+def test_key_that_obstore_cannot_name_is_an_error_of_its_folder(s3, key):
     s3.clear()
-    s3 |= {f"images/p/{name}": PNG for name in names}
+    s3 |= {f"images/p/{name}": PNG for name in [key, "z.png"]}
     reading = Reader()
-    assert reading.kind("s3://images/p") == "folder"
-    entries = list(reading.entries("s3://images/p"))
-    assert [entry.name for entry in entries] == names
-    assert {(entry.size, entry.modified) for entry in entries} == {(len(PNG), NEW_YEAR)}
+    for read in (reading.kind, lambda url: list(reading.entries(url))):
+        with pytest.raises(UsageError, match=re.escape(f"p/{key}")) as problem:
+            read("s3://images/p")
+        assert "rename the object" in problem.value.hint
     assert reading.read("s3://images/p/z.png") == PNG
     assert fault_of(reading.read, f"s3://images/p/{key}").code == "path_not_allowed"
 
 
-def test_key_with_a_slash_before_it_is_not_the_object_without_one(s3):
-    s3 |= {"images//photo.png": PNG, "images/photo.png": JPEG}
-    for read in (Reader().read, Reader().open, Reader().kind):
-        assert fault_of(read, "s3://images//photo.png").code == "path_not_allowed"
-    assert Reader().read("s3://images/photo.png") == JPEG
-
-
 @pytest.mark.parametrize("kind", ["gs", "az"])
-def test_store_that_pyarrow_does_not_list_names_such_a_key(monkeypatch, kind):
+def test_other_stores_name_such_a_key_too(monkeypatch, kind):
     kinds: dict[str, Any] = {"gs": Google, "az": Azure}
     with serve(kinds[kind], {"images/p/a//b.png": PNG, "images/p/c.png": PNG}) as endpoint:
         location = locate_store(kind, endpoint)
@@ -193,6 +183,13 @@ def test_store_that_pyarrow_does_not_list_names_such_a_key(monkeypatch, kind):
             monkeypatch.setenv(name, value)
         with pytest.raises(UsageError, match=r"p/a//b\.png"):
             list(Reader().entries(f"{location.base}/p"))
+
+
+def test_key_with_a_slash_before_it_is_not_the_object_without_one(s3):
+    s3 |= {"images//photo.png": PNG, "images/photo.png": JPEG}
+    for read in (Reader().read, Reader().open, Reader().kind):
+        assert fault_of(read, "s3://images//photo.png").code == "path_not_allowed"
+    assert Reader().read("s3://images/photo.png") == JPEG
 
 
 def test_listing_is_a_stream_of_pages():
@@ -233,15 +230,20 @@ def test_unreachable_store_is_an_error_row(monkeypatch):
     [(401, "permission_denied"), (403, "permission_denied"), (404, "missing"), (500, "io_error")],
 )
 def test_store_error_has_the_code_of_its_status(status, code):
-    def read_all(url: str) -> Any:
-        return list(Reader().entries(url))
-
     with s3_of(refusing(status), {}):
         found = fault_of(Reader().read, "s3://images/x.png")
         assert found.code == code
         assert status != 500 or "500 Internal Server Error" in found.message
-        for url in ("s3://images", "s3://images/photos") * (status < 500):
-            assert fault_of(read_all, url).code == code
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code"),
+    [(403, "AccessDenied", "permission_denied"), (404, "NoSuchBucket", "missing")],
+)
+def test_listing_has_the_code_of_the_response(status, reason, code):
+    with s3_of(refusing(status, f"<Error><Code>{reason}</Code></Error>"), {}):
+        for url in ("s3://images", "s3://images/photos"):
+            assert fault_of(lambda url: list(Reader().entries(url)), url).code == code
 
 
 def test_key_that_looks_like_a_status_is_not_one(s3):
@@ -259,23 +261,6 @@ def test_key_that_looks_like_a_status_is_not_one(s3):
             assert fault_of(reading.read, f"s3://images/{key}").code == "io_error"
 
 
-def test_aws_profile_keys_are_read_from_the_credentials_file(monkeypatch, tmp_path):
-    file = tmp_path / "credentials"
-    file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b%\n[other]\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    assert profile_keys() == {"access_key_id": "a", "secret_access_key": "b%"}
-    monkeypatch.setenv("AWS_PROFILE", "other")
-    assert profile_keys() == {}
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.delenv("AWS_PROFILE")
-    assert profile_keys() == {}
-    file.write_bytes(b"\xff not an ini file")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert profile_keys() == {}
-
-
 def test_stalled_store_times_out(monkeypatch):
     release = threading.Event()
 
@@ -285,7 +270,7 @@ def test_stalled_store_times_out(monkeypatch):
 
     short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
     monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
-    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     with s3_of(Stalling, {}):
         assert fault_of(Reader().read, "s3://images/x.png").code == "timeout"
         release.set()

@@ -10,25 +10,22 @@ from functools import partial
 import pytest
 
 from pgcli.errors import OutputFailed
-from pgcli.stores import Entry, Store, calls, objects, open_folder
+from pgcli.stores import Entry, Store, objects, open_folder
 from pgcli.stores.objects import ObjectStore
 from tests.support.writable_stores import (
     BUCKET,
     Busy,
     Denied,
     Unconditional,
-    Unimplemented,
     WritableS3,
+    shorten_retries,
     used_store,
 )
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch) -> None:
-    """Pauses of hundredths of a second between tries, for at most a second."""
-    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
+    shorten_retries(monkeypatch)
 
 
 NAMES = ["run.json", "open/7", "part-000000.parquet"]
@@ -145,9 +142,8 @@ def test_folders_are_listed(store):
     assert sorted(store.folders()) == ["open", "shard-0-of-2", "shard-1-of-2"]
 
 
-@pytest.mark.parametrize("kind", [Unconditional, Unimplemented])
-def test_store_without_conditional_writes_creates_once(kind):
-    with used_store(kind):
+def test_store_without_conditional_writes_creates_once():
+    with used_store(Unconditional):
         store = ObjectStore(f"{BUCKET}/rows/")
         assert store.swap("a", b"1", None)
         version = store.version("a")
@@ -187,12 +183,12 @@ def test_denied_store_is_output_failed():
             assert "s3://bucket/rows/" in str(problem.value)
 
 
-def test_object_that_exists_and_cannot_be_read_is_output_failed():
-    class Haunted(WritableS3):
-        def is_refused(self, key: str) -> bool:
-            return self.headers.get("If-None-Match") == "*"
+def test_store_that_rejects_conditional_writes_is_output_failed():
+    class Unimplemented(WritableS3):
+        def put(self, key: str, data: bytes) -> int:
+            return 501 if "If-None-Match" in self.headers else super().put(key, data)
 
-    with used_store(Haunted), pytest.raises(OutputFailed, match="neither be created nor read"):
+    with used_store(Unimplemented), pytest.raises(OutputFailed, match="501 Not Implemented"):
         ObjectStore(f"{BUCKET}/rows").create("a", b"")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pgcli.errors import SourceUnavailable
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, calls, errors, make_reader, network, reader
+from pgcli.stores import Reader, RemoteError, make_reader, network, reader, web
 from pgcli.stores.errors import TOO_SLOW
 from pgcli.stores.network import checked_addresses, is_public
 from pgcli.stores.web import WebFiles
@@ -41,8 +41,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def short_pauses(monkeypatch) -> None:
     """Pauses of hundredths of a second between tries."""
-    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(web, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(web, "LONGEST_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def short_timeouts(short_pauses, monkeypatch) -> None:
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     monkeypatch.setattr(reader, "FILE_SECONDS", 1.0)
     monkeypatch.setattr(network, "READ_SECONDS", 0.3)
-    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(web, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(reader, "PATIENCE_SECONDS", 1.0)
 
 
@@ -124,7 +124,7 @@ def test_endless_body_is_read_to_the_limit(server, path):
 
 def test_retry_after_is_respected(server, short_pauses, monkeypatch):
     pauses: list[float] = []
-    monkeypatch.setattr(calls.Deadline, "pause", lambda self, seconds: pauses.append(seconds))
+    monkeypatch.setattr(reader.Deadline, "pause", lambda self, seconds: pauses.append(seconds))
     assert outcome(f"{server.url}/often.png") == "good"
     assert pauses == [1]
 
@@ -133,14 +133,14 @@ def test_retry_after_is_respected(server, short_pauses, monkeypatch):
     ("text", "seconds"), [("2", 2), (" 7 ", 7), ("", 0), ("soon", 0), ("-1", -1), ("9" * 999, inf)]
 )
 def test_retry_after_is_parsed_or_ignored(text, seconds):
-    assert errors.retry_after(text) == seconds
+    assert web.retry_after(text) == seconds
 
 
 def test_retry_after_may_be_a_date():
     later = formatdate(time.time() + 50, usegmt=True)
-    assert 48 < errors.retry_after(later) < 51
-    assert errors.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") < 0
-    assert errors.retry_after("Wed, 99 Oct 2015 07:28:00 GMT") == 0
+    assert 48 < web.retry_after(later) < 51
+    assert web.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") < 0
+    assert web.retry_after("Wed, 99 Oct 2015 07:28:00 GMT") == 0
 
 
 def test_wait_longer_than_the_deadline_does_not_start(server):
@@ -441,7 +441,7 @@ def test_file_that_changes_while_it_is_copied_is_not_mixed(
         server.files["/x.tar"], server.supports_ranges = b"new" * 1000, not heeds_version
         return 1.0
 
-    monkeypatch.setattr(calls.random, "uniform", change)  # in the pause after the cut
+    monkeypatch.setattr(web.random, "uniform", change)  # in the pause after the cut
     if heeds_version:
         assert copied(f"{server.url}/x.tar") == b"new" * 1000
     else:
@@ -472,7 +472,7 @@ def test_received_bytes_extend_the_deadline(server, monkeypatch):
 
     def record(deadline: reader.Deadline, seconds: float) -> None:
         extend(deadline, seconds)
-        ends.append(deadline._end)
+        ends.append(deadline.end)
 
     monkeypatch.setattr(reader.Deadline, "extend", record)
     monkeypatch.setattr(reader, "MIN_BYTES_PER_SECOND", 0.1)

@@ -56,7 +56,8 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
     }
     variables = {
         **environment(endpoint),
-        "STORAGE_EMULATOR_HOST": endpoint,
+        "GOOGLE_BASE_URL": endpoint,
+        "GOOGLE_SKIP_SIGNATURE": "true",
         "AZURE_STORAGE_ENDPOINT": f"{endpoint}/account",
         "AZURE_STORAGE_ACCOUNT_NAME": "account",
         "AZURE_STORAGE_ACCOUNT_KEY": "a2V5",

@@ -72,7 +72,7 @@ class S3(Store):
         if key:
             return self.send_file(f"{bucket}/{key}")
         if not any(name.startswith(f"{bucket}/") for name in self.files):
-            return self.respond(404)
+            return self.respond(404, b"<Error><Code>NoSuchBucket</Code></Error>")
         keys, folders = self.list_keys(bucket, query.get("prefix", ""), query.get("delimiter", ""))
         after = query.get("continuation-token") or query.get("start-after") or ""
         keys = [key for key in keys if key > after]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from email.utils import formatdate
 from math import inf
 from pathlib import Path
@@ -18,10 +19,21 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from pgcli.stores import objects, web
 from tests.support.stores import S3, Files, etag, serve
 
 BUCKET = "s3://bucket"
 ROOT = Path(__file__).parents[2]
+
+
+def shorten_retries(patch: pytest.MonkeyPatch, seconds: float = 1.0) -> None:
+    """Pauses of hundredths of a second between tries, for at most so many seconds."""
+    backoff = {"init_backoff": timedelta(seconds=0.01), "max_backoff": timedelta(seconds=0.05)}
+    retries = {"max_retries": 1000, "retry_timeout": timedelta(seconds=seconds)}
+    patch.setattr(objects, "RETRIES", {**retries, "backoff": {**backoff, "base": 2}})
+    patch.setattr(web, "FIRST_PAUSE_SECONDS", 0.01)
+    patch.setattr(web, "LONGEST_PAUSE_SECONDS", 0.05)
+    patch.setattr(web, "PATIENCE_SECONDS", seconds)
 
 
 class WritableS3(S3):
@@ -75,14 +87,6 @@ class Unconditional(WritableS3):
 
     def is_refused(self, key: str) -> bool:
         return False
-
-
-class Unimplemented(WritableS3):
-    """S3 like on servers that reject conditional puts as not implemented."""
-
-    def put(self, key: str, data: bytes) -> int:
-        is_conditional = "If-None-Match" in self.headers or "If-Match" in self.headers
-        return 501 if is_conditional else super().put(key, data)
 
 
 class Denied(WritableS3):
@@ -149,11 +153,11 @@ class Unreliable(WritableS3):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.connection.close()
         elif trouble.how == "cut":
-            requested = self.headers.get("Range", "")
-            written = formatdate(0, usegmt=True)
-            headers = {"ETag": '"1"', "Last_Modified": written, "Content_Length": 10**5}
-            place = {"Content_Range": f"bytes {requested[6:]}/9"} if requested else {}
-            self.respond(206 if requested else 200, b"<?xml", **headers, **place)
+            data = self.files.get(self.key, b"<?xml")
+            status, body, headers = self.part(data)
+            length = len(body) if self.key in self.files else 10**5
+            headers |= {"ETag": etag(data), "Last_Modified": formatdate(0, usegmt=True)}
+            self.respond(status, body[: len(body) // 2], Content_Length=length, **headers)
         else:
             self.respond(int(trouble.how), trouble.body, Connection="close", **trouble.headers)
 
