@@ -10,7 +10,7 @@ from pgcli.images.decode import (
 )
 from pgcli.images.errors import ImageError
 from pgcli.images.files import item_bytes
-from pgcli.images.formats import FORMATS, ImageHeader, read_file_header, read_header
+from pgcli.images.formats import FORMATS, ImageHeader
 from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "item_bytes",
     "load_image",
     "load_thumbnail",
-    "read_file_header",
-    "read_header",
     "silence_decoders",
     "stored_and_upright",
 ]

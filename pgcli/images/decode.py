@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import struct
 import warnings
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from io import BytesIO
 from time import perf_counter
 
 import numpy as np
@@ -16,23 +17,24 @@ from PIL import Image, ImageFile, _imaging
 from PIL.ImageOps import exif_transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images.errors import ImageError, wrap_image_errors
+from pgcli.images.errors import ImageError, unsupported, wrap_image_errors
 from pgcli.images.files import file_time, item_bytes, short_digest
-from pgcli.images.formats import OpenedImage, identify_image, open_image
-from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
-from pgcli.images.layouts import lacks_pixels
-from pgcli.images.pixels import (
+from pgcli.images.formats import (
+    GREYS_16,
+    TRANSPOSE,
+    OpenedImage,
     exif_orientation,
-    is_rotated,
-    resize_draft,
-    to_8bit,
-    to_rgb,
-    transpose,
+    open_image,
+    read_header,
 )
+from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
 from pgcli.records import DecodedImage, Item
 
-_NULL_HANDLER = logging.NullHandler()
 MAX_STRIP = 16_383  # pixels of a side, the most that WebP has
+MAX_SENSOR_VALUE = 4095
+PNG_START, SIZE_AT, DEPTH_AT, COLOURS_AT, INTERLACING_AT = 8, 16, 24, 25, 28  # in the file
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the PNG's colour type
+INFLATED_BYTES = 2**20  # at a time
 
 
 @dataclass(frozen=True)
@@ -71,42 +73,126 @@ def decode(item: Item, spec: ImageSpec, limits: ImageLimits) -> DecodedImage:
     return DecodedImage(item, width, height, pixels, load_ms, fault, stamp)
 
 
-def _is_small(opened: OpenedImage, spec: ImageSpec) -> bool:
-    """Whether the image may be resized as a whole before it is cropped."""
-    size = spec.resized(*opened.image.size)
-    return size.width * size.height <= MAX_RESIZED
-
-
 def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
     """The upright size, and the image at the model's resolution."""
     with wrap_image_errors(opened.size, opened.data):
-        if spec.fast_decode and isinstance(opened.image, JpegImageFile) and _is_small(opened, spec):
-            return opened.size, resize_draft(opened.image, spec)
-        image = _upright_pixels(opened.image)
+        resized = spec.resized(*opened.image.size)
+        is_small = resized.width * resized.height <= MAX_RESIZED  # resized before it is cropped
+        if spec.fast_decode and isinstance(opened.image, JpegImageFile) and is_small:
+            return opened.size, _resize_draft(opened.image, spec)
+        image = _upright_pixels(opened)
         size = Size(*image.size)
     with wrap_image_errors(size):
         # grey images are resized as one channel instead of three, to the same values
-        return size, to_rgb(spec.resize(image))
+        return size, _to_rgb(spec.resize(image))
 
 
-def _upright_pixels(image: ImageFile.ImageFile) -> Image.Image:
+def _resize_draft(image: JpegImageFile, spec: ImageSpec) -> Image.Image:
+    """The image at the model's resolution, decoded at 1/2, 1/4 or 1/8 of its size if possible.
+
+    Each decoded side has at least twice the model's pixels. libjpeg drops the finest frequencies
+    of every block; resizing to half removes most of them anyway, except at sharp edges.
+    A JPEG below four times the model's resolution is decoded in full; it differs only by rounding,
+    and only if it is rotated, because it is rotated after resizing.
+    """
+    size = spec.resized(*image.size)
+    draft = image.draft(None, (2 * size.width, 2 * size.height))
+    image.load()
+    # the last decoded pixels may lie half outside the image: the box says how much of them counts
+    box = None if draft is None else draft[1]
+    resized = to_8bit(image).resize(size, Image.Resampling(spec.resample), box)
+    return _to_rgb(spec.crop(_transpose(resized, exif_orientation(image))))
+
+
+def _upright_pixels(opened: OpenedImage) -> Image.Image:
     """The upright 8-bit pixels of an opened image; everything else that it held is released.
 
     Raises any exception for a damaged image.
     """
-    file = image.fp
+    image, stated = opened.image, opened.image.info.get("transparency")
     image.load()
-    if isinstance(file, BytesIO) and image.format == "PNG":
+    if image.format == "PNG":
         last_rows = image.crop((0, max(image.height - 2, 0), image.width, image.height))
-        if not all(map(np.any, np.asarray(last_rows))) and lacks_pixels(file.getvalue()):
+        if not all(map(np.any, np.asarray(last_rows))) and _lacks_pixels(opened.data):
             raise EOFError
+        if image.info.get("transparency") != stated:
+            raise unsupported("a PNG with a transparent colour after its pixels")
     image.fp = None
     vars(image).pop("_decoder", None)  # for WebP and AVIF, two or three times the pixels
-    orientation = exif_orientation(image)
-    pixels = to_8bit(image)
+    pixels = upright_8bit(image)
     if pixels is not image:
         image.close()
-    return transpose(pixels, orientation)
+    return pixels
+
+
+def _lacks_pixels(data: bytes) -> bool:
+    """Whether the pixels of a PNG end early; Pillow leaves the rest 0 without an error."""
+    width, height = struct.unpack_from(">II", data, SIZE_AT)
+    bits = data[DEPTH_AT] * CHANNELS[data[COLOURS_AT]]
+    total: int = width * height * bits // 8
+    if not data[INTERLACING_AT]:
+        total = height * (1 + -(-width * bits // 8))
+    bodies, start = list[bytes](), PNG_START
+    while start + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, start)
+        if kind == b"IDAT":
+            bodies.append(data[start + 8 : start + 8 + size])
+        start += size + 12
+    unpacker, packed, inflated = zlib.decompressobj(), b"".join(bodies), 0
+    try:
+        while packed and inflated < total:
+            inflated += len(unpacker.decompress(packed, INFLATED_BYTES))
+            packed = unpacker.unconsumed_tail
+    except zlib.error:
+        pass  # Pillow ignores it too
+    return inflated < total
+
+
+def upright_8bit(image: Image.Image) -> Image.Image:
+    """The decoded image in RGB or grey, with its EXIF orientation applied."""
+    orientation = 1 if image.format == "TIFF" else exif_orientation(image)  # Pillow turns TIFFs
+    return _transpose(to_8bit(image), orientation)
+
+
+def _transpose(pixels: Image.Image, orientation: int) -> Image.Image:
+    method = TRANSPOSE.get(orientation)
+    return pixels if method is None else pixels.transpose(method)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def to_8bit(image: Image.Image) -> Image.Image:
+    """The decoded image in RGB or grey: alpha on white, 16-bit greys scaled to 8 bits.
+
+    Raises ImageError for integers and floats without a defined range.
+    """
+    if image.mode in GREYS_16 or (image.mode == "I" and image.format == "PPM"):
+        return _scaled_greys(image)
+    if image.mode[0] in "IF":
+        raise unsupported(f"an image of 32-bit values (mode {image.mode})")
+    is_bmp = image.format == "BMP" and image.mode == "RGBA"
+    if is_bmp and image.getchannel("A").getextrema() == (0, 0):  # not transparency
+        return image.convert("RGB")
+    if image.has_transparency_data:
+        rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    if image.mode == "1":
+        return image.convert("L")  # RGB would take three times the memory
+    return image if image.mode == "L" else _to_rgb(image)
+
+
+def _scaled_greys(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    if image.format == "TIFF" and 0 < values.max() <= MAX_SENSOR_VALUE:  # would be shown as black
+        raise unsupported("a TIFF of 16 bits a sample, with values of 12 bits")
+    greys = np.rint(values / np.float32(257)).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if transparent is not None:
+        greys[values == transparent] = 255
+    return Image.fromarray(greys)
 
 
 def load_image(source: str | bytes | None, limits: ImageLimits) -> Image.Image:
@@ -115,9 +201,9 @@ def load_image(source: str | bytes | None, limits: ImageLimits) -> Image.Image:
     Transparent pixels become white; 16-bit and float values are scaled, not clipped. Raises
     ImageError, and nothing else, whatever is wrong with the image.
     """
-    image, size, data = open_image(source, limits)
-    with wrap_image_errors(size, data):
-        return to_rgb(_upright_pixels(image))
+    opened = open_image(source, limits)
+    with wrap_image_errors(opened.size, opened.data):
+        return _to_rgb(_upright_pixels(opened))
 
 
 def load_thumbnail(
@@ -135,17 +221,18 @@ def load_thumbnail(
     large: scaling takes as long as decoding. The file must be in the `root`. Raises ImageError, and
     nothing else.
     """
-    image, size, data = open_image(source, limits, root)
+    opened = open_image(source, limits, root)
+    image, size, data = opened
     with wrap_image_errors(size, data):
         side = min(4 * side, MAX_STRIP) if max(size) > 4 * min(size) else side
         if isinstance(image, JpegImageFile):
             scale = side / max(image.size)
             width, height = (max(1, int(length * scale)) for length in image.size)
             image.draft(None, (width, height))
-        thumbnail = _upright_pixels(image)
+        thumbnail = _upright_pixels(opened)
         if max(thumbnail.size) > side * slack:
             thumbnail.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
-        return size, to_rgb(thumbnail)
+        return size, _to_rgb(thumbnail)
 
 
 def stored_and_upright(
@@ -156,9 +243,9 @@ def stored_and_upright(
     Both have the stored pixel format, except TIFFs that Pillow cannot write with the same meaning.
     None for an image that is stored upright. Raises ImageError, and nothing else.
     """
+    if read_header(data).orientation == 1:
+        return None
     with wrap_image_errors(data=data):
-        if not is_rotated(identify_image(data), data):
-            return None
         image = open_image(data, limits).image
         image.load()  # this applies a TIFF's orientation
         if image.format == "TIFF":
@@ -175,6 +262,6 @@ def silence_decoders() -> None:
     # Permanently: `warnings.catch_warnings` and a redirected stderr would affect other threads,
     # such as the one that draws the progress bar.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-    logging.getLogger("PIL").addHandler(_NULL_HANDLER)
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError):  # a Pillow without libtiff's symbols
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "The file does not exist.")
-#: At the start of a path, or after the folder that the path was joined to.
-DRIVE_OR_SHARE = re.compile(r"(?:^|/)(?:[A-Za-z]:[\\/]|\\\\)")
 EMPTY = Fault("not_an_image", "The file is empty.")
 UNKNOWN = Fault("not_an_image", "The file is not an image of a known format.")
 WEB_PAGE = Fault("not_an_image", "The file is a web page (HTML), not an image.")
@@ -53,6 +50,12 @@ def wrap_image_errors(size: Size | None = None, data: bytes = b"") -> Iterator[N
         raise ImageError(_fault(problem, data), size) from problem
 
 
+def unsupported(what: str, size: Size | None = None) -> ImageError:
+    """The error of an image in an unsupported layout."""
+    message = f"This is {what}, which is not supported; convert it to PNG or JPEG of 8 bits."
+    return ImageError(Fault("unsupported_format", message), size)
+
+
 def too_many_pixels(size: Size, limits: ImageLimits) -> ImageError:
     """The error of an image above the limit of `--max-pixels`, or with too long a side."""
     is_long = max(size) > MAX_SIDE
@@ -89,13 +92,3 @@ def unread(problem: Exception) -> Fault:
         return Fault("unsupported_format", message)
     reason = type(problem).__name__
     return Fault("decode_failed", f"The image is damaged: its decoder failed ({reason}).")
-
-
-def no_such_file(path: str) -> Fault:
-    """The fault of a path without a file; the message points out Windows paths."""
-    message = MISSING.message
-    if DRIVE_OR_SHARE.search(path):
-        message += " The path has a Windows drive or share, which this system does not have."
-    elif "\\" in path:
-        message += " The path has backslashes; use / to separate folders."
-    return Fault(MISSING.code, message)

@@ -1,18 +1,15 @@
-"""Reads the bytes of images, from regular files or from a range of one, with retries."""
+"""Reads the bytes of images, from regular files or from a range of one."""
 
 from __future__ import annotations
 
-import errno
 import os
-import random
-import time
 
 from pgcli.images.errors import (
     EMPTY,
+    MISSING,
     NOT_A_FILE,
     TRUNCATED,
     ImageError,
-    no_such_file,
     too_many_bytes,
 )
 from pgcli.images.image_spec import ImageLimits
@@ -21,19 +18,6 @@ from pgcli.records import OUTSIDE_FOLDER, Fault, Item
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
 from pgcli.stores.urls import url_scheme
-
-#: Transient errors: a network disk that lost its server, a loose cable, a full queue.
-TRANSIENT = {
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.ECONNRESET,
-    errno.ENETDOWN,
-    errno.EHOSTDOWN,
-}
-RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
 def item_bytes(item: Item, limits: ImageLimits) -> bytes:
@@ -72,47 +56,26 @@ def short_digest(digest: bytes) -> int:
 def read_file(
     path: str,
     limits: ImageLimits,
-    max_bytes: int | None = None,
     *,
     root: str | None = None,
     span: tuple[int, int] | None = None,
 ) -> bytes:
-    """The bytes of a regular file, or the first `max_bytes` of them.
+    """The bytes of a regular file.
 
     With a `root` (a real path), the file must be in it; with a `span` (offset and size), only these
-    bytes are read. Transient errors are retried. Raises ImageError for an unreadable or empty file,
-    and for one above the limit.
+    bytes are read. Raises ImageError for an unreadable or empty file, and for one above the limit.
     """
-    for wait_seconds in RETRY_SECONDS:
-        try:
-            return _read(path, limits, max_bytes, root, span)
-        except ImageError as problem:
-            cause = problem.__cause__
-            if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
-                raise
-        time.sleep(wait_seconds * random.uniform(0.5, 1))  # spreads the workers' retries
-    return _read(path, limits, max_bytes, root, span)
-
-
-def _read(
-    path: str,
-    limits: ImageLimits,
-    max_bytes: int | None,
-    root: str | None,
-    span: tuple[int, int] | None,
-) -> bytes:
     try:
         with open_regular(path, root) as file:
             offset, size = span or (0, os.fstat(file.fileno()).st_size)
             if not 0 <= size <= limits.max_bytes:
                 raise ImageError(too_many_bytes(limits))
-            wanted = size if max_bytes is None else min(size, max_bytes)
-            claim_memory(wanted)
+            claim_memory(size)
             file.seek(offset)
-            data = file.read(wanted)
-            if span and len(data) < wanted:
+            data = file.read(size)
+            if span and len(data) < size:
                 raise ImageError(TRUNCATED)
-            if not span and max_bytes is None and (more := file.read(1)):  # the file has grown
+            if not span and (more := file.read(1)):  # the file has grown
                 claim_memory(2 * limits.max_bytes)
                 data = b"".join((data, more, file.read(limits.max_bytes - size)))
             return checked_bytes(data, limits)
@@ -121,17 +84,14 @@ def _read(
     except OutsideFolderError as problem:
         raise ImageError(OUTSIDE_FOLDER) from problem
     except (FileNotFoundError, NotADirectoryError) as problem:
-        raise ImageError(no_such_file(path)) from problem
+        raise ImageError(MISSING) from problem
     except PermissionError as problem:
         raise ImageError(Fault("permission_denied", "No permission to read the file.")) from problem
     except OSError as problem:
         reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
         raise ImageError(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
-    except (
-        ValueError,
-        OverflowError,
-    ) as problem:  # a NUL or another invalid character in the path
-        raise ImageError(no_such_file(path)) from problem
+    except (ValueError, OverflowError) as problem:  # an invalid character in the path, such as NUL
+        raise ImageError(MISSING) from problem
 
 
 def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:

@@ -1,14 +1,15 @@
-"""Opens an image: identifies its format by the signature, reads and checks its size."""
+"""Opens an image: identifies its format by the signature, checks its size and its layout."""
 
 from __future__ import annotations
 
-import os
+import struct
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile, PngImagePlugin
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
+from PIL.ExifTags import Base
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -25,22 +26,14 @@ from pgcli.images.errors import (
     ImageError,
     too_many_pixels,
     unread,
+    unsupported,
     wrap_image_errors,
 )
 from pgcli.images.files import checked_bytes, read_file, read_original
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
-from pgcli.images.layouts import check_layout, unsupported
 from pgcli.images.limits import claim_memory
-from pgcli.images.pixels import (
-    PNG_EXIF,
-    SIDEWAYS,
-    exif_orientation,
-    header_size,
-    stored_orientation,
-)
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader
-from pgcli.stores.urls import url_scheme
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
 # JPEG reader hands files of several frames to another reader, which fails on broken indexes.
@@ -82,23 +75,36 @@ OTHER_FORMATS = {
     "PAM": (b"P7\n",),
     "a PFM": (b"PF\n", b"Pf\n"),
 }
-#: The most memory that decoding takes, in bytes a pixel, as measured; JPEGs mostly take less.
-PIXEL_BYTES = {
-    "GIF": 9,
-    "BMP": 9,
-    "PNG": 9,
-    "PPM": 9,
-    "JPEG": 12,
-    "TIFF": 12,
-    "AVIF": 12,
-    "WEBP": 16,
-}
-#: Bytes of a file that are read first; most headers are shorter.
-HEADER_BYTES = 64 * 2**10
-#: Formats whose header is complete at the start of the file; others point anywhere into it.
-HEADER_FIRST = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
+#: The most memory that decoding takes, in bytes a pixel: of a plain JPEG, and of other images.
+JPEG_BYTES, PIXEL_BYTES = 4, 16
 HTML = (b"<!doctype html", b"<html")
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+#: A PNG with an orientation contains one of these.
+PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
+
+# Pillow's `exif_transpose` contains the same table, but raises for corrupt EXIF and transposes
+# only the image that has the EXIF, not pixels made from it.
+TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)
+
+SUBFILE, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER, MAXIMUM = 254, 258, 259, 262, 266, 281
+PLANES, PREDICTOR, COLOURS, SUB_IFDS, INK_SET, EXTRA = 284, 317, 320, 330, 332, 338
+SAMPLE_FORMAT, NODATA = 339, 42113
+BLACK_IS_ZERO, YCBCR = 1, 6
+NONE, PACKBITS = 1, 32773
+GREYS_16 = ("I;16", "I;16B", "I;16L", "I;16N")
+#: Pillow keeps these beside the texts of a PNG, so a text of the same name replaces them.
+PROPERTIES = ("interlace", "transparency", "bbox")
+#: The bytes of a transparent colour that Pillow compares with pixels as stored, by the raw mode.
+COLOUR_BYTES = {"1": 2, "L": 2, "I;16B": 2, "RGB": 6}
 
 
 class OpenedImage(NamedTuple):
@@ -110,10 +116,7 @@ class OpenedImage(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """An image's format, its upright size, and the EXIF orientation of its stored pixels.
-
-    A PNG may have its orientation after the pixels; then the size is as stored.
-    """
+    """An image's format, its upright size, and the EXIF orientation of its stored pixels."""
 
     format: str
     size: Size
@@ -131,7 +134,7 @@ def open_image(
 ) -> OpenedImage:
     """The image in a file (a path, which must be in the `root`) or in bytes.
 
-    Raises ImageError.
+    A PNG may have its orientation after the pixels; then the size is as stored. Raises ImageError.
     """
     if isinstance(source, str):
         data = read_file(source, limits, root=root)
@@ -139,65 +142,52 @@ def open_image(
         data = checked_bytes(source, limits)
     with wrap_image_errors(data=data):
         image = identify_image(data)
-        size = header_size(image)
+        # Pillow decodes a whole PNG in search of late EXIF
+        is_late = image.format == "PNG" and "exif" not in image.info
+        size = _upright_size(image, 1 if is_late else exif_orientation(image))
     if max(size) > MAX_SIDE or size.width * size.height > limits.max_pixels:
         raise too_many_pixels(size, limits)
     with wrap_image_errors(size):
-        check_layout(image, data, size)
-    claim_memory(len(data) + size.width * size.height * _pixel_bytes(image))
+        _check_layout(image, data, size)
+        is_plain = image.format == "JPEG" and image.mode in ("RGB", "L")
+        is_plain = is_plain and "progressive" not in image.info and exif_orientation(image) == 1
+    pixel_bytes = JPEG_BYTES if is_plain else PIXEL_BYTES
+    claim_memory(len(data) + size.width * size.height * pixel_bytes)
     return OpenedImage(image, size, data)
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """The image's format, size and orientation, from its header. Raises ImageError."""
+    """The image's format, size and orientation. Raises ImageError.
+
+    Only a PNG with metadata that may have an orientation is decoded.
+    """
     with wrap_image_errors():
         image = identify_image(data)
-        return ImageHeader(str(image.format), header_size(image), stored_orientation(image))
-
-
-def read_whole_header(data: bytes, limits: ImageLimits) -> ImageHeader:
-    """`read_header`, also for a PNG with its EXIF orientation after its pixels, which have to be
-    decoded to find it. Raises ImageError.
-    """
-    image = open_image(data, limits).image
-    with wrap_image_errors():
-        orientation = stored_orientation(image, data)
-        is_turned = orientation in SIDEWAYS and image.format != "TIFF"  # Pillow has turned it
-        size = Size(*(reversed(image.size) if is_turned else image.size))
-        return ImageHeader(str(image.format), size, orientation)
-
-
-def read_file_header(path: str, limits: ImageLimits, root: str | None = None) -> ImageHeader:
-    """`read_header` of a file, reading as little of it as possible. Raises ImageError."""
-    try:
-        header = read_header(read_file(path, limits, HEADER_BYTES, root=root))
-        if header.format in HEADER_FIRST:
-            return header
-    except ImageError:
-        pass  # the header may be longer
-    return read_header(read_file(path, limits, root=root))
+        orientation = 1
+        if image.format != "PNG" or any(name in data for name in PNG_EXIF):
+            image = open_image(data, ImageLimits()).image if image.format == "PNG" else image
+            orientation = exif_orientation(image)
+        return ImageHeader(str(image.format), _upright_size(image, orientation), orientation)
 
 
 def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:
-    """The header of an item's image, which a `reader` fetches from a URL.
+    """The header of an item's image, which a `reader` fetches from a URL. Raises ImageError."""
+    return read_header(read_original(item, ImageLimits(), reader))
 
-    Only the start of a file is read, and the end of a PNG, or all of it if the end may have an
-    orientation. Raises ImageError.
-    """
-    limits = ImageLimits()
-    path = item.path if item.data is None and item.span is None and item.fault is None else None
-    if path is None or url_scheme(path) is not None:
-        end = data = read_original(item, limits, reader)
-        header = read_header(data)
-    else:
-        header, data, end = read_file_header(path, limits, item.root), b"", b""
-        if header.format == "PNG":
-            size = os.path.getsize(path)  # noqa: PTH202 - a path as written
-            span = max(size - HEADER_BYTES, 0), min(size, HEADER_BYTES)
-            end = read_file(path, limits, root=item.root, span=span)
-    if header.format == "PNG" and any(name in end for name in PNG_EXIF):
-        return read_whole_header(data or read_original(item, limits, reader), limits)
-    return header
+
+def exif_orientation(image: Image.Image) -> int:
+    """The EXIF orientation of the stored pixels; 1 (upright) if it is missing or corrupt."""
+    try:
+        tags: Any = image.tag_v2 if isinstance(image, TiffImageFile) else image.getexif()
+        value = tags.get(Base.Orientation, 1)
+    except (SyntaxError, ValueError, LookupError, TypeError, OSError, EOFError, struct.error):
+        return 1
+    return value if isinstance(value, int) and value in TRANSPOSE else 1
+
+
+def _upright_size(image: ImageFile.ImageFile, orientation: int) -> Size:
+    is_turned = orientation in SIDEWAYS and image.format != "TIFF"  # Pillow has turned it
+    return Size(*(reversed(image.size) if is_turned else image.size))
 
 
 def identify_image(data: bytes) -> ImageFile.ImageFile:
@@ -228,19 +218,75 @@ def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> Image
     except (OSError, ValueError, SyntaxError) as problem:
         if format_ in SHORT_SIGNATURES and not str(problem).startswith(LAYOUTS):
             raise ImageError(UNKNOWN) from problem
-        if _stated_length(data, format_) > len(data) or _is_at_end(file, format_):
+        # the readers of WebP and AVIF read the whole file at once, so their position says nothing
+        is_cut = file.tell() >= len(data) and format_ not in ("WEBP", "AVIF")
+        if is_cut or (format_ == "WEBP" and int.from_bytes(data[4:8], "little") + 8 > len(data)):
             raise ImageError(TRUNCATED) from problem
         if format_ == "TIFF" and isinstance(problem.__cause__, KeyError):
             raise unsupported("a TIFF in an unknown layout") from problem
         raise ImageError(unread(problem)) from problem
 
 
-def _pixel_bytes(image: ImageFile.ImageFile) -> int:
-    """The most bytes that decoding takes for each pixel."""
-    if image.format == "JPEG" and "progressive" not in image.info:
-        is_plain = image.mode in ("RGB", "L") and exif_orientation(image) == 1
-        return 4 if is_plain else 8
-    return PIXEL_BYTES[str(image.format)]
+def _check_layout(image: ImageFile.ImageFile, data: bytes, size: Size) -> None:
+    """Raise ImageError for an image that Pillow opens and may decode to wrong pixels.
+
+    Metadata of unexpected types raises any exception.
+    """
+    what = None
+    if isinstance(image, TiffImageFile):
+        what = _unsupported_tiff(image)
+    elif isinstance(image, PngImageFile):
+        what = _unsupported_png(image, data)
+    elif data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > 1000:
+        what = "with over a thousand comments"  # Pillow takes minutes
+    if what:
+        raise unsupported(f"a {image.format} {what}", size)
+
+
+def _unsupported_tiff(image: TiffImageFile) -> str | None:
+    tags: Any = image.tag_v2
+    bits, photometric = tags.get(BITS, (1,)), tags.get(PHOTOMETRIC)
+    compression, is_deep = tags.get(COMPRESSION, NONE), max(bits) > 8
+    is_grey_16 = image.mode in GREYS_16 and bits == (16,)
+    reasons = {
+        "that begins with a preview": tags.get(SUBFILE, 0) & 1 and (tags.next or SUB_IFDS in tags),
+        "of signed or floating-point values": {*tags.get(SAMPLE_FORMAT, (1,))} != {1},
+        f"of {max(bits)} bits a sample": is_deep and not is_grey_16,
+        "of 16 bits whose white is 0": is_grey_16 and photometric != BLACK_IS_ZERO,
+        "with a stated range of values": is_grey_16
+        and (tags.get(MAXIMUM, (65535,)) != (65535,) or NODATA in tags),
+        "without a photometric interpretation": photometric is None,
+        "in separate planes": tags.get(PLANES, 1) != 1,
+        "of uncompressed YCbCr": photometric == YCBCR and compression == NONE,
+        "with reversed bits": compression == NONE and tags.get(FILL_ORDER, 1) != 1,
+        "with an unexpected predictor": compression in (NONE, PACKBITS)
+        and tags.get(PREDICTOR, 1) != 1,
+        "with inks other than CMYK": tags.get(INK_SET, 1) != 1,
+        "with an undeclared fourth channel": image.mode == "RGBA" and not tags.get(EXTRA),
+        "with a palette of 8 bits": image.mode[0] == "P" and max(tags[COLOURS]) < 256,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _unsupported_png(image: PngImageFile, data: bytes) -> str | None:
+    if any(isinstance(image.info.get(name), str) for name in PROPERTIES):
+        return "with a text named like a property of its pixels"
+    if image.info.get("bbox", (0, 0, *image.size)) != (0, 0, *image.size):
+        return "whose first frame is smaller than the image"
+    values: Any = image.info.get("transparency")
+    if values is None:
+        return None
+    head = data[: data.find(b"IDAT")]
+    start, palette = head.find(b"tRNS"), head.find(b"PLTE")
+    size, raw_mode = int.from_bytes(head[start - 4 : start]), str(image.tile[0].args)
+    if image.mode == "P":
+        is_valid = palette < start and 3 * size <= int.from_bytes(head[palette - 4 : palette])
+    else:
+        is_valid = size == COLOUR_BYTES.get(raw_mode)
+        greatest = max(values) if isinstance(values, tuple) else values
+        is_valid = is_valid and (raw_mode == "I;16B" or greatest < 256)
+    is_valid = is_valid and head.count(b"tRNS") == 1
+    return None if is_valid else "with an unusual transparent colour"
 
 
 def other_format(data: bytes) -> str | None:
@@ -260,18 +306,3 @@ def _markup(data: bytes) -> bytes:
     """The beginning of an XML or HTML file in lower case; empty for other files."""
     head = data[:1024].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return head if head.startswith(b"<") else b""
-
-
-def _stated_length(data: bytes, format_: str) -> int:
-    """The file length stated by the container; 0 for other formats."""
-    if format_ == "WEBP":
-        return int.from_bytes(data[4:8], "little") + 8
-    end = 0
-    while format_ == "AVIF" and end < len(data):
-        end += max(int.from_bytes(data[end : end + 4], "big"), 8)
-    return end
-
-
-def _is_at_end(file: BytesIO, format_: str) -> bool:
-    # the readers of WebP and AVIF read the whole file at once, so their position says nothing
-    return format_ not in ("WEBP", "AVIF") and file.tell() >= file.getbuffer().nbytes

@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from pgcli.errors import UsageError
+from pgcli.images.decode import upright_8bit
 from pgcli.images.errors import ImageError, wrap_image_errors
 from pgcli.images.files import checked_bytes
 from pgcli.images.image_spec import ImageLimits
-from pgcli.images.pixels import upright_8bit
 from pgcli.records import Fault
 
 CHANNELS = (1, 3, 4)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 #: For one image: the largest that is decoded by default, 89 million pixels, takes one gigabyte.
 MEMORY_LIMIT_BYTES = 4 * 2**30
-#: Memory that an image takes without a claim; four such images take less than a claim may.
-UNCLAIMED_BYTES = 64 * 2**20
+#: An image that takes more memory is decoded while no other such image is.
+UNCLAIMED_BYTES = 256 * 2**20
 PR_SET_PDEATHSIG = 1
 
 
@@ -85,19 +87,26 @@ class Budget:
             self._changed.notify_all()
 
 
-_ask: Callable[[int], None] | None = None
+_lock: IO[bytes] | None = None
+
+
+def share_memory(lock: str) -> None:
+    """Have `claim_memory` lock this file, for the rest of this process."""
+    global _lock
+    _lock = Path(lock).open("rb")  # noqa: SIM115 - open as long as the process
 
 
 def claim_memory(size: int) -> None:
-    """Wait until an image may take so many bytes; this replaces its earlier claim.
+    """Wait until no other process of the pool decodes an image that takes much memory.
 
-    Only processes of a pool wait, because their images share a budget.
+    The lock is held until `release_memory`, or the end of the process. Only processes of a pool
+    wait.
     """
-    if _ask is not None and size > UNCLAIMED_BYTES:
-        _ask(size)
+    if _lock is not None and size > UNCLAIMED_BYTES:
+        fcntl.flock(_lock, fcntl.LOCK_EX)
 
 
-def ask_for_memory(ask: Callable[[int], None]) -> None:
-    """Have `claim_memory` call this function, for the rest of this process."""
-    global _ask
-    _ask = ask
+def release_memory() -> None:
+    """Let another process of the pool decode an image that takes much memory."""
+    if _lock is not None:
+        fcntl.flock(_lock, fcntl.LOCK_UN)

@@ -135,14 +135,6 @@ def image_from(
     return DecodedImage(without_data(item), width, height, pixels, load_ms, fault, stamp)
 
 
-def claim_of(header: Mapping[str, Any]) -> int:
-    """The bytes of memory that the process asks for. Raises ProcessFailed."""
-    try:
-        return max(0, int(header["claim"]))
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise ProcessFailed(str(problem)) from problem
-
-
 def without_data(item: Item) -> Item:
     """The item without its bytes."""
     return item if item.data is None else replace(item, data=None)

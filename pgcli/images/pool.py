@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from tempfile import NamedTemporaryFile
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from pgcli.errors import NoUsableDevice
-from pgcli.images.decode import silence_decoders
 from pgcli.images.limits import Budget
-from pgcli.images.messages import Decoder, most_bytes, without_data
-from pgcli.images.worker import Job, Worker, start_errors, with_fault
+from pgcli.images.messages import Decoder
+from pgcli.images.worker import Job, LocalWorker, JobQueue, Worker, start_errors, with_fault
 from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
@@ -30,18 +28,10 @@ DEFAULT_WORKERS = 4
 MIN_ITEMS_FOR_WORKERS = 32  # for fewer, processes take longer to start than they save
 #: The assumed size of decoded pixels until some have arrived: the largest model's 896 x 896.
 LARGEST_PIXEL_BYTES = 896 * 896 * 3
-#: The memory that all processes share for large images: one of 89 million pixels in a pool of four.
-DECODING_BYTES = 2**30
-DECODING_BYTES_PER_WORKER = 2**28
-#: Items that are read ahead of decoding in this process; each may hold an image's bytes.
-MAX_ITEMS_AHEAD = 8
-#: Images that are decoded ahead in other processes, a few batches, however small their pixels are.
+#: Images that are decoded ahead, a few batches, however small their pixels are.
 MAX_IMAGES_AHEAD = 256
 #: With `pauses`, None is yielded after this long without an image.
 POLL_SECONDS = 0.2
-
-Given = TypeVar("Given")
-Entry = TypeVar("Entry")
 
 
 def decode_ahead(
@@ -59,109 +49,22 @@ def decode_ahead(
     """Decoded items in order, decoded ahead by `workers` processes; None is `default_workers`.
 
     The processes start, and decode, before the first image is requested. Without workers, or if
-    their number is None and `total` is small, each item is decoded in this process on request;
-    no time limit applies there. Already decoded images are passed through in order. The bytes of
-    an item are released once it is decoded. An image that crashes its process twice, or takes more
-    than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
+    their number is None and `total` is small, a thread of this process decodes; no time limit
+    applies there. Already decoded images are passed through in order. The bytes of an item are
+    released once it is decoded. An image that crashes its process twice, or takes more than
+    `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
     processes that decode large images wait for each other. Closing the iterator ends the
     processes; once `should_stop()` is true, it ends without waiting. The `reader` fetches items at
     URLs, several at a time. With `pauses`, None is yielded while no image arrives. Raises
     NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
-    if workers == 0 or are_few:
-        return _decode_here(items, decoder, reader, should_stop, pauses=pauses)
     count = workers or min(default_workers or DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
-    pool = _Pool(decoder, count, max_bytes, reader)
+    pool = _Pool(decoder, 0 if workers == 0 or are_few else count, max_bytes, reader)
     images = pool.images(items, should_stop, pauses=pauses)
     next(images)
     return images
-
-
-def _decode_here(
-    items: Iterable[Item | DecodedImage],
-    decoder: Decoder,
-    reader: Reader | None,
-    should_stop: Callable[[], bool],
-    *,
-    pauses: bool,
-) -> Generator[DecodedImage | None, None, None]:
-    """Items decoded in this process, one at a time. With pauses, a thread reads them."""
-    silence_decoders()
-    room = Budget(MAX_ITEMS_AHEAD)
-
-    def admit(item: Item | DecodedImage) -> Item | DecodedImage | None:
-        return item if room.take(1) else None
-
-    feed = _Feed[Item | DecodedImage](items, admit) if pauses else None
-    try:
-        for item in items if feed is None else feed.entries(should_stop):
-            if item is None:
-                yield None
-                continue
-            if feed is not None:
-                room.give(1)
-            if isinstance(item, DecodedImage):
-                yield item
-                continue
-            with _read(item, reader) as (readable, took_ms):
-                image = decoder(readable)
-            yield replace(image, item=without_data(image.item), load_ms=image.load_ms + took_ms)
-    finally:
-        room.close()
-
-
-@contextmanager
-def _read(item: Item, reader: Reader | None) -> Iterator[tuple[Item, float]]:
-    """The item with its bytes, held for the duration of the block, and the milliseconds to read."""
-    if reader is None or item.fault is not None:
-        yield item, 0.0
-        return
-    began = perf_counter()
-    with reader.fetched(item) as result:
-        yield result, (perf_counter() - began) * 1000 * (result is not item)
-
-
-class _Feed(Generic[Entry]):
-    """A thread that reads items, which may arrive slowly, and passes each to `admit`.
-
-    `admit` returns an entry, may wait for room first, and ends the thread with None.
-    """
-
-    def __init__(self, items: Iterable[Given], admit: Callable[[Given], Entry | None]):
-        self._queue: SimpleQueue[Entry | Exception | None] = SimpleQueue()
-        with start_errors():
-            threading.Thread(target=self._run, args=(items, admit), daemon=True).start()
-
-    def entries(self, should_stop: Callable[[], bool]) -> Iterator[Entry | None]:
-        """The entries in order, None while nothing arrives, then the items' exception if any.
-
-        Ends once `should_stop()` is true.
-        """
-        while not should_stop():
-            try:
-                entry = self._queue.get(timeout=POLL_SECONDS)
-            except Empty:
-                yield None
-                continue
-            if isinstance(entry, Exception):
-                raise entry
-            if entry is None:
-                return
-            yield entry
-
-    def _run(self, items: Iterable[Given], admit: Callable[[Given], Entry | None]) -> None:
-        end: Exception | None = None
-        try:
-            for item in items:
-                entry = admit(item)
-                if entry is None:
-                    return
-                self._queue.put(entry)
-        except Exception as problem:  # noqa: BLE001 - raised again where the entries are taken
-            end = problem
-        self._queue.put(end)
 
 
 class _Pool:
@@ -171,27 +74,20 @@ class _Pool:
     """
 
     def __init__(self, decoder: Decoder, count: int, max_bytes: int, reader: Reader | None):
-        self._memory = Budget(max(DECODING_BYTES, count * DECODING_BYTES_PER_WORKER))
+        self._decoder, self._count = decoder, count
+        self._lock = NamedTemporaryFile()  # noqa: SIM115 - closed with the pool
         self._workers: list[Worker] = []
-        try:
-            for _ in range(count):
-                self._workers.append(Worker(decoder, self._memory))
-        except NoUsableDevice:
-            self._close_workers()
-            raise
         self._threads: list[threading.Thread] = []
         self._reader = copy(reader)  # the copy closes with the pool, the original stays open
         self._fetching = ThreadPoolExecutor(reader.fetch_threads) if reader else None
         self._fetched = Budget(count + (reader.fetch_threads if reader else 0))
         self._ahead, self._least = Budget(max_bytes), max_bytes // MAX_IMAGES_AHEAD
         self._usual_bytes = LARGEST_PIXEL_BYTES
-        lock = threading.Lock()
-        # the jobs that no process has yet, and the job whose image is requested
-        self._has_waiting, self._is_done = threading.Condition(lock), threading.Condition(lock)
-        self._waiting: deque[Job] = deque()
-        self._requested: Job | None = None
+        self._waiting: JobQueue = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()  # all, in order
         self._is_closed = False
-        self._problem: Exception | None = None
+        self._problem: Exception | None = None  # of a thread
+        self._read_problem: Exception | None = None  # of the items, after those before it
 
     def images(
         self,
@@ -203,87 +99,95 @@ class _Pool:
         """None once items are being decoded; after that the images, in order."""
         try:
             with start_errors():
-                for worker in self._workers:
+                for _ in range(self._count):
+                    self._workers.append(Worker(self._decoder, self._lock.name))
+                here = [] if self._workers else [LocalWorker(self._decoder)]
+                for worker in (*self._workers, *here):
                     thread = threading.Thread(target=self._decode, args=(worker,), daemon=True)
                     thread.start()
                     self._threads.append(thread)
-            feed = _Feed(items, self._submit)
+                threading.Thread(target=self._read, args=(items,), daemon=True).start()
             yield None
-            for job in feed.entries(should_stop):
-                while not (job is None or self._wait(job) or should_stop()):
+            job: Job | None = None
+            while not should_stop():
+                try:
+                    job = job or self._jobs.get(timeout=POLL_SECONDS)
+                except Empty:
                     if pauses:
                         yield None
-                if job is not None and job.image is not None:
+                    continue
+                if job is None and self._read_problem is not None:
+                    raise self._read_problem
+                if job is None:
+                    return
+                if job.done.wait(POLL_SECONDS) and job.image is not None:
                     self._ahead.give(job.reserved)
                     yield job.image
+                    job = None
+                elif self._problem is not None:
+                    raise self._problem
                 elif pauses:
                     yield None
         finally:
             self._close()
 
-    def _wait(self, job: Job) -> bool:
-        """Whether the job has its image, after POLL_SECONDS at most."""
-        if job.image is None:
-            with self._is_done:
-                self._requested = job
-                self._is_done.wait_for(lambda: job.image or self._problem, POLL_SECONDS)
-            if job.image is None and self._problem is not None:
-                raise self._problem
-        return job.image is not None
-
-    def _submit(self, item: Item | DecodedImage) -> Job | None:
-        """The job of the next item, once there is room; None once the pool is closed."""
-        if isinstance(item, DecodedImage):
-            job = Job(item.item, self._bytes_of(item), image=item)
-        else:
-            job = Job(item, max(self._least, len(item.data or b"") + self._usual_bytes))
-        if not self._ahead.take(job.reserved):
-            return None
-        if job.image is not None:
-            return job
-        if self._fetching is None:
-            self._queue(job)
-        else:
-            with start_errors():
-                self._fetching.submit(self._fetch, job)
-        return job
+    def _read(self, items: Iterable[Item | DecodedImage]) -> None:
+        """Read the items, which may arrive slowly, as far ahead as there is room."""
+        try:
+            for item in items:
+                if isinstance(item, DecodedImage):
+                    job = Job(item.item, self._bytes_of(item))
+                else:
+                    size = len(item.data or b"") + self._usual_bytes
+                    job = Job(item, max(self._least, size))
+                if not self._ahead.take(job.reserved):
+                    return
+                self._jobs.put(job)
+                if isinstance(item, DecodedImage):
+                    self._finish(job, item)
+                elif self._fetching is None:
+                    self._queue(job)
+                else:
+                    with start_errors():
+                        self._fetching.submit(self._fetch, job)
+        except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
+            self._read_problem = problem
+        self._jobs.put(None)
 
     def _fetch(self, job: Job) -> None:
         """Fetch the bytes of an item at a URL, and hold them until they are decoded."""
-        with self._problems():
-            if self._fetched.take(1):
-                job.held = ExitStack()
-                job.item, job.fetch_ms = job.held.enter_context(_read(job.item, self._reader))
+        try:
+            if self._reader is not None and self._fetched.take(1):
+                began, job.held = perf_counter(), ExitStack()
+                if job.item.fault is None:
+                    item = job.held.enter_context(self._reader.fetched(job.item))
+                    job.fetch_ms = (perf_counter() - began) * 1000 * (item is not job.item)
+                    job.item = item
                 self._queue(job)
+        except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
+            self._problem = problem
 
     def _queue(self, job: Job) -> None:
         if job.item.fault is not None:
             self._finish(job, with_fault(job.item, job.item.fault))
             return
-        job.size = most_bytes(job.item)
-        with self._has_waiting:
-            if not self._is_closed:
-                self._waiting.append(job)
-                self._has_waiting.notify()
-                return
-        _release([job])
+        self._waiting.put(job)
+        if self._is_closed:
+            self._release_waiting()
 
-    def _decode(self, worker: Worker) -> None:
-        """Decode waiting jobs in a process until the pool is closed."""
-        with self._problems():
-            while not self._is_closed:
-                if worker.wants_jobs:
-                    with self._has_waiting:
-                        while not (worker.jobs or self._waiting or self._is_closed):
-                            self._has_waiting.wait()
-                        worker.take(self._waiting, 1 + len(self._waiting) // len(self._workers))
-                if worker.jobs:
-                    self._finish(*worker.decode())
-        _release(worker.jobs)
+    def _decode(self, worker: Worker | LocalWorker) -> None:
+        """Decode waiting jobs until the pool is closed."""
+        try:
+            while not self._is_closed and worker.take(self._waiting):
+                self._finish(*worker.decode())
+        except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
+            self._problem = self._problem or problem
+        for job in worker.jobs:
+            job.release()
 
     def _finish(self, job: Job, image: DecodedImage) -> None:
         if job.held is not None:
-            job.held.close()
+            job.release()
             self._fetched.give(1)
             image = replace(image, load_ms=image.load_ms + job.fetch_ms)
         job.item = image.item  # without its bytes
@@ -291,52 +195,38 @@ class _Pool:
         if surplus := job.reserved - self._bytes_of(image):
             job.reserved -= surplus
             self._ahead.give(surplus)
-        with self._is_done:
-            job.image = image
-            if job is self._requested:
-                self._is_done.notify()
+        job.image = image
+        job.done.set()
 
     def _bytes_of(self, image: DecodedImage) -> int:
         """The memory that a decoded image takes, at least that of MAX_IMAGES_AHEAD images."""
         return max(self._least, _pixel_bytes(image))
 
-    @contextmanager
-    def _problems(self) -> Iterator[None]:
-        """A block in a thread, whose exception is raised where the images are taken."""
-        try:
-            yield
-        except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
-            with self._is_done:
-                self._problem = self._problem or problem
-                self._is_done.notify()
-
     def _close(self) -> None:
-        for budget in (self._ahead, self._fetched, self._memory):
-            budget.close()
-        with self._has_waiting:
-            self._is_closed = True
-            self._has_waiting.notify_all()
+        self._is_closed = True
+        self._ahead.close()
+        self._fetched.close()
+        self._waiting.put(None)
         if self._reader is not None:
             self._reader.stop()
         for worker in self._workers:
             worker.stop()
         for thread in self._threads:
             thread.join()
-        _release(self._waiting)
+        self._release_waiting()
         if self._fetching is not None:
             self._fetching.shutdown(wait=True, cancel_futures=True)
-        self._close_workers()
-
-    def _close_workers(self) -> None:
         for worker in self._workers:
             worker.close()
+        self._lock.close()
 
-
-def _release(jobs: Iterable[Job]) -> None:
-    """Release the fetched bytes of jobs: other threads that fetch may wait for them."""
-    for job in jobs:
-        if job.held is not None:
-            job.held.close()
+    def _release_waiting(self) -> None:
+        """Release the bytes of waiting jobs: other threads that fetch may wait for them."""
+        with suppress(Empty):
+            while True:
+                if job := self._waiting.get_nowait():
+                    job.release()
+        self._waiting.put(None)
 
 
 def _pixel_bytes(image: DecodedImage) -> int:

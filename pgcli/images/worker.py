@@ -7,25 +7,26 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from PIL import Image
 
 from pgcli.errors import NoUsableDevice
 from pgcli.images.child_process import ChildProcess, Connection, ProcessFailed, start_serving
-from pgcli.images.limits import UNCLAIMED_BYTES, Budget, ask_for_memory, limit_processor_time
+from pgcli.images.decode import silence_decoders
+from pgcli.images.limits import limit_processor_time, release_memory, share_memory
 from pgcli.images.messages import (
     MAX_PIXEL_BYTES,
     Decoder,
-    claim_of,
     describe_decoder,
     image_from,
     image_message,
     items_from,
     items_message,
     load_decoder,
+    most_bytes,
     without_data,
 )
 from pgcli.records import MAX_IMAGE_BYTES, DecodedImage, Fault, Item
@@ -38,8 +39,6 @@ TIME_LIMIT_SECONDS = 300
 WAITING_MS = 15.0
 #: Items that wait there; the system's buffers have room for them.
 MAX_WAITING_BYTES = 2**17
-#: The claims of an image: for its file, and for its pixels.
-MAX_CLAIMS = 2
 CRASHED = Fault("worker_crashed", "The process that decodes the image crashed twice.")
 
 
@@ -48,47 +47,62 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
 
     An image that takes too much processor time ends the process by SIGPROF.
     """
-    items: deque[Item] = deque()
-
-    def receive() -> bool:
-        """Receive more items; False for none, which grants a claim."""
-        received = items_from(*connection.receive(MAX_IMAGE_BYTES))
-        items.extend(received)
-        return bool(received)
-
-    def claim(size: int) -> None:
-        connection.send({"claim": size})
-        while receive():
-            pass
-
     decode = load_decoder(settings)
-    ask_for_memory(claim)
+    share_memory(settings["lock"])
     Image.MAX_IMAGE_PIXELS = None  # the decoder checks --max-pixels itself
     start_serving(connection)
     while True:
-        while not items:
-            receive()
+        (item,) = items_from(*connection.receive(MAX_IMAGE_BYTES))
         limit_processor_time(settings["processor_seconds"])
-        message = image_message(decode(items.popleft()))
+        message = image_message(decode(item))
         limit_processor_time(0)
+        release_memory()
         connection.send(*message)
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An item to decode, and its image once it is decoded.
+    """An item to decode, and its image once it is `done`.
 
-    It has `reserved` so many bytes of memory, and `size` is the most that it takes in a message.
-    `held` is closed once its bytes are not needed.
+    It has `reserved` so many bytes of memory. `held` is closed once its bytes are not needed.
     """
 
     item: Item
     reserved: int
-    size: int = 0
     image: DecodedImage | None = None
+    done: threading.Event = field(default_factory=threading.Event)
     held: ExitStack | None = None
     fetch_ms: float = 0.0
     has_crashed: bool = False
+
+    def release(self) -> None:
+        """Release the bytes that were fetched for it."""
+        if self.held is not None:
+            self.held.close()
+
+
+#: The jobs that no process has yet; None ends the threads that take them.
+JobQueue = SimpleQueue[Job | None]
+
+
+class LocalWorker:
+    """Decodes jobs in this process."""
+
+    def __init__(self, decoder: Decoder):
+        silence_decoders()
+        self._decoder = decoder
+        self.jobs: list[Job] = []
+
+    def take(self, waiting: JobQueue) -> bool:
+        """Wait for the next job. False once there are no more."""
+        job = waiting.get()
+        self.jobs = [] if job is None else [job]
+        return job is not None
+
+    def decode(self) -> tuple[Job, DecodedImage]:
+        """The job and its image."""
+        image = self._decoder(self.jobs[0].item)
+        return self.jobs.pop(), replace(image, item=without_data(image.item))
 
 
 class Worker:
@@ -98,48 +112,51 @@ class Worker:
     is the one that kills it.
     """
 
-    def __init__(self, decoder: Decoder, memory: Budget):
-        limit = {"processor_seconds": PROCESSOR_SECONDS}
-        self._decoder, self._memory = decoder, memory
-        self._settings = {**describe_decoder(decoder), **limit}
+    def __init__(self, decoder: Decoder, lock: str):
+        self._decoder = decoder
+        limits = {"processor_seconds": PROCESSOR_SECONDS, "lock": lock}
+        self._settings = {**describe_decoder(decoder), **limits}
         self._lock = threading.Lock()
         self._stopped = False
         self.jobs: deque[Job] = deque()
-        self._sent = self._bytes = 0  # of the jobs
-        self._claimed = 0
+        self._sent: deque[int] = deque()  # the bytes of the first jobs, which the process has
         self._max_jobs = 1
         self._process = self._start()
 
-    @property
-    def wants_jobs(self) -> bool:
-        """Whether the process has done half of its jobs."""
-        return len(self.jobs) <= self._max_jobs // 2
-
-    def take(self, waiting: deque[Job], limit: int) -> None:
-        """Take the first of the waiting jobs, at most so many."""
-        limit = min(self._max_jobs, len(self.jobs) + limit)
-        while waiting and len(self.jobs) < limit:
-            if self.jobs and self._bytes + waiting[0].size > MAX_WAITING_BYTES:
-                return
-            self._bytes += waiting[0].size
-            self.jobs.append(waiting.popleft())
+    def take(self, waiting: JobQueue) -> bool:
+        """Take the next jobs, and wait for the first. False once there are no more."""
+        while len(self.jobs) < self._max_jobs:
+            try:
+                job = waiting.get(block=not self.jobs)
+            except Empty:
+                break
+            if job is None:
+                waiting.put(None)
+                break
+            self.jobs.append(job)
+        return bool(self.jobs)
 
     def decode(self) -> tuple[Job, DecodedImage]:
         """The first job and its image. If the process dies, it is tried once more in a new one."""
-        while True:
+        job, image = self.jobs[0], None
+        while image is None:
             self._wait_until_ready()
-            job = self.jobs[0]
             try:
                 image = self._request(job)
                 self._max_jobs = 1 + int(WAITING_MS / max(image.load_ms, 1.0))
-                break
             except ProcessFailed as problem:
-                if fault := self._fault(job, problem.is_late, self._restart()):
+                late = f"{TIME_LIMIT_SECONDS} seconds" if problem.is_late else ""
+                if self._restart() == -signal.SIGPROF and not late:
+                    late = f"{PROCESSOR_SECONDS} seconds of processor time"
+                if late:
+                    fault = Fault("timeout", f"Decoding the image takes longer than {late}.")
                     image = with_fault(job.item, fault)
-                    break
+                elif job.has_crashed:
+                    image = with_fault(job.item, CRASHED)
+                job.has_crashed = True
         self.jobs.popleft()
-        self._sent = max(0, self._sent - 1)
-        self._bytes -= job.size
+        if self._sent:
+            self._sent.popleft()
         return job, image
 
     def stop(self) -> None:
@@ -149,7 +166,7 @@ class Worker:
             self._process.kill()
 
     def close(self) -> None:
-        """Release the memory claimed by the process, once no thread uses it any more."""
+        """Release the process, once no thread uses it any more."""
         self._process.close()
 
     def _wait_until_ready(self) -> None:
@@ -162,42 +179,14 @@ class Worker:
             self._process.wait_until_ready()
 
     def _request(self, job: Job) -> DecodedImage:
-        size = len(job.item.data or b"")
-        try:
-            if not self._sent:
-                self._claim(size if size > UNCLAIMED_BYTES else 0)
-            if items := [job.item for job in islice(self.jobs, self._sent, None)]:
-                self._process.send(*items_message(items), TIME_LIMIT_SECONDS)
-                self._sent = len(self.jobs)
-            for _ in range(MAX_CLAIMS + 1):
-                reply, pixels = self._process.receive(MAX_PIXEL_BYTES, TIME_LIMIT_SECONDS)
-                if "claim" not in reply:
-                    return image_from(reply, pixels, job.item, self._decoder)
-                self._claim(claim_of(reply))
-                self._process.send(*items_message([]), TIME_LIMIT_SECONDS)
-            raise ProcessFailed("too many claims")
-        finally:
-            self._claim(0)
-
-    def _claim(self, size: int) -> None:
-        """Wait for so much memory in place of the earlier claim: a waiting process holds none."""
-        if self._claimed:
-            self._memory.give(self._claimed)
-        self._claimed = size
-        if size and not self._memory.take(size):
-            raise ProcessFailed
-
-    def _fault(self, job: Job, is_late: bool, code: int | None) -> Fault | None:
-        """The fault of a job whose process had to be restarted; None to try once more."""
-        limit = f"{TIME_LIMIT_SECONDS} seconds" if is_late else ""
-        if not limit and code == -signal.SIGPROF:
-            limit = f"{PROCESSOR_SECONDS} seconds of processor time"
-        if limit:
-            return Fault("timeout", f"Decoding the image takes longer than {limit}.")
-        if job.has_crashed:
-            return CRASHED
-        job.has_crashed = True
-        return None
+        for unsent in list(self.jobs)[len(self._sent) :]:
+            size = most_bytes(unsent.item)
+            if self._sent and sum(self._sent) + size > MAX_WAITING_BYTES:
+                break
+            self._sent.append(size)
+            self._process.send(*items_message([unsent.item]), TIME_LIMIT_SECONDS)
+        reply, pixels = self._process.receive(MAX_PIXEL_BYTES, TIME_LIMIT_SECONDS)
+        return image_from(reply, pixels, job.item, self._decoder)
 
     def _start(self) -> ChildProcess:
         with start_errors():
@@ -209,7 +198,7 @@ class Worker:
             if self._stopped:
                 raise ProcessFailed
             code = self._process.close()
-            self._sent = 0
+            self._sent.clear()
             self._process = self._start()
             return code
 

@@ -19,7 +19,7 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene, lettered_scene, render
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loader import open_engine
 from pgcli.images import ImageSpec
-from pgcli.images.pixels import TRANSPOSE
+from pgcli.images.formats import TRANSPOSE
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 

@@ -25,9 +25,6 @@ from pgcli.images import (
     decode,
     files,
     load_image,
-    pixels,
-    read_file_header,
-    read_header,
 )
 from pgcli.inputs import Inventory
 from pgcli.records import DecodedImage, Fault, Item
@@ -99,7 +96,6 @@ MODES = {
     "PPM": ("RGB", "L", "1"),
 }
 assert MODES.keys() == set(FORMATS)
-KEYED = [("PNG", "L"), ("PNG", "P"), ("PNG", "I;16"), ("GIF", "P")]
 
 
 @settings(max_examples=300)
@@ -132,18 +128,6 @@ def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
         return Image.fromarray(values)
     image = Image.fromarray(random.integers(0, 256, (height, width, 4), dtype=np.uint8))
     return image if mode == "RGBA" else image.convert("RGB").convert(mode)
-
-
-@pytest.mark.parametrize(
-    ("format_", "mode"), [(format_, mode) for format_, modes in MODES.items() for mode in modes]
-)
-@pytest.mark.parametrize("size", [(57, 43), (300, 1), (1, 300)])
-def test_pixels_that_are_converted_tile_by_tile_are_the_same(format_, mode, size, monkeypatch):
-    options = {"transparency": 3} if (format_, mode) in KEYED else {}
-    data = encoded(noise(*size, 5, mode), format_, **options)
-    whole = pixels_of(data)
-    monkeypatch.setattr(pixels, "TILE_PIXELS", 100)
-    assert np.array_equal(pixels_of(data), whole)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -549,35 +533,3 @@ def test_damaged_images_fail_the_same_in_both_decoders(data):
     exact, fast = decode_source(cut, limits=few), decode_source(cut, FAST, few)
     assert fast.fault == exact.fault
     assert (fast.width, fast.height) == (exact.width, exact.height)
-
-
-def test_header_is_the_same_from_the_start_of_a_file(tmp_path, monkeypatch):
-    awkward.make(tmp_path)
-    read_bytes, real = [], files.read_file
-
-    def counted(
-        path: str, limits: ImageLimits, most: int | None = None, *, root: str | None = None
-    ) -> bytes:
-        read_bytes.append(most)
-        return real(path, limits, most, root=root)
-
-    monkeypatch.setattr("pgcli.images.formats.read_file", counted)
-    far = Image.Exif()
-    far[0x0112] = 6
-    noise = Image.effect_noise((400, 300), 90)
-    for name in ("noise.jpg", "noise.png", "noise.tiff", "noise.webp", "noise.gif", "noise.avif"):
-        noise.save(tmp_path / name, exif=far, icc_profile=bytes(70_000)[: 70_000 * ("j" in name)])
-    seen_formats = set()
-    for path in sorted(one for one in tmp_path.rglob("*") if one.is_file()):
-        try:
-            whole = read_header(real(str(path), LIMITS))
-        except files.ImageError:
-            with pytest.raises(files.ImageError):
-                read_file_header(str(path), LIMITS)
-            continue
-        assert read_file_header(str(path), LIMITS) == whole, path
-        seen_formats.add(whole[0])
-    assert seen_formats >= {"JPEG", "PNG", "TIFF", "WEBP", "GIF", "AVIF", "BMP"}
-    read_bytes.clear()
-    read_file_header(str(tmp_path / "noise.png"), LIMITS)
-    assert read_bytes == [64 * 2**10]

@@ -1,11 +1,10 @@
-"""Limits of memory and processor time, and retries of file reads."""
+"""Limits of memory and processor time, and errors of file reads."""
 
 import errno
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -39,50 +38,15 @@ def test_process_ends_at_its_limit_of_processor_time():
     assert run.returncode == -signal.SIGPROF
 
 
-@pytest.fixture
-def flaky(tmp_path, monkeypatch) -> Path:
-    """A file whose first `failures` attempts to open fail."""
-    monkeypatch.setattr(files, "RETRY_SECONDS", (0.0, 0.0, 0.0))
-    file = tmp_path / "a.png"
-    file.write_bytes(b"bytes")
-    return file
+def test_read_error_is_an_io_error(tmp_path, monkeypatch):
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-
-@pytest.mark.parametrize("problem", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
-@pytest.mark.parametrize("failures", [1, 3])
-def test_transient_read_error_is_retried(flaky, monkeypatch, problem, failures):
-    opened = failing(monkeypatch, problem, failures)
-    assert files.read_file(str(flaky), ImageLimits()) == b"bytes"
-    assert len(opened) == failures + 1
-
-
-def test_persistent_read_error_is_an_io_error(flaky, monkeypatch):
-    opened = failing(monkeypatch, errno.EIO, 99)
+    (tmp_path / "a.png").write_bytes(b"bytes")
+    monkeypatch.setattr(os, "open", fail)
     with pytest.raises(ImageError) as refused:
-        files.read_file(str(flaky), ImageLimits())
+        files.read_file(str(tmp_path / "a.png"), ImageLimits())
     assert refused.value.fault.code == "io_error"
-    assert len(opened) == 4
-
-
-def test_permanent_read_error_is_not_retried(flaky, monkeypatch):
-    opened = failing(monkeypatch, errno.EACCES, 99)
-    with pytest.raises(ImageError):
-        files.read_file(str(flaky), ImageLimits())
-    assert len(opened) == 1
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, problem: int, failures: int) -> list[str]:
-    opened: list[str] = []
-    real = os.open
-
-    def opening(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        opened.append(path)
-        if len(opened) <= failures:
-            raise OSError(problem, os.strerror(problem))
-        return real(path, flags, mode, dir_fd=dir_fd)
-
-    monkeypatch.setattr(files.os, "open", opening)
-    return opened
 
 
 @pytest.mark.parametrize(
@@ -99,12 +63,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, problem: int, failures: int) -> lis
         ((2**70, 5), "missing"),
     ],
 )
-def test_span_of_a_file_is_read(span, code, flaky):
-    flaky.write_bytes(b"beforebytes")
+def test_span_of_a_file_is_read(span, code, tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(b"beforebytes")
     limits = ImageLimits(max_bytes=100)
     if code is None:
-        assert files.read_file(str(flaky), limits, span=span) == b"bytes"
+        assert files.read_file(str(file), limits, span=span) == b"bytes"
         return
     with pytest.raises(ImageError) as refused:
-        files.read_file(str(flaky), limits, span=span)
+        files.read_file(str(file), limits, span=span)
     assert refused.value.fault.code == code

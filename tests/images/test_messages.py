@@ -14,7 +14,7 @@ from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images import worker as worker_module
 from pgcli.images.child_process import Connection, ProcessFailed
 from pgcli.images.limits import Budget
-from pgcli.images.messages import claim_of, describe_decoder, image_from, image_message
+from pgcli.images.messages import describe_decoder, image_from, image_message
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Fault, Item
 from tests.images.decoders import REPLY, HostileDecoder, ScriptedDecoder, frame, reply
@@ -156,14 +156,6 @@ def test_numbers_of_a_reply_are_in_their_range(change, size, load_ms):
     assert image.load_ms == load_ms
 
 
-@pytest.mark.parametrize("claim", [None, "much", [1]])
-def test_invalid_claim_is_rejected(claim):
-    assert claim_of({"claim": 10**30}) == 10**30
-    with pytest.raises(ProcessFailed):
-        claim_of({"claim": claim})
-
-
-CLAIM = frame(b'{"claim": 1}')
 HOSTILE = {
     "random bytes": (b"\xff" * 200, "worker_crashed"),
     "a pickle": (b"\x80\x04cos\nsystem\n" * 10, "worker_crashed"),
@@ -171,8 +163,6 @@ HOSTILE = {
     "too large": (frame(b"{}", size=2**30), "worker_crashed"),
     "another shape": (reply(bytes(12), shape=[2, 2, 3]), "worker_crashed"),
     "too few pixels": (reply(b"\0"), "worker_crashed"),
-    "claims without end": (CLAIM * 1000, "worker_crashed"),
-    "an endless claim": (frame(b'{"claim": 1' + b"0" * 4000 + b"}"), "timeout"),
     "half a message": (reply()[:-2], "timeout"),
     "half a size": (b"\0\0", "timeout"),
 }

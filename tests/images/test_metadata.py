@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pgcli.images import ImageError, ImageLimits, load_image, read_file_header
+from pgcli.images import ImageError, ImageLimits, load_image
+from pgcli.images.formats import read_header
 from tests.support.awkward import chunk, drawing, encoded
 from tests.support.time_limits import processor_time_below
 
@@ -65,14 +66,13 @@ MISREAD = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_png_with_large_metadata_is_read(name, tmp_path):
+def test_png_with_large_metadata_is_read(name):
     start, end = PNG.index(b"IDAT") - 4, PNG.index(b"IEND") - 4
     for place in (33, start, end):
         data = PNG[:place] + LARGE[name] + PNG[place:]
         with processor_time_below(40):
             assert np.array_equal(pixels_of(data), pixels_of(PNG))
-        (tmp_path / "a.png").write_bytes(data)
-        assert read_file_header(str(tmp_path / "a.png"), ImageLimits())[:2] == ("PNG", (40, 30))
+        assert read_header(data)[:2] == ("PNG", (40, 30))
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -83,11 +83,6 @@ def test_png_with_a_broken_chunk_is_damaged(name):
 @pytest.mark.parametrize("name", MISREAD)
 def test_png_with_a_misleading_chunk_is_unsupported(name):
     assert code(PNG[:33] + MISREAD[name] + PNG[33:]) == "unsupported_format"
-
-
-def test_late_chunk_with_a_wrong_checksum_is_damaged():
-    place = PNG.index(b"IEND") - 4
-    assert code(PNG[:place] + broken(chunk(b"eXIf", b"MM\0*")) + PNG[place:]) == "decode_failed"
 
 
 @pytest.mark.parametrize("kind", [b"IHDR", b"PLTE"])
