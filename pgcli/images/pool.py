@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.images.limits import Budget
 from pgcli.images.messages import Decoder
-from pgcli.images.worker import Job, LocalWorker, JobQueue, Worker, start_errors, with_fault
+from pgcli.images.worker import Job, JobQueue, LocalWorker, Worker, start_errors, with_fault
 from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
