@@ -49,11 +49,12 @@ from pgcli import rle
 from pgcli.checkpoints.find import find
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import open_engine
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import value_of
 from pgcli.evaluation.metrics import measures
 from pgcli.evaluation.metrics.texts import levenshtein
 from pgcli.images import ImageDecoder
+from pgcli.labels.labelled_image import LabelledImage, objects_of
 from pgcli.records import Box, Item, Rle, Task
 from pgcli.tasks import Question
 
@@ -169,10 +170,10 @@ def segmentation(scene: Scene) -> Example:
     return Example("segment", boxes_example([label], scene, "segment").prefix, "")
 
 
-def truth(scene: Scene, example: Example) -> RowTruth:
+def truth(scene: Scene, example: Example) -> LabelledImage:
     """The answer, and for labels its boxes in pixels and its masks."""
     if example.kind not in ("detect", "segment"):
-        return RowTruth((example.suffix,))
+        return LabelledImage(answers=(example.suffix,))
     labels = example.prefix.partition(" ")[2].split(" ; ")
     drawn_boxes = [
         (label, drawn, box)
@@ -181,8 +182,8 @@ def truth(scene: Scene, example: Example) -> RowTruth:
     ]
     boxes = tuple(in_pixels(label, box, scene) for label, _, box in drawn_boxes)
     is_masked = example.kind == "segment"
-    masks = tuple(mask(drawn, scene) for _, drawn, _ in drawn_boxes) if is_masked else None
-    return RowTruth((example.suffix,), boxes, masks)
+    masks = tuple(mask(drawn, scene) for _, drawn, _ in drawn_boxes) if is_masked else ()
+    return LabelledImage(answers=(example.suffix,), objects=objects_of(boxes, masks))
 
 
 def in_pixels(label: str, box: RelativeBox, scene: Scene) -> Box:

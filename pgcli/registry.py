@@ -23,12 +23,12 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "fiftyone": "pgcli.results.exports.coco.FIFTYONE",
     },
     "imports": {
-        "coco": "pgcli.labels.coco.read_coco",
-        "yolo": "pgcli.labels.yolo.read_yolo",
-        "labelstudio": "pgcli.labels.labelstudio.read_label_studio",
-        "parquet": "pgcli.labels.tables.read_table",
-        "csv": "pgcli.labels.tables.read_table",
-        "webdataset": "pgcli.labels.tables.read_table",
+        "coco": "pgcli.labels.coco.COCO",
+        "yolo": "pgcli.labels.yolo.YOLO",
+        "labelstudio": "pgcli.labels.labelstudio.LABEL_STUDIO",
+        "parquet": "pgcli.labels.tables.TABLE",
+        "csv": "pgcli.labels.tables.TABLE",
+        "webdataset": "pgcli.labels.tables.TABLE",
     },
     "metrics": {
         "exact": "pgcli.evaluation.metrics.texts.EXACT",
@@ -71,7 +71,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
 #: class here, for manifests a subclass.
 PLUGIN_CLASSES: Mapping[str, str] = {
     "exports": "pgcli.results.exports.entry.ExportFormat",
-    "imports": "pgcli.labels.labelled_image.ReadAnnotations",
+    "imports": "pgcli.labels.labelled_image.LabelFormat",
     "metrics": "pgcli.evaluation.metrics.Metric",
     "manifests": "pgcli.inputs.tables.Table",
     "outputs": "pgcli.output.tables.TableFormat",

@@ -146,7 +146,7 @@ def test_plugin_adds_a_metric_and_an_import_format(tmp_path, monkeypatch, cli):
     install_plugins(
         {
             "metrics contains": f"{PLUGINS}:CONTAINS",
-            "imports whole": f"{PLUGINS}:read_whole_images",
+            "imports whole": f"{PLUGINS}:WHOLE",
         },
         monkeypatch,
     )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from sys import intern
 
 from pgcli.errors import NoInputError, UsageError
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import task_of_prompt
-from pgcli.evaluation.truth import Key, Truths, merged
-from pgcli.evaluation.upright_truth import upright_truths
+from pgcli.evaluation.truth import Key, Truth, Truths
+from pgcli.images.errors import ImageError
+from pgcli.images.formats import ImageHeader, whole_header
+from pgcli.images.image_spec import Size
 from pgcli.labels.columns import stated_size
+from pgcli.labels.labelled_image import LabelledImage, PixelSize, merged
+from pgcli.labels.tables import location_objects
+from pgcli.labels.upright import note_of_turned, upright
 from pgcli.output.reader import Row, read_results
-from pgcli.parsing import boxes as parse_boxes
-from pgcli.parsing import has_locations, text_spans
+from pgcli.parsing import has_locations
 from pgcli.records import BOX_TASKS, Rle
-from pgcli.results.images import ImageLocator
+from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.rle import read_mask
 from pgcli.rows import prompt_of, read_boxes, task_of
 
@@ -58,9 +63,19 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
     keys = [(str(row["id"]), str(row["prompt"]) if by_prompt else None) for row in rows]
-    sized = {key: row for key, row in zip(keys, rows, strict=True) if stated_size(row)}
-    by_key = upright_truths(by_key, sized, path, truths, locator or ImageLocator())
-    joined = [joined_row(row, key, by_key.get(key)) for key, row in zip(keys, rows, strict=True)]
+    joined, turned = [], dict[str, None]()
+    headers = RowHeaders(path, locator or ImageLocator())
+    for key, row in zip(keys, rows, strict=True):
+        truth = by_key.get(key)
+        if truth is not None and (size := stated_size(row)) is not None:
+            where = f"{truths.name}: {key[0]}: "
+            known = [upright_truth(image, row, size, headers, where) for image in truth]
+            if any(old.size != new.size for old, new in zip(truth, known, strict=True)):
+                turned[key[0]] = None
+            truth = known
+        joined.append(joined_row(row, key, truth, truths.repeated))
+    if turned:
+        truths.remarks[note_of_turned([*turned])] = None
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
         raise nothing_joined(name, truths, rows[0], by_prompt)
@@ -88,8 +103,8 @@ def check_one_prompt(name: str, joined: Sequence[JoinedRow], truths: Truths) -> 
             raise UsageError(
                 f"{name} has several prompts for {row.id!r} ({first!r} and {row.prompt!r}), and "
                 f"{truths.name} has answers without a prompt",
-                hint=f"{truths.prompt_hint(truths.by_key.values())}<--prompt-column=> '' compares "
-                "every row with the truth of its id",
+                hint=f"{truths.prompt_hint(chain(*truths.by_key.values()))}<--prompt-column=> '' "
+                "compares every row with the truth of its id",
             )
 
 
@@ -148,16 +163,59 @@ def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
     ]
 
 
-def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
-    """A row and its truth, without true boxes that the prompt does not ask for."""
+@dataclass(frozen=True)
+class RowHeaders:
+    """The headers of the images of an output's rows."""
+
+    output: Path
+    locator: ImageLocator
+
+    def read(self, row: Row, size: PixelSize) -> ImageHeader:
+        """The header of the image of a row, whose size is the row's. Raises UsageError."""
+        item = self.locator.item(0, ImageRef.of(row, self.output))
+        width, height = size
+        try:
+            header = whole_header(item, self.locator.url_reader)
+            problem = f"it now has {header.size.width} x {header.size.height} pixels"
+        except ImageError as error:
+            header, problem = ImageHeader("", Size(0, 0)), str(error)
+        if header.size != size:
+            raise UsageError(
+                f"{row['id']}: the truth says {height} x {width}, the row {width} x {height}, and "
+                f"the image cannot be read: {problem}",
+                hint="--images names the folder with the images",
+            )
+        return header
+
+
+def upright_truth(
+    truth: LabelledImage, row: Row, size: PixelSize, headers: RowHeaders, where: str
+) -> LabelledImage:
+    """The truth about the upright image of a row with this size. Raises UsageError."""
+    if not truth.objects or truth.size is None:
+        return truth
+    is_swapped = truth.size != size and truth.size == size[::-1]
+    header = headers.read(row, size) if is_swapped else ImageHeader("", Size(*size))
+    return upright(truth, header, where)
+
+
+def joined_row(
+    row: Row, key: Key, truth: Truth | None, repeated: dict[str, None] | None = None
+) -> JoinedRow:
+    """A row and its truth, without true boxes that the prompt does not ask for.
+
+    `repeated` gets the id of a truth with a box twice.
+    """
     prompt = str(prompt_of(row))
     task = measured_task(task_of(row), prompt, truth)
-    truth = None if truth is None else with_boxes(truth, task, row, key[0])
+    known, repeats = (None, 0) if truth is None else merged_truth(truth, task, row, key[0])
+    if repeats and repeated is not None:
+        repeated[key[0]] = None
     labels = prompt_labels(task, prompt) if key[1] is None else None
-    if truth is not None and labels is not None:
-        truth = of_labels(truth, labels)
+    if known is not None and labels is not None:
+        known = known.of_labels(labels)
     row = with_box_objects(row)
-    return JoinedRow(key[0], prompt, row, truth, row.get("boxes") or (), masks_of(row), task)
+    return JoinedRow(key[0], prompt, row, known, row.get("boxes") or (), masks_of(row), task)
 
 
 def with_shared_names(row: Row) -> Row:
@@ -193,7 +251,7 @@ def row_errors(row: Row) -> Iterator[None]:
 
 
 def missing_rows(
-    truths: Mapping[Key, RowTruth], joined: Sequence[JoinedRow], *, by_prompt: bool
+    truths: Mapping[Key, Truth], joined: Sequence[JoinedRow], *, by_prompt: bool
 ) -> list[JoinedRow]:
     """The truths without a row; if joined by id alone, with the boxes that any row asks for.
 
@@ -207,14 +265,14 @@ def missing_rows(
     for (id_, prompt), truth in truths.items():
         is_asked = prompt is None and len(measured) == 1
         own_task = min(measured) if is_asked else measured_task(task, prompt, truth)
-        truth = with_boxes(truth, own_task, {}, id_)
+        known, _ = merged_truth(truth, own_task, {}, id_)
         if asked and not by_prompt:
-            truth = of_labels(truth, asked)
-        rows.append(JoinedRow(id_, prompt, None, truth, task=own_task))
+            known = known.of_labels(asked)
+        rows.append(JoinedRow(id_, prompt, None, known, task=own_task))
     return rows
 
 
-def measured_task(task: str | None, prompt: str | None, truth: RowTruth | None) -> str:
+def measured_task(task: str | None, prompt: str | None, truth: Truth | None) -> str:
     """The task that decides a row's metrics: for `ask`, the task of its prompt.
 
     If the truth has no boxes, a prompt of `ask` that begins with `detect` is a question.
@@ -225,10 +283,45 @@ def measured_task(task: str | None, prompt: str | None, truth: RowTruth | None) 
     return asked if asked not in BOX_TASKS or truth is None or says_boxes(truth) else "ask"
 
 
-def says_boxes(truth: RowTruth) -> bool:
+def most_frequent_text(image: LabelledImage) -> str | None:
+    """The answer that may have boxes: the most frequent one; None where objects are known."""
+    if image.objects is not None or not image.answers:
+        return None
+    return Counter(image.answers).most_common(1)[0][0]
+
+
+def says_boxes(truth: Truth) -> bool:
     """Whether the truth has boxes; an empty true answer means no boxes."""
-    is_empty = bool(truth.box_texts) and not any(map(str.strip, truth.box_texts))
-    return truth.boxes is not None or is_empty or any(map(has_locations, truth.box_texts))
+    texts = [text for image in truth if (text := most_frequent_text(image)) is not None]
+    is_empty = bool(texts) and not any(map(str.strip, texts))
+    is_known = any(image.objects is not None for image in truth)
+    return is_known or is_empty or any(map(has_locations, texts))
+
+
+def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> tuple[LabelledImage, int]:
+    """The truth in one, with the boxes in its answers that have location tokens.
+
+    The number says how many boxes repeat. Missing and failed rows may have no size: then boxes are
+    only counted, and areas are NaN. Raises UsageError if the row has boxes but no size.
+    """
+    known, size = [], stated_size(row)
+    for image in truth:
+        text = most_frequent_text(image)
+        if text is None or not has_locations(text):
+            known.append(image)
+            continue
+        if size is None and row.get("boxes") and task in BOX_TASKS:
+            raise UsageError(
+                f"the true boxes of {id_!r} are location tokens, and its row has no width and "
+                "height",
+                hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
+            )
+        area = None if size else math.nan
+        known.append(replace(image, objects=location_objects([text], size or (1, 1), area)))
+    image, repeated = merged(known)
+    if image.objects is None and task in BOX_TASKS and says_boxes(truth):
+        image = replace(image, objects=())
+    return image, repeated
 
 
 def last_rows(rows: Sequence[Row]) -> list[Row]:
@@ -237,7 +330,7 @@ def last_rows(rows: Sequence[Row]) -> list[Row]:
     return [rows[number] for number in sorted(last.values())]
 
 
-def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, RowTruth]:
+def by_id(by_key: Mapping[Key, Truth], *, have_prompts: bool) -> dict[Key, Truth]:
     """The truth by id alone. Raises UsageError for an id with several prompts."""
     counts = Counter(id_ for id_, _ in by_key)
     id_, count = counts.most_common(1)[0]
@@ -280,42 +373,3 @@ def prompt_labels(task: str, prompt: str) -> frozenset[str] | None:
         return None
     labels = prompt.removeprefix(f"{task} ").partition(" <loc")[0].split(";")
     return frozenset(label.strip() for label in labels)
-
-
-def of_labels(truth: RowTruth, labels: Set[str]) -> RowTruth:
-    """The truth with the boxes and masks of these labels only."""
-    if truth.boxes is None:
-        return truth
-    kept = [number for number, box in enumerate(truth.boxes) if box.label in labels]
-    masks = truth.masks
-    return replace(
-        truth,
-        boxes=tuple(truth.boxes[number] for number in kept),
-        masks=masks and tuple(masks[number] for number in kept if number < len(masks)),
-        areas=truth.areas and tuple(truth.areas[number] for number in kept),
-        crowds=tuple(box for box in truth.crowds if box.label in labels),
-    )
-
-
-def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
-    """The truth with the boxes in its answers that have location tokens.
-
-    Missing and failed rows may have no size: then boxes are only counted, and areas are NaN.
-    Raises UsageError if the row has boxes but no size.
-    """
-    texts = [text for text in truth.box_texts if has_locations(text)]
-    if not texts:
-        is_empty = task in BOX_TASKS and truth.boxes is None and says_boxes(truth)
-        return replace(truth, boxes=()) if is_empty else truth
-    size = stated_size(row)
-    if size is None and row.get("boxes") and task in BOX_TASKS:
-        raise UsageError(
-            f"the true boxes of {id_!r} are location tokens, and its row has no width and height",
-            hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
-        )
-    width, height = size or (1, 1)
-    truths = [truth]
-    for text in texts:
-        boxes = parse_boxes(text_spans(text), width=width, height=height)
-        truths.append(RowTruth(boxes=boxes, areas=None if size else (math.nan,) * len(boxes)))
-    return merged(truths)[0]

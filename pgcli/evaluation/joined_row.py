@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from pgcli.boxes import box_area
+from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Box, Rle
 
 #: The columns of the truth and of rows that name an image; VQA's files have the first.
 IMAGE_COLUMNS = ("image_id", "image")
-
-
-@dataclass(frozen=True, slots=True)
-class RowTruth:
-    """The truth about an image and a prompt.
-
-    `boxes` and `masks` are None if unknown; a single mask may be None, too. `areas` are the areas
-    of the objects in the boxes if known, NaN without the size of the image. Boxes in `crowds` are
-    not counted. `columns` are the other columns; different values in rows of the same image and
-    prompt are a tuple. `box_texts` are answers with location tokens, which become boxes once the
-    image's size is known. `size` is the stated width and height, None if not stated.
-    """
-
-    answers: tuple[str, ...] = ()
-    boxes: tuple[Box, ...] | None = None
-    masks: tuple[Rle | None, ...] | None = None
-    areas: tuple[float, ...] | None = None
-    crowds: tuple[Box, ...] = ()
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    box_texts: tuple[str, ...] = ()
-    size: tuple[int, int] | None = None
-
-    @property
-    def has_regions(self) -> bool:
-        """Whether there is something in pixels."""
-        return bool(self.boxes or self.crowds or any(self.masks or ()))
-
-    @property
-    def box_areas(self) -> tuple[float, ...]:
-        """The area of each box's object, or of the box if that is unknown."""
-        return tuple(map(box_area, self.boxes or ())) if self.areas is None else self.areas
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +24,7 @@ class JoinedRow:
     id: str
     prompt: str | None
     row: Mapping[str, Any] | None
-    truth: RowTruth | None
+    truth: LabelledImage | None
     boxes: tuple[Box, ...] = ()
     masks: tuple[Rle | None, ...] = ()
     task: str = ""

@@ -1,23 +1,28 @@
-"""The truth of a file, by id and prompt, and the columns it is read from."""
+"""The truth about rows, by id and prompt."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import zip_longest
-from typing import Any
+from pathlib import Path
 
 from pgcli.errors import UsageError
-from pgcli.evaluation.joined_row import RowTruth
-from pgcli.labels.columns import Example, note_of_choices
+from pgcli.inputs import ReadOptions
+from pgcli.inputs.listing import locate_source, usage_errors
+from pgcli.inputs.paths import display_path
+from pgcli.labels.columns import LabelColumns, note_of_choices
+from pgcli.labels.labelled_image import LabelledImage, Labels, LeftOut
+from pgcli.labels.rows import skipped
+from pgcli.labels.sources import is_run, read_source
 from pgcli.parsing import has_locations
-from pgcli.records import Box, Region, Rle
-from pgcli.wording import count, one_of
+from pgcli.regions import prompt_with_region
+from pgcli.stores import Reader
+from pgcli.wording import count, one_of, with_notes
 
 Key = tuple[str, str | None]
-MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
+#: The rows of the truth about an id and a prompt.
+Truth = Sequence[LabelledImage]
 
 
 @dataclass(frozen=True)
@@ -38,69 +43,77 @@ class Truths:
 
     With `has_prompts`, rows are joined by prompt, too; with `ignores_prompts`, the user asked for
     ids alone. With `has_references`, an image without a prompt may have several texts, as COCO's
-    captions. `roles` are the columns of ids, images, and others that a command names. `repeated`
-    rows have a box of an earlier row. `choices` counts rows by the columns that were read, each
-    before other columns with values. `remarks` are printed as notes. With `swaps_sides`, the truth
-    states the size of the stored image, and boxes of the upright image.
+    captions. `columns` were not read; `choices` counts rows by the columns that were read.
+    `remarks` are printed as notes, and `repeated` ids have a box twice.
     """
 
     name: str
     has_prompts: bool = False
     ignores_prompts: bool = False
     has_references: bool = False
-    roles: set[str] = field(default_factory=set)
-    repeated: int = 0
-    choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    columns: Sequence[str] = ()
+    choices: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
-    swaps_sides: bool = False
-    _added: dict[Key, list[RowTruth]] = field(default_factory=dict)
+    repeated: dict[str, None] = field(default_factory=dict)
+    _added: dict[Key, list[LabelledImage]] = field(default_factory=dict)
 
-    def add(self, key: Key, truth: RowTruth) -> None:
-        """Add a truth; those of the same id and prompt are merged, like captions of an image."""
+    def add(self, key: Key, truth: LabelledImage) -> None:
+        """Add a truth to those of the same id and prompt."""
         self._added.setdefault(key, []).append(truth)
 
+    def add_image(self, image: LabelledImage, counts: LeftOut) -> None:
+        """Add what an annotation file says about an image.
+
+        Texts of regions without a prompt are skipped: a region is part of a prompt.
+        """
+        prompt = None if image.objects is not None else image.prompt
+        if image.objects is not None and not image.boxes and image.unread:
+            return
+        if prompt is not None and image.size is not None:
+            prompt = prompt_with_region(prompt, image.region, *image.size)
+        elif prompt is None and image.region is not None:
+            counts.skip("texts of regions", image.id)
+            return
+        self.has_prompts |= prompt is not None
+        self.add((image.id, prompt), image)
+
     @cached_property
-    def by_key(self) -> dict[Key, RowTruth]:
+    def by_key(self) -> dict[Key, Truth]:
         """The truth by id and prompt, once all are added.
 
         Raises UsageError for different sizes, and for several answers to an unknown prompt.
         """
-        merged_truths = {}
-        for key in [*self._added]:
-            truths = self._added.pop(key)
-            if key[1] is None and not self.has_references:
-                self._check_answers(key[0], truths)
-            sizes = [*dict.fromkeys(truth.size for truth in truths if truth.size)]
+        for (id_, prompt), truth in self._added.items():
+            if prompt is None and not self.has_references:
+                self._check_answers(id_, truth)
+            sizes = [*dict.fromkeys(image.size for image in truth if image.objects and image.size)]
             if len(sizes) > 1:
                 first, second = (f"{width} x {height}" for width, height in sizes[:2])
                 raise UsageError(
-                    f"{self.name}: rows of {key[0]!r} state {first} and {second} as the size",
+                    f"{self.name}: rows of {id_!r} state {first} and {second} as the size",
                     hint="correct the size or the boxes of one of them",
                 )
-            merged_truths[key], repeated = merged(truths)
-            self.repeated += repeated
-        return merged_truths
+        return {**self._added}
 
-    def _check_answers(self, id_: str, truths: Sequence[RowTruth]) -> None:
+    def _check_answers(self, id_: str, truth: Truth) -> None:
         """Raise UsageError for several rows with texts, which may answer several prompts.
 
         Boxes are told apart by their labels.
         """
-        if (rows := sum(not all(map(has_locations, truth.answers)) for truth in truths)) > 1:
-            hint = f"{self.prompt_hint(truths)}several answers to one prompt are a list in one row"
+        if (rows := sum(not all(map(has_locations, image.answers)) for image in truth)) > 1:
+            hint = f"{self.prompt_hint(truth)}several answers to one prompt are a list in one row"
             message = f"{self.name} has {rows:,} rows for {id_!r} without a prompt"
             raise UsageError(message, hint=hint)
 
-    def prompt_hint(self, truths: Iterable[RowTruth]) -> str:
+    def prompt_hint(self, truth: Iterable[LabelledImage]) -> str:
         """Names the columns that could be the prompt, and the option; empty without any."""
-        read = self.roles | {names[0] for names in self.choices}
         texts = dict.fromkeys(
             name
-            for truth in truths
-            for name, value in truth.columns.items()
-            if name not in read and isinstance(value, str | tuple)
+            for image in truth
+            for name, value in image.columns.items()
+            if name in self.columns and isinstance(value, str)
         )
-        if not texts or not self.roles:
+        if not texts:
             return ""
         columns = one_of([*map(repr, texts)])
         return f"<--prompt-column NAME> reads the prompts of the truth, perhaps from {columns}; "
@@ -110,87 +123,39 @@ class Truths:
         if note := note_of_choices(self.choices):
             yield note, "--answer-column and --prompt-column name the columns that are read"
         if self.repeated:
-            rows = count(self.repeated, "row")
-            yield (
-                f"boxes of {rows} that earlier rows of the same image and prompt have too count "
-                "once",
-                "",
-            )
+            images, (first, *_) = count(len(self.repeated), "image"), self.repeated
+            yield f"boxes that two rows of {images} have count once (first: {first})", ""
         yield from ((remark, "") for remark in self.remarks)
 
 
-def truth_of(
-    example: Example,
-    columns: Mapping[str, Any] | None = None,
-    size: tuple[int, int] | None = None,
-) -> RowTruth:
-    """The truth of a labelled row; masks state its size if the row does not.
-
-    Boxes come from the most frequent of several answers.
-    """
-    answers = example.answers
-    texts = answers if example.boxes is None else ()
-    if len(texts) > 1:
-        texts = (Counter(texts).most_common(1)[0][0],)
-    sizes = (mask.size[::-1] for mask in example.masks or () if mask is not None)
-    stated = size or next(sizes, None)
-    return RowTruth(
-        answers,
-        example.boxes,
-        example.masks,
-        columns=columns or {},
-        box_texts=texts,
-        size=stated if example.boxes or example.masks else None,
-    )
+def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
+    """The truth in a local file or folder, or in a file at a URL. Raises UsageError."""
+    file = locate_source(name, ReadOptions(url_reader=url_reader))
+    if file.url_reader is None and not (Path(file.path).exists() or is_run(file)):
+        raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
+    counts, shown = LeftOut(), display_path(name)
+    named = LabelColumns(columns.prompt or None, columns.answer)
+    with usage_errors(shown):
+        labels = read_source(file, named, columns.id, counts)
+        truths = truths_of(labels, shown, counts)
+    truths.ignores_prompts = columns.prompt == ""
+    truths.has_prompts &= not truths.ignores_prompts
+    if not truths.by_key:
+        raise UsageError(f"{shown} has no rows", hint="--truth names a manifest with answers")
+    return truths
 
 
-def merged(truths: Sequence[RowTruth]) -> tuple[RowTruth, int]:
-    """The truths in one: all answers and all boxes. Counts truths with boxes of earlier ones.
-
-    Such boxes are kept once.
-    """
-    if len(truths) == 1:
-        return truths[0], 0
-    known: set[tuple[str, Region] | str] = set()  # boxes, and texts with location tokens
-    boxes: list[tuple[Box, Rle | None, float]] = []
-    repeated = 0
-    for truth in truths:
-        own = [*zip_longest(truth.boxes or (), truth.masks or (), truth.box_areas)]
-        new = [values for values in own if (values[0].label, values[0].corners) not in known]
-        texts = {text for text in truth.box_texts if has_locations(text)}
-        repeated += len(new) < len(own) or not known.isdisjoint(texts)
-        known.update(texts, ((box.label, box.corners) for box, _, _ in new))
-        boxes += new
-    has_masks = any(truth.masks is not None for truth in truths)
-    has_areas = any(truth.areas is not None for truth in truths)
-    truth = RowTruth(
-        tuple(text for truth in truths for text in truth.answers),
-        None if all(truth.boxes is None for truth in truths) else tuple(box for box, _, _ in boxes),
-        tuple(mask for _, mask, _ in boxes) if has_masks else None,
-        tuple(area for _, _, area in boxes) if has_areas else None,
-        tuple(box for truth in truths for box in truth.crowds),
-        merged_columns([truth.columns for truth in truths]),
-        tuple(dict.fromkeys(text for truth in truths for text in truth.box_texts)),
-        next((truth.size for truth in truths if truth.size), None),
-    )
-    return truth, repeated
-
-
-def merged_columns(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The columns of all; different values become a tuple."""
-    values: dict[str, dict[Any, None]] = {}
-    for own in columns:
-        for name, value in own.items():
-            values.setdefault(name, {})[value] = None
-    return {name: tuple(own) if len(own) > 1 else next(iter(own)) for name, own in values.items()}
-
-
-def group_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that rows can be grouped by; long texts are truncated, lists and objects None."""
-    values = {name: value for name, value in row.items() if value is not None}
-    for name, value in values.items():
-        if isinstance(value, str):
-            values[name] = value[:MAX_VALUE_CHARACTERS]
-        elif not isinstance(value, int | float):
-            values[name] = None
-    return values
+def truths_of(labels: Labels, name: str, counts: LeftOut) -> Truths:
+    """The truth that labels say, with remarks about what was left out."""
+    truths = Truths(name, columns=labels.columns, choices=labels.choices)
+    truths.has_references = not labels.is_table
+    for image in labels.images:
+        if labels.is_table:
+            truths.has_prompts |= image.prompt is not None
+            truths.add((image.id, image.prompt), image)
+        elif image.objects is None or labels.labels != []:
+            truths.add_image(image, counts)
+    for remark in (with_notes("", skipped(labels, counts)).removeprefix("; "), *counts.notes):
+        if remark:
+            truths.remarks[remark] = None
+    return truths

@@ -10,8 +10,9 @@ import numpy as np
 
 from pgcli.errors import NoInputError
 from pgcli.evaluation.evaluate import Evaluation, as_json
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Estimate, RowRatio
+from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import BOX_TASKS, Box, Mask
 from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
 from pgcli.results.images import ImageLocator
@@ -92,7 +93,7 @@ def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:
 
 def truth_row(joined: JoinedRow) -> dict[str, Any]:
     """The truth as a row of the same image and prompt."""
-    row, truth = joined.row or {}, joined.truth or RowTruth()
+    row, truth = joined.row or {}, joined.truth or LabelledImage()
     known = {name: row.get(name) for name in ("index", "id", "image", "width", "height")}
     is_boxes = joined.task in BOX_TASKS and truth.boxes is not None
     masks = [mask and mask_to_dict(Mask((), mask)) for mask in truth.masks or ()]
@@ -107,7 +108,7 @@ def truth_row(joined: JoinedRow) -> dict[str, Any]:
     }
 
 
-def truth_text(truth: RowTruth) -> str:
+def truth_text(truth: LabelledImage) -> str:
     """The distinct true answers, one per line, with their counts."""
     counts = Counter(truth.answers)
     return "\n".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())

@@ -1,4 +1,4 @@
-"""Labelled rows: the ground truth of an image, read from any manifest or result file.
+"""Reads labelled rows: the labels of an image in the columns of any manifest or result file.
 
 Training, the truth of `eval` and imports read the same columns, in the same order of preference.
 """
@@ -10,24 +10,20 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from pgcli.boxes import CORNERS
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.inputs.readers import InputFile, manifest_ending
-from pgcli.records import Box, Region, Rle
-from pgcli.rle import decode_mask, encode_mask, read_mask
+from pgcli.labels.labelled_image import LabelledImage, objects_of
+from pgcli.records import Box, Rle
+from pgcli.rle import read_mask
 from pgcli.rows import finite_number, read_boxes
 from pgcli.wording import count, one_of
-
-if TYPE_CHECKING:
-    from pgcli.images.formats import ImageHeader  # slow to import
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
 #: Columns of data sets come before columns of result files: a kept `suffix` is the truth about an
@@ -39,34 +35,15 @@ LABEL = "label"  # also the label of a box in a row with columns of corners
 BOX_COLUMNS = ("boxes", "masks", *CORNERS)
 #: The columns whose cells in CSV are JSON lists; any other cell is text.
 LIST_COLUMNS = frozenset(("answers", "captions", "texts", "boxes", "masks"))
-OUTSIDE_PIXELS = 1  # by which a box may exceed its image, since annotation tools round
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """The ground truth of an image: the answers to a prompt, and boxes with their masks.
-
-    `boxes` and `masks` are None where the row says nothing about them; a mask may be None as well.
-    `choices` are the columns that were read, each before others that have values too.
-    """
-
-    prompt: str | None = None
-    answers: tuple[str, ...] = ()
-    boxes: tuple[Box, ...] | None = None
-    masks: tuple[Rle | None, ...] | None = None
-    choices: tuple[tuple[str, ...], ...] = ()
+MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
 
 
 @dataclass(frozen=True)
-class ExampleColumns:
-    """The columns to read: known ones, or named by a command; "" for none.
-
-    `class_names` belong to columns with integer classes.
-    """
+class LabelColumns:
+    """The columns to read: known ones, or named by a command; "" for none."""
 
     prompt: str | None = None
     answer: str | None = None
-    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def named(self) -> tuple[str, ...]:
@@ -76,15 +53,17 @@ class ExampleColumns:
     @property
     def known(self) -> tuple[str, ...]:
         """The other columns that are read."""
-        names = (*self._prompts, *self._answers, *BOX_COLUMNS, LABEL)
+        names = (*self.prompts, *self.answers, *BOX_COLUMNS, LABEL)
         return tuple(dict.fromkeys(name for name in names if name not in self.named))
 
     @cached_property
-    def _prompts(self) -> tuple[str, ...]:
+    def prompts(self) -> tuple[str, ...]:
+        """The columns of prompts, in order of preference."""
         return self._candidates(self.prompt, PROMPT_COLUMNS)
 
     @cached_property
-    def _answers(self) -> tuple[str, ...]:
+    def answers(self) -> tuple[str, ...]:
+        """The columns of answers, in order of preference."""
         return self._candidates(self.answer, ANSWER_COLUMNS)
 
     def _candidates(self, named: str | None, known: Sequence[str]) -> tuple[str, ...]:
@@ -93,63 +72,33 @@ class ExampleColumns:
             return (named,) if named else ()
         return tuple(name for name in known if name not in self.named)
 
-    def read(self, row: Mapping[str, Any], where: str) -> Example:
-        """The example in a row. Raises UsageError that says `where` for an invalid box or mask."""
-        boxes = boxes_of(row, where, self._named(LABEL, row.get(LABEL)))
-        answers = self._answers
-        if boxes is not None and row.get("boxes") is None and self.answer is None:
-            answers = tuple(name for name in answers if name != LABEL)  # it is the label of the box
-        texts = {name: str(row[name]) for name in self._prompts if is_text(row.get(name))}
-        asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
-        answered = [name for name in answers if row.get(name) is not None]
-        masks = read_masks(row.get("masks"), where)
-        if masks and len(masks) != len(boxes or ()):
-            numbers = f"{count(len(masks), 'mask')} for {count(len(boxes or ()), 'box')}"
-            raise UsageError(
-                f"{where}: 'masks' has {numbers}",
-                hint="a mask, or null, for each box",
-            )
-        choices = [tuple(asked)] if asked and self.prompt is None else []
-        if answered and self.answer is None:
-            others = [name for name in answered[1:] if row[name] != row[answered[0]]]
-            choices.append((answered[0], *others))
-        return Example(
-            texts[asked[0]] if asked else None,
-            read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
-            boxes,
-            masks,
-            tuple(choices),
-        )
-
-    def _named(self, column: str, value: Any) -> Any:
-        """The value with the names of classes for integers; None stands for no class."""
-        names = self.class_names.get(column)
-        if isinstance(value, list):
-            return [self._named(column, entry) for entry in value]
-        if names is None or isinstance(value, bool) or not isinstance(value, int):
-            return value
-        return names[value] if 0 <= value < len(names) else None
-
 
 @dataclass(frozen=True)
-class ExampleReader:
+class LabelReader:
     """Reads the labelled rows of a table, for training, as ground truth and for imports.
 
-    With `is_csv`, blank cells say nothing, and cells of LIST_COLUMNS are lists. `choices` counts
-    rows by the columns that were read, each before others with values. `units` is not empty after a
-    row with boxes.
+    `class_names` belong to columns with integer classes. With `is_csv`, blank cells say nothing,
+    and cells of LIST_COLUMNS are lists. `choices` counts rows by the columns that were read, each
+    before others with values. `units` is not empty after a row with boxes.
     """
 
-    columns: ExampleColumns = field(default_factory=ExampleColumns)
+    columns: LabelColumns = field(default_factory=LabelColumns)
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_csv: bool = False
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
     units: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, file: InputFile, columns: ExampleColumns | None = None) -> ExampleReader:
+    def of(
+        cls,
+        file: InputFile,
+        columns: LabelColumns | None = None,
+        choices: Counter[tuple[str, ...]] | None = None,
+    ) -> LabelReader:
         """The reader of a file's rows, with the names of its classes."""
-        columns = replace(columns or ExampleColumns(), class_names=classes_of(file))
-        return cls(columns, manifest_ending(file.path) in (".csv", ".tsv"))
+        is_csv = manifest_ending(file.path) in (".csv", ".tsv")
+        choices = Counter() if choices is None else choices
+        return cls(columns or LabelColumns(), classes_of(file), is_csv, choices)
 
     def fields(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values of a row: None for NaN, which pandas writes for nothing, and blank cells."""
@@ -161,21 +110,52 @@ class ExampleReader:
             return values
         return {name: csv_value(name, value) for name, value in values.items()}
 
-    def read(self, fields: Mapping[str, Any], where: str) -> Example:
-        """The example in the values of a row. Raises UsageError that names `where`, also for the
-        first boxes if they are fractions.
+    def read(self, row: Mapping[str, Any], where: str) -> LabelledImage:
+        """The labels in the values of a row. Raises UsageError that names `where` for an invalid
+        box or mask, also for the first boxes if they are fractions.
         """
-        example = self.columns.read(fields, where)
-        if example.boxes and not self.units:
-            if are_fractions(box.corners for box in example.boxes):
+        boxes = boxes_of(row, where, self._named(LABEL, row.get(LABEL)))
+        if boxes and not self.units:
+            if are_fractions(box.corners for box in boxes):
                 raise UsageError(
                     f"{where}: the boxes are fractions of the image, not pixels",
                     hint="multiply them by the width and the height of the image",
                 )
             self.units.add("pixels")
-        for names in example.choices:
-            self.choices[names] += 1
-        return example
+        columns = self.columns
+        answers = columns.answers
+        if boxes is not None and row.get("boxes") is None and columns.answer is None:
+            answers = tuple(name for name in answers if name != LABEL)  # it is the label of the box
+        texts = {name: str(row[name]) for name in columns.prompts if is_text(row.get(name))}
+        asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
+        answered = [name for name in answers if row.get(name) is not None]
+        masks = read_masks(row.get("masks"), where)
+        if masks and len(masks) != len(boxes or ()):
+            numbers = f"{count(len(masks), 'mask')} for {count(len(boxes or ()), 'box')}"
+            raise UsageError(
+                f"{where}: 'masks' has {numbers}",
+                hint="a mask, or null, for each box",
+            )
+        if asked and columns.prompt is None:
+            self.choices[tuple(asked)] += 1
+        if answered and columns.answer is None:
+            others = [name for name in answered[1:] if row[name] != row[answered[0]]]
+            self.choices[answered[0], *others] += 1
+        return LabelledImage(
+            prompt=texts[asked[0]] if asked else None,
+            answers=read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
+            objects=None if boxes is None else objects_of(boxes, masks),
+            size=stated_size(row) or next((mask.size[::-1] for mask in masks if mask), None),
+        )
+
+    def _named(self, column: str, value: Any) -> Any:
+        """The value with the names of classes for integers; None stands for no class."""
+        names = self.class_names.get(column)
+        if isinstance(value, list):
+            return [self._named(column, entry) for entry in value]
+        if names is None or isinstance(value, bool) or not isinstance(value, int):
+            return value
+        return names[value] if 0 <= value < len(names) else None
 
 
 def label_of_folder(source: str, id_: str, hint: str = "") -> str:
@@ -280,6 +260,17 @@ def boxes_of(row: Mapping[str, Any], where: str, label: Any) -> tuple[Box, ...] 
         raise UsageError(f"{where}: {problem}", hint=hint) from problem
 
 
+def column_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that rows can be grouped by; long texts are truncated, lists and objects None."""
+    values = {name: value for name, value in row.items() if value is not None}
+    for name, value in values.items():
+        if isinstance(value, str):
+            values[name] = value[:MAX_VALUE_CHARACTERS]
+        elif not isinstance(value, int | float):
+            values[name] = None
+    return values
+
+
 def are_fractions(boxes: Iterable[Sequence[float]]) -> bool:
     """Whether all numbers of some boxes are between 0 and 1, as no box in pixels has them."""
     return all(0 <= side <= 1 for box in boxes for side in box)
@@ -304,10 +295,10 @@ def stated_size(row: Mapping[str, Any]) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
-def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
-    """The masks of a row, of result files or in COCO's form; None without. Raises UsageError."""
+def read_masks(value: Any, where: str) -> tuple[Rle | None, ...]:
+    """The masks of a row, of result files or in COCO's form. Raises UsageError."""
     if value is None or value == "":
-        return None
+        return ()
     try:
         return tuple(map(read_mask, value))
     except (TypeError, ValueError) as problem:
@@ -315,72 +306,3 @@ def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
             f"{where}: 'masks' must be a list of masks",
             hint="a mask is {size, counts} in COCO's compressed run-length encoding",
         ) from problem
-
-
-def are_stored(
-    where: str,
-    stated: tuple[int, int] | None,
-    header: ImageHeader,
-    boxes: Iterable[Region] = (),
-    *,
-    swaps_sides: bool = False,
-) -> bool:
-    """Whether boxes with this stated size belong to the stored image, which EXIF rotates.
-
-    Boxes with the upright size, as of any square, or without a size belong to the upright image.
-    Raises UsageError that starts with `where` for any other size, for a box that only the upright
-    image contains, and for a file that `swaps_sides`: it states the stored size for upright boxes.
-    """
-    upright, stored = header.size, header.stored_size
-    if stated is None or stated == upright:
-        return False
-    is_known = stated == stored
-    outside = [
-        box for box in boxes if is_known and is_within(box, upright) > is_within(box, stored)
-    ]
-    if is_known and not outside and not swaps_sides:
-        return True
-    words = f"{where}{stated[0]} x {stated[1]} is stated, and the image has {upright.width} x "
-    words += f"{upright.height}"
-    if stored != upright:
-        words += f" ({stored.width} x {stored.height} as stored)"
-    if outside:
-        corners = ", ".join(f"{corner:g}" for corner in outside[0])
-        words += f"; only the upright image contains the box {corners}"
-    hint = "name the images that the annotations were made on, or scale the annotations"
-    if is_known:
-        hint = "state the upright size for boxes of the upright image"
-    if swaps_sides:
-        hint = "export the project as JSON, and use `pgcli import --from labelstudio`"
-    raise UsageError(words, hint=hint)
-
-
-def is_within(box: Region, size: tuple[int, int]) -> bool:
-    """Whether a box is in an image of this size, except for rounding."""
-    left, top, right, bottom = box
-    return (
-        min(left, top) >= -OUTSIDE_PIXELS
-        and right <= size[0] + OUTSIDE_PIXELS
-        and bottom <= size[1] + OUTSIDE_PIXELS
-    )
-
-
-def turned_corners(corners: Region, header: ImageHeader) -> Region:
-    """The corners of a box of the stored image in the upright one, whose sides are swapped."""
-    width, height = header.stored_size
-    left, top, right, bottom = corners
-    x, y = (left, right), (top, bottom)
-    flipped_x, flipped_y = (width - right, width - left), (height - bottom, height - top)
-    (left, right), (top, bottom) = {
-        5: (y, x),
-        6: (flipped_y, x),
-        7: (flipped_y, flipped_x),
-        8: (y, flipped_x),
-    }[header.orientation]
-    return left, top, right, bottom
-
-
-def turned_mask(mask: Rle, header: ImageHeader) -> Rle:
-    """A mask of the stored image in the upright one. Raises ValueError for invalid counts."""
-    axes = {5: (), 6: (1,), 7: (0, 1), 8: (0,)}[header.orientation]  # rows, columns
-    return encode_mask(np.flip(decode_mask(mask).T, axes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
 
+MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
+HEAD_BYTES = 2**16
 MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
 MAX_DIGITS = 400  # a longer integer is an infinite float; Python reads no integer of 4,301 digits
 
@@ -23,8 +26,9 @@ class InvalidValue(ValueError):
     """A missing value, or one of another type than the format requires."""
 
 
-def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
-    """The content of a JSON file of at most `max_bytes`. Raises UsageError with the hint."""
+def read_document(file: InputFile | Path, max_bytes: int | None = None, *, hint: str) -> Any:
+    """The content of a JSON file, by default of at most MAX_BYTES. Raises UsageError."""
+    max_bytes = MAX_BYTES if max_bytes is None else max_bytes
     try:
         with open_regular(file) if isinstance(file, Path) else file.open() as opened:
             data = opened.read(max_bytes + 1)
@@ -43,6 +47,14 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
     if is_deep(document):
         raise UsageError(f"{file} is nested too deeply", hint=hint)
     return document
+
+
+def json_head(file: Path) -> bytes | None:
+    """The start of a JSON file from its first character; None for any other file."""
+    if file.suffix.lower() != ".json" or not file.is_file():
+        return None
+    with open_regular(file) as opened:
+        return opened.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
 @contextmanager

@@ -1,107 +1,157 @@
-"""Annotated images, as the readers of annotation formats return them."""
+"""An image with its labels, as every reader returns it, and the count of what is left out.
+
+The readers of annotation formats, manifests, result files and folders return the same record:
+`import` writes it, `eval` joins it with answers, `train` makes target texts of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
+from pgcli.boxes import box_area
 from pgcli.images.formats import ImageHeader
 from pgcli.records import Box, Fault, Region, Rle
 
-#: A box in pixels of the upright image, and its mask or None. `score` and `confidence` are 1, or
-#: the values of a model's box that a person kept.
-BoxWithMask = tuple[Box, Rle | None]
+CAPTION = "caption en"
+PixelSize = tuple[int, int]  # width, height
+
+
+class LabelledObject(NamedTuple):
+    """An object in an image: its box in pixels, its mask, and its area in square pixels if stated.
+
+    The label of the box may be empty. A crowd is a box around several objects that were not marked
+    one by one: neither right nor wrong.
+    """
+
+    box: Box
+    mask: Rle | None = None
+    area: float | None = None
+    is_crowd: bool = False
+
+    @property
+    def object_area(self) -> float:
+        """The stated area, else the area of the box."""
+        return box_area(self.box) if self.area is None else self.area
 
 
 @dataclass(frozen=True, slots=True)
-class TrueText:
-    """A text about an image or one `region`; `prompt` is None if the file has no prompt."""
+class LabelledImage:
+    """What a source says about an image: the answers to a prompt, or its objects.
 
-    text: str
+    `objects` is None where the source says nothing about objects. `image` is the file, or the URL.
+    `size` is the stated width and height, None if not stated; of an upright image its own.
+    `region` is the part of the image that the answers are about, `columns` are other values.
+    `searched` are the labels that annotators looked for, None for all labels of the source.
+    `unread` has the label of each object that could not be read, None for one without a label.
+    `header` belongs to the image file; without one, `fault` says why the file cannot be read.
+    """
+
+    id: str = ""
+    image: str = ""
     prompt: str | None = None
+    answers: tuple[str, ...] = ()
+    objects: tuple[LabelledObject, ...] | None = None
+    size: PixelSize | None = None
     region: Region | None = None
-
-
-@dataclass
-class ImageTruth:
-    """The regions and texts of one image, as a format's reader collects them.
-
-    `areas` has the area of each box's object in square pixels, None if the file does not state it.
-    `crowds` are boxes around several objects that were not marked one by one. `unread` has the
-    label of each region that could not be read, None for a region without a label.
-    """
-
-    boxes: list[BoxWithMask] = field(default_factory=list)
-    areas: list[float | None] = field(default_factory=list)
-    crowds: list[Box] = field(default_factory=list)
-    texts: list[TrueText] = field(default_factory=list)
-    unread: set[str | None] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotatedImage:
-    """An image of an annotation file: its id, its file or URL, its size and its truth.
-
-    The size is the stated one, or the upright size of the file if none `is_stated`. `searched` are
-    the labels that annotators looked for in this image, None for all labels of the file. `prompt`
-    belongs to the boxes or texts. If not `says_boxes`, the objects of the image are unknown.
-    `header` belongs to the image file; without one, `fault` says why the file cannot be read. The
-    other fields are explained in `ImageTruth`.
-    """
-
-    id: str
-    image: str
-    width: int
-    height: int
-    boxes: Sequence[BoxWithMask] = ()
-    areas: Sequence[float | None] = ()
-    crowds: Sequence[Box] = ()
-    texts: Sequence[TrueText] = ()
-    unread: Set[str | None] = frozenset()
-    is_stated: bool = True
+    columns: Mapping[str, Any] = field(default_factory=dict)
     searched: frozenset[str] | None = None
-    prompt: str | None = None
-    says_boxes: bool = True
+    unread: frozenset[str | None] = frozenset()
     header: ImageHeader | None = None
     fault: Fault | None = None
 
+    @property
+    def boxes(self) -> tuple[Box, ...] | None:
+        """The boxes of the objects without crowds; None where objects are unknown."""
+        objects = self.objects
+        return None if objects is None else tuple(o.box for o in objects if not o.is_crowd)
+
+    @property
+    def masks(self) -> tuple[Rle | None, ...] | None:
+        """The masks of the boxes; None where there are boxes, but no mask."""
+        masks = tuple(o.mask for o in self.objects or () if not o.is_crowd)
+        return None if self.objects is None or (masks and not any(masks)) else masks
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether there is something in pixels."""
+        return bool(self.objects or self.region)
+
+    def of_labels(self, labels: Iterable[str]) -> LabelledImage:
+        """The image with the objects of these labels only."""
+        if self.objects is None:
+            return self
+        known = {*labels}
+        return replace(self, objects=tuple(o for o in self.objects if o.box.label in known))
+
     def is_unread(self, label: str | None = None) -> bool:
-        """Whether the image has unread regions and no box, or none with the label if given.
+        """Whether objects were not read, and no box was, or none with the label if given.
 
         The content of such an image is unknown.
         """
-        labels = {box.label for box, _ in self.boxes}
-        unread = {*self.unread, *(crowd.label for crowd in self.crowds)}
+        labels = {box.label for box in self.boxes or ()}
         if label is None:
-            return bool(unread) and not labels
-        return label not in labels and not unread.isdisjoint((None, label))
+            return bool(self.unread) and not labels
+        return label not in labels and not self.unread.isdisjoint((None, label))
+
+
+def objects_of(
+    boxes: Iterable[Box], masks: Iterable[Rle | None] = ()
+) -> tuple[LabelledObject, ...]:
+    """Objects with these boxes and their masks."""
+    return tuple(LabelledObject(box, mask) for box, mask in zip_longest(boxes, masks))
+
+
+def merged(images: Sequence[LabelledImage]) -> tuple[LabelledImage, int]:
+    """What rows say about one image and prompt: all answers and objects; and how many repeat.
+
+    An object that an earlier row has too is kept once.
+    """
+    if len(images) == 1:
+        return images[0], 0
+    known: set[tuple[str, Region]] = set()
+    objects: list[LabelledObject] = []
+    repeated = 0
+    for image in images:
+        keys = [(o.box.label, o.box.corners) for o in image.objects or ()]
+        new = [o for o, key in zip(image.objects or (), keys, strict=True) if key not in known]
+        repeated += len(keys) - len(new)
+        known.update(keys)
+        objects += new
+    are_known = any(image.objects is not None for image in images)
+    return replace(
+        images[0],
+        answers=tuple(text for image in images for text in image.answers),
+        objects=tuple(objects) if are_known else None,
+        size=next((image.size for image in images if image.size), None),
+        columns=merged_columns([image.columns for image in images]),
+        unread=frozenset().union(*(image.unread for image in images)),
+    ), repeated
+
+
+def merged_columns(columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of all; different values become a tuple."""
+    values: dict[str, dict[Any, None]] = {}
+    for own in columns:
+        for name, value in own.items():
+            values.setdefault(name, {})[value] = None
+    return {name: tuple(own) if len(own) > 1 else next(iter(own)) for name, own in values.items()}
 
 
 @dataclass
-class SkippedImages:
-    """The number of unreadable images, and a description of the first one."""
+class LeftOut:
+    """The count of what is left out: for each kind, its number and the first one.
 
-    count: int = 0
-    first: str = ""
-
-    def add(self, image: str, fault: Fault) -> None:
-        """Count one more."""
-        self.count += 1
-        name = image if image.strip() else repr(image)
-        self.first = self.first or f"{name}: {fault.message}"
-
-
-@dataclass
-class ImportCounts:
-    """The skipped entries: for each kind, their number and the name of the first one.
-
-    `missing` counts images that cannot be read or have no name.
+    `notes` are other remarks about the source. `images` cannot be read or have no name, `absent`
+    ones cannot be read either, but their size is stated.
     """
 
-    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
-    missing: SkippedImages = field(default_factory=SkippedImages)
+    kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
+    images: tuple[int, str] = (0, "")
+    absent: tuple[int, str] = (0, "")
     notes: list[str] = field(default_factory=list)
 
     def skip(self, kind: str, name: str) -> None:
@@ -109,20 +159,27 @@ class ImportCounts:
 
         `name` identifies the entry: `annotation 3 of a.png`.
         """
-        count, first = self.skipped.get(kind, (0, name))
-        self.skipped[kind] = count + 1, first
+        count, first = self.kinds.get(kind, (0, name))
+        self.kinds[kind] = count + 1, first
 
-    @property
-    def kinds(self) -> list[tuple[int, str]]:
-        """The number of each kind with its words, for `wording.with_notes`."""
-        return [
-            (count, f"{kind} skipped (first: {first})")
-            for kind, (count, first) in self.skipped.items()
-        ]
+    def skip_image(self, name: str, fault: Fault) -> None:
+        """Count an image that cannot be read."""
+        count, first = self.images
+        self.images = count + 1, first or fault_text(name, fault)
+
+    def miss(self, name: str, fault: Fault) -> None:
+        """Count an image with a stated size that cannot be read."""
+        count, first = self.absent
+        self.absent = count + 1, first or fault_text(name, fault)
+
+
+def fault_text(name: str, fault: Fault) -> str:
+    """The fault of an image with its name."""
+    return f"{name if name.strip() else repr(name)}: {fault.message}"
 
 
 @dataclass(frozen=True)
-class ImportSettings:
+class LabelSettings:
     """How to find images: names are relative to `root`, which must contain the images.
 
     `image_prefix` precedes names in Label Studio; `labels` name YOLO's classes. With `as_given`,
@@ -133,47 +190,61 @@ class ImportSettings:
     image_prefix: str | None = None
     labels: Sequence[str] = ()
     as_given: bool = False
-    counts: ImportCounts = field(default_factory=ImportCounts)
+    counts: LeftOut = field(default_factory=LeftOut)
 
 
 @dataclass(frozen=True)
-class Annotations:
-    """The images of a file, and the labels of its boxes in order, empty if it has texts only.
+class Labels:
+    """The labelled images of a source, in its order: of each image its objects, then its texts.
 
-    `prompt` belongs to its boxes, if pgcli exported the file. With `is_upright`, the format has
-    boxes of upright images; with `swaps_sides`, the tool states stored sizes for such boxes.
-    `unread` are the other columns of a table, one of which may have the prompts.
+    `labels` are the labels of a prompt in order, None for those that the objects have. `prompt`
+    belongs to the boxes, if pgcli exported the source. `columns` of a table were not read, and may
+    have the prompts; `choices` counts its rows by the columns that were read. A row of a table may
+    have objects and texts.
     """
 
-    images: Sequence[AnnotatedImage]
-    labels: Sequence[str] = ()
+    images: Iterable[LabelledImage]
+    labels: Sequence[str] | None = None
     prompt: str | None = None
-    is_upright: bool = False
-    swaps_sides: bool = False
-    unread: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    choices: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    is_table: bool = False
 
-    @property
-    def image_count(self) -> int:
-        """The number of images; a table may have several rows of an image."""
-        return len({image.id for image in self.images})
+    def by_id(self) -> Iterator[list[LabelledImage]]:
+        """The records of each image."""
+        groups: dict[str, list[LabelledImage]] = {}
+        for image in self.images:
+            groups.setdefault(image.id, []).append(image)
+        yield from groups.values()
 
-    @property
-    def absent(self) -> SkippedImages:
-        """The images with a stated size and a missing or unreadable file."""
-        absent = SkippedImages()
-        for id_, fault in {image.id: image.fault for image in self.images}.items():
-            if fault is not None:
-                absent.add(id_, fault)
-        return absent
+    def asked(self, prompt: str | None = None, *, each: bool = False) -> Iterator[LabelledImage]:
+        """The records with prompts, those of an image together.
+
+        If the source has labels, an image with known objects has the prompt of the source or a
+        prompt with all labels, or with `each` a record per label; none if its content is unknown.
+        `prompt` replaces all prompts.
+        """
+        for image in (image for group in self.by_id() for image in group):
+            if image.objects is None:
+                yield replace(image, prompt=prompt or image.prompt or CAPTION)
+                continue
+            own = None if each else image.prompt or self.prompt
+            searched = image.searched
+            labels = [n for n in self.labels or () if searched is None or n in searched]
+            groups: Sequence[Sequence[str]] = [[name] for name in labels] if each else [labels]
+            for names in groups if labels or image.prompt or self.prompt else ():
+                if not image.is_unread(names[0] if each else None):
+                    asked = prompt or own or f"detect {' ; '.join(names)}"
+                    yield replace(image.of_labels(names), prompt=asked)
 
 
-@runtime_checkable
-class ReadAnnotations(Protocol):
-    """An import format: a function that reads the annotations in a file or a folder.
+class LabelFormat(NamedTuple):
+    """A format of labels: a function that reads a file or a folder, and one that recognizes it.
 
-    Boxes are in pixels of the stored image, or of the upright image if the annotations are
-    `is_upright`. Unreadable entries are counted in `settings.counts`. Raises UsageError for a file
-    in another format.
+    Objects are in pixels of the image as its `size` states it: stored or upright. What cannot be
+    read is counted in `settings.counts`. `read` raises UsageError for another format. `import`
+    names the format; `train` and `eval` use it for what it recognizes.
     """
 
-    def __call__(self, file: Path, settings: ImportSettings) -> Annotations: ...
+    read: Callable[[Path, LabelSettings], Labels]
+    recognizes: Callable[[Path], bool] = lambda file: False

@@ -1,41 +1,45 @@
-"""Reads Label Studio's JSON export: tasks with their images and annotations."""
+"""Reads Label Studio's JSON export: tasks with their images, and regions of results with one id."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.labels.columns import are_fractions
 from pgcli.labels.json_values import (
     InvalidValue,
     array,
+    fraction,
+    json_head,
+    label,
     mapping,
+    number,
     read_document,
     text,
     value_errors,
 )
 from pgcli.labels.labelled_image import (
-    AnnotatedImage,
-    Annotations,
-    ImageTruth,
-    ImportSettings,
+    LabelFormat,
+    LabelledImage,
+    LabelledObject,
+    Labels,
+    LabelSettings,
+    LeftOut,
+    PixelSize,
 )
-from pgcli.labels.labelstudio_regions import (
-    RegionResults,
-    add_region,
-    group_regions,
-)
-from pgcli.labels.locate import locate, upright_size
-from pgcli.labels.shapes import PixelSize, checked_size
+from pgcli.labels.shapes import bounds, checked_size, fill, rotated_bounds, rotation
+from pgcli.labels.upright import UNKNOWN_SIZE, inside, place_image
+from pgcli.records import Box, Region, Rle
 
-MAX_BYTES = 512 * 2**20
 HINT = "export the project as JSON, not as JSON-MIN or CSV"
-
 #: In exports of pgcli: False in the data of a task without a row of boxes.
 HAS_BOXES = "has_boxes"
 #: In exports of pgcli: the only prompt of the rows with boxes, and of the other rows.
@@ -43,83 +47,91 @@ PROMPT, TEXT_PROMPT = "prompt", "text_prompt"
 #: Label Studio's prefixes of local and uploaded files.
 LOCAL_FILES = "/data/local-files/?d="
 UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
+#: Keys of tasks, by which their JSON is recognized.
+TASK_KEYS = re.compile(rb'"(?:annotations|predictions|data)"\s*:')
+#: The key of a result's texts in its value, by the result's type.
+TEXT_KEYS = {"textarea": "text", "choices": "choices"}
+#: Keys of a value with the position of a region in an image or a video.
+PLACE_KEYS = (
+    *("x", "y", "width", "height", "radiusX", "radiusY"),
+    *("points", "vertices", "rle", "imageDataURL", "sequence"),
+)
+#: The types of unread regions, by their prefixes.
+UNREAD = {
+    "keypoint": "keypoints",
+    "brush": "masks of brushes",
+    "bitmask": "bitmasks",
+    "vector": "vectors",
+    "video": "regions of videos",
+}
+SHAPES = ("rectangle", "polygon", "ellipse", *UNREAD)
 Value = Mapping[str, Any]
 
 
-def read_label_studio(file: Path, settings: ImportSettings) -> Annotations:
-    """The images of the annotated tasks. Raises UsageError.
+def read_label_studio(file: Path, settings: LabelSettings) -> Labels:
+    """The images of the annotated tasks. Raises UsageError."""
+    document = read_document(file, hint=HINT)
+    with value_errors(file, hint=HINT):
+        values = array(document, "the file")
+        tasks = [mapping(value, f"task {place}") for place, value in enumerate(values, start=1)]
+    with value_errors(file, hint="correct it in Label Studio, and export the project again"):
+        return read_tasks(tasks, settings)
+
+
+def is_label_studio(file: Path) -> bool:
+    """Whether a file has a list of tasks."""
+    head = json_head(file) or b""
+    return head.startswith(b"[") and TASK_KEYS.search(head) is not None
+
+
+LABEL_STUDIO = LabelFormat(read_label_studio, is_label_studio)
+
+
+def read_tasks(tasks: Sequence[Value], settings: LabelSettings) -> Labels:
+    """The images of the tasks. Raises InvalidValue.
 
     If no task has annotations, as in exports of pgcli, predictions are read.
     """
-    document = read_document(file, MAX_BYTES, hint=HINT)
-    counts = settings.counts
-    with value_errors(file, hint=HINT):
-        tasks = [
-            mapping(value, f"task {place}")
-            for place, value in enumerate(array(document, "the file"), start=1)
-        ]
-    with value_errors(file, hint="correct it in Label Studio, and export the project again"):
-        key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
-        if key == "predictions" and any(task.get(key) for task in tasks):
-            counts.notes.append("no task has annotations: predictions are read")
-        regions = [task_regions(task, key, f"task {n}") for n, task in enumerate(tasks, start=1)]
-        check_percentages(region for group in regions for region in group or ())
-        read_one = [
-            read_task(task, own, f"task {n}", settings)
-            for n, (task, own) in enumerate(zip(tasks, regions, strict=True), start=1)
-        ]
-    images = [image for image in read_one if image is not None]
-    labels = {box.label: None for image in images for box, _ in image.boxes}
-    return Annotations(images, sorted(labels))
+    key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
+    if key == "predictions" and any(task.get(key) for task in tasks):
+        settings.counts.notes.append("no task has annotations: predictions are read")
+    images: list[LabelledImage] = []
+    for place, task in enumerate(tasks, start=1):
+        images += read_task(task, key, f"task {place}", settings)
+    return Labels(images)
 
 
-def check_percentages(regions: Iterable[RegionResults]) -> None:
-    """Raise InvalidValue if all rectangles are fractions."""
-    values = (value for region in regions for value in region.values)
-    places = ([value.get(name) for name in ("x", "y", "width", "height")] for value in values)
-    numbers = ([side for side in place if isinstance(side, int | float)] for place in places)
-    boxes = [place for place in numbers if len(place) == 4]
-    if boxes and are_fractions(boxes):
-        raise InvalidValue("the regions are fractions of the image, not percentages")
+def read_task(task: Value, key: str, what: str, settings: LabelSettings) -> Iterator[LabelledImage]:
+    """The image of a task with its objects, then one for each text. Raises InvalidValue.
 
-
-def read_task(
-    task: Value,
-    regions: Sequence[RegionResults] | None,
-    what: str,
-    settings: ImportSettings,
-) -> AnnotatedImage | None:
-    """The image of a task; None, counted, without an annotation or size. Raises InvalidValue."""
-    if regions is None:
+    None, counted, without an annotation or a size.
+    """
+    if (regions := task_regions(task, key, what)) is None:
         settings.counts.skip("tasks without annotations", what)
-        return None
+        return
     data = mapping(task.get("data"), f"{what}: data")
     name = label_studio_image_name(image_address(data, what), settings.image_prefix)
-    path = locate(name, settings)
-    if path is None:
-        return None
-    stated = region_size(regions, what)
-    size = stated or upright_size(name, path, settings)
-    if size is None:
-        return None
-    truth = ImageTruth()
-    if data.get(HAS_BOXES) is False and not task.get("annotations"):  # pgcli's
-        truth.unread.add(None)
-    for region in regions:
-        add_region(region, size, truth, settings.counts)
+    image = place_image(name, settings, region_size(regions, what))
+    if image is None:
+        return
+    if image.size is None and regions:
+        settings.counts.skip_image(name, UNKNOWN_SIZE)
+        return
     own_id, prompt, text_prompt = (
         text(value, what) if isinstance(value := data.get(key), str) and value.strip() else None
         for key in ("id", PROMPT, TEXT_PROMPT)
     )
-    truth.texts = [replace(entry, prompt=text_prompt) for entry in truth.texts]
-    return AnnotatedImage(
-        own_id or name,
-        path,
-        *size,
-        **vars(truth),
-        is_stated=stated is not None,
-        prompt=prompt,
-    )
+    image = replace(image, id=own_id or name)
+    objects: list[LabelledObject] = []
+    texts: list[tuple[str, Region | None]] = []
+    unread: set[str | None] = set()
+    if data.get(HAS_BOXES) is False and not task.get("annotations"):  # pgcli's
+        unread.add(None)
+    for region in regions:
+        add_region(region, image.size or (0, 0), (objects, texts, unread), settings.counts)
+    yield replace(image, objects=tuple(objects), prompt=prompt, unread=frozenset(unread))
+    for entry, place in texts:
+        yield replace(image, answers=(entry,), prompt=text_prompt, region=place)
 
 
 def task_regions(task: Value, key: str, what: str) -> list[RegionResults] | None:
@@ -198,3 +210,162 @@ def region_size(regions: Sequence[RegionResults], what: str) -> PixelSize | None
         words = " and ".join(f"{width} x {height}" for width, height in sizes)
         raise InvalidValue(f"{what} states several sizes of its image: {words}")
     return next(iter(sizes), None)
+
+
+@dataclass(frozen=True)
+class RegionResults:
+    """The results with one id; `what` names the first result."""
+
+    what: str
+    results: Sequence[Value]
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The types of the results."""
+        return [str(result.get("type")) for result in self.results]
+
+    @cached_property
+    def values(self) -> list[Value]:
+        """The values of the results. Raises InvalidValue."""
+        return [
+            mapping(result.get("value") or {}, f"{self.what}: value") for result in self.results
+        ]
+
+    @cached_property
+    def is_in_image(self) -> bool:
+        """Whether it is a part of the image. Raises InvalidValue."""
+        return any(map(place_of, self.values)) or any(
+            kind.startswith(SHAPES) for kind in self.kinds
+        )
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Its labels, each once. Raises InvalidValue."""
+        names: dict[str, None] = {}
+        for kind, value in zip(self.kinds, self.values, strict=True):
+            if kind.endswith("labels") and value.get(kind) is not None:
+                where = f"{self.what}: {kind}"
+                names |= dict.fromkeys(label(name, where) for name in array(value[kind], where))
+        return list(names)
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """Its texts and choices. Raises InvalidValue."""
+        for kind, value in zip(self.kinds, self.values, strict=True):
+            if kind in TEXT_KEYS:
+                where, entries = f"{self.what}: {kind}", value.get(TEXT_KEYS[kind])
+                for entry in [entries] if isinstance(entries, str) else array(entries, where):
+                    yield text(entry, where).strip()
+
+    @cached_property
+    def score(self) -> float | None:
+        """The score of the region, from 0 to 1. Raises InvalidValue."""
+        scores = (result.get("score") for result in self.results)
+        score = next((score for score in scores if score is not None), None)
+        return None if score is None else fraction(score, f"{self.what}: score")
+
+
+def group_regions(results: Sequence[Value], what: str) -> list[RegionResults]:
+    """The regions of an annotation: results with one id, and one or no position.
+
+    Raises InvalidValue.
+    """
+    groups: dict[object, dict[str, tuple[str, list[Value]]]] = {}  # by id and place
+    for number_, result in enumerate(results, start=1):
+        where = f"{what}, result {number_}"
+        id_ = result.get("id")
+        places = groups.setdefault(id_ if isinstance(id_, str) and id_ else number_, {})
+        place = place_of(mapping(result.get("value") or {}, f"{where}: value"))
+        if len(places) == 1 and place not in places and ("" in places or not place):
+            known, group = places.popitem()
+            place = known or place
+            places[place] = group
+        places.setdefault(place, (where, []))[1].append(result)
+    return [RegionResults(*group) for places in groups.values() for group in places.values()]
+
+
+def place_of(value: Value) -> str:
+    """The position of a result's region as text; empty for the whole image."""
+    known = [value.get(name) for name in PLACE_KEYS]
+    return repr(known) if any(part is not None for part in known) else ""
+
+
+def add_region(
+    region: RegionResults,
+    size: PixelSize,
+    read: tuple[list[LabelledObject], list[tuple[str, Region | None]], set[str | None]],
+    counts: LeftOut,
+) -> None:
+    """Add the objects, texts and unread labels of a region to those of its image.
+
+    What is not read is counted. Raises InvalidValue.
+    """
+    objects, all_texts, unread = read
+    what, labels, texts = region.what, region.labels, list(region.texts)
+    place = shape(region, size) if region.is_in_image else None
+    for kind in region.kinds if not isinstance(place, str) else ():
+        if kind not in TEXT_KEYS and not kind.endswith("labels") and not kind.startswith(SHAPES):
+            counts.skip("results of other kinds", what)
+    if place is None:
+        all_texts += ((entry, None) for entry in texts)
+        if any(kind.endswith("labels") for kind in region.kinds):
+            counts.skip("regions of other kinds", what)
+        return
+    texts = list(filter(None, texts))
+    corners = mask = None
+    if isinstance(place, str):
+        counts.skip(place, what)
+    else:
+        corners, mask = inside(place[0], size, counts, what), place[1]
+    if corners is None or not labels:
+        unread |= set(labels) or {None}
+    if corners is None:
+        for _ in texts:
+            counts.skip("texts of unread regions", what)
+        return
+    if not labels and not texts:
+        counts.skip("regions without a label", what)
+    score = 1.0 if region.score is None else region.score
+    objects += (LabelledObject(Box(name, *corners, score, score), mask) for name in labels)
+    all_texts += ((entry, corners) for entry in texts)
+
+
+def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] | str:
+    """The corners and the mask of a region, or the kind of an unread one. Raises InvalidValue."""
+    what = region.what
+    for result, value in zip(region.results, region.values, strict=True):
+        if number(result.get("image_rotation") or 0, f"{what}: image_rotation") % 360:
+            return "regions of images that were rotated in Label Studio"
+        if "rle" in value:
+            return UNREAD["brush"]
+        if "points" in value:
+            points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
+            if len(points) < 3 or any(len(pair) != 2 for pair in points):
+                return "polygons with fewer than three points"
+            pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
+            pixel_n2 = pixel_n2 / 100 * size
+            return bounds([pixel_n2]), fill([pixel_n2], size, what)
+        if "radiusX" in value:
+            x, y, across, down = percent_to_pixels(
+                value, ("x", "y", "radiusX", "radiusY"), size, what
+            )
+            cosine, sine = rotation(number(value.get("rotation") or 0, f"{what}: rotation"))
+            half_width = math.hypot(across * cosine, down * sine)
+            half_height = math.hypot(across * sine, down * cosine)
+            return (x - half_width, y - half_height, x + half_width, y + half_height), None
+        if "width" in value and "height" in value:
+            x, y, across, down = percent_to_pixels(value, ("x", "y", "width", "height"), size, what)
+            degrees = number(value.get("rotation") or 0, f"{what}: rotation")
+            # Label Studio rotates about the first corner
+            return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
+    names = (name for name in UNREAD if any(kind.startswith(name) for kind in region.kinds))
+    return UNREAD.get(next(names, ""), "regions of other kinds")
+
+
+def percent_to_pixels(
+    value: Value, names: Sequence[str], size: PixelSize, what: str
+) -> list[float]:
+    """Percentages of the image's width, height, width and height. Raises InvalidValue."""
+    percent = [number(value.get(name), f"{what}: {name}") for name in names]
+    pixel: list[float] = (np.array(percent) / 100 * (*size, *size)).tolist()
+    return pixel

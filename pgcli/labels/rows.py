@@ -1,9 +1,9 @@
-"""Rows of truth: what an annotation file says, as rows that a model could have answered."""
+"""Rows of truth: what labels say, as rows that a model could have answered."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from pgcli.errors import UsageError
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
-from pgcli.labels.labelled_image import AnnotatedImage, Annotations, BoxWithMask, ImportCounts
+from pgcli.labels.labelled_image import LabelledImage, Labels, LeftOut
 from pgcli.parsing import detection_text
 from pgcli.records import Answer, DecodedImage, Item, Mask, Region, Task, unanswered
 from pgcli.rows import RowSchema
@@ -19,111 +19,82 @@ from pgcli.stores.urls import url_scheme
 from pgcli.wording import one_of
 
 TRUTH = "truth"  # in place of the model's name
-CAPTION = "caption en"
 
 
-@dataclass(frozen=True)
-class TruthRows:
-    """The rows of annotations, which can be read several times.
+def check_ids(labels: Labels, prompt: str | None = None) -> None:
+    """Raise UsageError for two images of one id, and for two rows of one prompt.
 
-    If the file has boxes, each image has a row of boxes, which may be empty, with the prompt of the
-    file or else a prompt with all labels, or with `each` a row per label. If all boxes of an image
-    were skipped, it has no such row, because its content is unknown. Each text is a row. `prompt`
-    replaces all prompts. Paths inside `folder`, the output's, are relative to it.
+    Rows of a table without a prompt may answer the prompts of a column that was not read.
     """
-
-    annotations: Annotations
-    folder: Path
-    prompt: str | None = None
-    each: bool = False
-
-    def check_ids(self) -> None:
-        """Raise UsageError for two images of one id, and for two rows of one prompt.
-
-        Rows of a table without a prompt may answer the prompts of an unread column.
-        """
-        known: set[tuple[str, str | None]] = set()
-        paths: dict[str, str] = {}
-        asked = set[tuple[str, Region | None]]()
-        for image in self.annotations.images:
-            if (first := paths.setdefault(image.id, image.image)) != image.image:
-                names = f"{display_path(first)} and {display_path(image.image)}"
-                raise UsageError(
-                    f"two images have the id {image.id!r}: {names}", hint="give each its own id"
-                )
-            if not image.says_boxes:
-                if self.annotations.unread and self.prompt is None:
-                    self._check_prompt(image, asked)
-                continue
+    known: set[tuple[str, str | None]] = set()
+    paths: dict[str, str] = {}
+    asked = set[tuple[str, Region | None]]()
+    for image in labels.images:
+        if (first := paths.setdefault(image.id, image.image)) != image.image:
+            names = f"{display_path(first)} and {display_path(image.image)}"
+            raise UsageError(
+                f"two images have the id {image.id!r}: {names}", hint="give each its own id"
+            )
+        if image.objects is not None:
             if (image.id, image.prompt) in known:
                 raise UsageError(
                     f"the image {image.id!r} occurs twice", hint="remove one of the two"
                 )
             known.add((image.id, image.prompt))
+        elif labels.columns and prompt is None and image.prompt is None:
+            if (image.id, image.region) in asked:
+                columns = one_of([*map(repr, labels.columns)])
+                raise UsageError(
+                    f"several rows of {image.id!r} have no prompt",
+                    hint=f"rename the column of the prompts, perhaps {columns}, to 'prompt'; "
+                    "<--prompt TEXT> is the prompt of all rows",
+                )
+            asked.add((image.id, image.region))
 
-    def _check_prompt(self, image: AnnotatedImage, asked: set[tuple[str, Region | None]]) -> None:
-        """Raise UsageError for the second row with texts about an image but without a prompt."""
-        keys = {(image.id, text.region) for text in image.texts if text.prompt is None}
-        if not asked.isdisjoint(keys):
-            columns = one_of([*map(repr, self.annotations.unread)])
-            raise UsageError(
-                f"several rows of {image.id!r} have no prompt",
-                hint=f"rename the column of the prompts, perhaps {columns}, to 'prompt'; <--prompt "
-                "TEXT> is the prompt of all rows",
-            )
-        asked |= keys
 
-    def notes(self, counts: ImportCounts) -> list[tuple[int, str]]:
-        """The numbers and kinds of skipped entries."""
-        unread = sum(image.is_unread() for image in self.annotations.images)
-        return [
-            *counts.kinds,
-            (unread, "images without a row of boxes: no region was read as one"),
-            (counts.missing.count, "images skipped"),
-        ]
+def skipped(labels: Labels, counts: LeftOut) -> list[tuple[int, str]]:
+    """The numbers and kinds of what is left out, for `wording.with_notes`."""
+    unread = sum(image.objects is not None and image.is_unread() for image in labels.images)
+    return [
+        *(
+            (count, f"{kind} skipped (first: {first})")
+            for kind, (count, first) in counts.kinds.items()
+        ),
+        (unread, "images without a row of boxes: no region was read as one"),
+        (counts.images[0], "images skipped"),
+    ]
+
+
+@dataclass(frozen=True)
+class TruthRows:
+    """The rows of labels, which can be read several times.
+
+    Paths inside `folder`, the output's, are relative to it. The other fields are explained in
+    `Labels.asked`.
+    """
+
+    labels: Labels
+    folder: Path
+    prompt: str | None = None
+    each: bool = False
 
     @property
     def schema(self) -> RowSchema:
         """The columns of the rows."""
-        has_masks = any(mask for image in self.annotations.images for _, mask in image.boxes)
-        has_regions = any(
-            entry.region for image in self.annotations.images for entry in image.texts
-        )
+        has_masks = any(o.mask for image in self.labels.images for o in image.objects or ())
+        has_regions = any(image.region for image in self.labels.images)
         return RowSchema(
             extras=("masks",) if has_masks else (), keep=(REGION,) if has_regions else ()
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        schema = self.schema
+        schema, numbers = self.schema, dict[str, int]()
         root = os.path.realpath(self.folder)
-        by_id: dict[str, list[AnnotatedImage]] = {}
-        for image in self.annotations.images:
-            by_id.setdefault(image.id, []).append(image)
-        for index, images in enumerate(by_id.values()):
-            for image in images:
-                path = relative_path(image.image, root)
-                for answer in self._answers(index, image, path):
-                    yield schema.row(answer)
-
-    def _answers(self, index: int, image: AnnotatedImage, path: str) -> Iterator[Answer]:
-        searched = image.searched
-        labels = [
-            label for label in self.annotations.labels if searched is None or label in searched
-        ]
-        file_prompt = self.annotations.prompt
-        groups: Sequence[Sequence[str]] = [[name] for name in labels] if self.each else [labels]
-        for names in groups if image.says_boxes and (labels or image.prompt or file_prompt) else ():
-            if image.is_unread(names[0] if self.each else None):
-                continue
-            boxes = [(box, mask) for box, mask in image.boxes if box.label in names]
-            own = None if self.each else image.prompt or file_prompt
-            prompt = self.prompt or own or f"detect {' ; '.join(names)}"
-            yield box_answer(index, image, path, prompt, boxes)
-        for text in image.texts:
-            prompt = self.prompt or text.prompt or CAPTION
-            task: Task = "caption" if prompt.startswith("caption") else "ask"
-            kept = {REGION: text.region and list(text.region)}
-            yield imported_row(index, image, path, task, prompt, text.text, kept=kept)
+        for image in self.labels.images:
+            numbers.setdefault(image.id, len(numbers))
+        for image in self.labels.asked(self.prompt, each=self.each):
+            for answer in answers_of(numbers[image.id], image, relative_path(image.image, root)):
+                yield schema.row(answer)
 
 
 def relative_path(image: str, root: str) -> str:
@@ -134,20 +105,18 @@ def relative_path(image: str, root: str) -> str:
     return display_path(os.path.relpath(image, root) if is_inside else image)
 
 
-def box_answer(
-    index: int, image: AnnotatedImage, path: str, prompt: str, true_boxes: Sequence[BoxWithMask]
-) -> Answer:
-    """The row of an image's boxes; the answer is the text that a model would give."""
-    boxes = tuple(box for box, _ in true_boxes)
-    masks = tuple(mask and Mask((), mask) for _, mask in true_boxes)
-    text = detection_text(boxes, width=image.width, height=image.height)
-    return imported_row(index, image, path, "detect", prompt, text, boxes=boxes, masks=masks)
-
-
-def imported_row(
-    index: int, image: AnnotatedImage, path: str, task: Task, prompt: str, text: str, **more: Any
-) -> Answer:
-    """A row without the numbers of a model."""
-    decoded = DecodedImage(Item(index, image.id, path), image.width, image.height, None, 0.0)
-    row = unanswered(decoded, prompt, task=task, model=TRUTH)
-    return replace(row, answer=text, load_ms=None, **more)
+def answers_of(index: int, image: LabelledImage, path: str) -> Iterator[Answer]:
+    """The row of an image's boxes, with the text that a model would give, or a row of each text."""
+    prompt, (width, height) = image.prompt or "", image.size or (0, 0)
+    decoded = DecodedImage(Item(index, image.id, path), width, height, None, 0.0)
+    task: Task = "caption" if prompt.startswith("caption") else "ask"
+    task = task if image.objects is None else "detect"
+    row = replace(unanswered(decoded, prompt, task=task, model=TRUTH), load_ms=None)
+    if image.objects is None:
+        kept = {REGION: image.region and list(image.region)}
+        yield from (replace(row, answer=text, kept=kept) for text in image.answers)
+        return
+    boxes = image.boxes or ()
+    masks = tuple(Mask((), o.mask) if o.mask else None for o in image.objects)
+    text = detection_text(boxes, width=width, height=height)
+    yield replace(row, answer=text, boxes=boxes, masks=masks)

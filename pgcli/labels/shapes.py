@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pgcli.boxes import clipped
 from pgcli.images import ImageLimits
 from pgcli.labels.json_values import InvalidValue, number, whole_number
-from pgcli.labels.labelled_image import ImportCounts
+from pgcli.labels.labelled_image import PixelSize
 from pgcli.records import Region, Rle
 from pgcli.rle import encode_runs, mask_area, union
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
-PixelSize = tuple[int, int]  # width, height
 
 
 def checked_size(width: object, height: object, what: str) -> PixelSize:
@@ -24,14 +22,6 @@ def checked_size(width: object, height: object, what: str) -> PixelSize:
     if not 0 < size[0] * size[1] <= ImageLimits().max_pixels:
         raise InvalidValue(f"{what}: {size[0]} x {size[1]} is not the size of an image")
     return size
-
-
-def inside(corners: Region, size: PixelSize, counts: ImportCounts, name: str) -> Region | None:
-    """The corners clipped to an image, with six digits; None, counted, without an area there."""
-    left, top, right, bottom = (float(f"{corner:.6g}") for corner in corners)
-    if (part := clipped((left, top, right, bottom), size)) is None:
-        counts.skip("boxes with no area in the image", name)
-    return part
 
 
 def points(flat: Sequence[object], what: str) -> np.ndarray:

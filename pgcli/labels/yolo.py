@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,15 +18,14 @@ from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.labels.json_values import InvalidValue, label, mapping, text, value_errors
 from pgcli.labels.labelled_image import (
-    AnnotatedImage,
-    Annotations,
-    BoxWithMask,
-    ImageTruth,
-    ImportCounts,
-    ImportSettings,
+    LabelFormat,
+    LabelledObject,
+    Labels,
+    LabelSettings,
+    PixelSize,
 )
-from pgcli.labels.locate import locate, upright_size
-from pgcli.labels.shapes import PixelSize, bounds, fill, inside
+from pgcli.labels.shapes import bounds, fill
+from pgcli.labels.upright import place_image
 from pgcli.records import Box, Fault
 from pgcli.stores.files import open_regular
 
@@ -51,7 +50,7 @@ class DataFile:
     prompt: str | None = None
 
 
-def read_yolo(file: Path, settings: ImportSettings) -> Annotations:
+def read_yolo(file: Path, settings: LabelSettings) -> Labels:
     """The images below a folder, or below the folder of a data.yaml, by path. Raises UsageError."""
     folder = file if file.is_dir() else file.parent
     if not file.exists():
@@ -74,19 +73,27 @@ def read_yolo(file: Path, settings: ImportSettings) -> Annotations:
         more = f"; rename {min(unused)}" if unused else ""
         raise UsageError(f"no image in {file} has a label file", hint=f"{where}{more}")
     images, unused_stems = [], set(unused.values())
+    on_disk = replace(settings, as_given=False)  # boxes are fractions of the images
     for name, label_file in zip(names, label_files.names, strict=True):
-        path = locate(name, settings, folder)
-        size = upright_size(name, path, settings) if path is not None else None
-        if path is None or size is None:
+        image = place_image(name, on_disk, folder=folder)
+        if image is None or image.size is None:
             continue
-        truth = label_files.truth(label_file, size, settings.counts)
-        if label_file in missing and stem_of(name) in unused_stems:
-            truth.unread.add(None)  # its boxes are unknown
+        objects = tuple(label_files.objects(label_file, image.size))
+        is_unknown = label_file in missing and stem_of(name) in unused_stems
+        unread = frozenset({None}) if is_unknown else frozenset[str | None]()
         id_ = display_path(str(replace_images(name)))
-        images.append(AnnotatedImage(id_, path, *size, **vars(truth)))
+        images.append(replace(image, id=id_, objects=objects, unread=unread))
     for name in sorted(unused):
-        settings.counts.missing.add(name, NO_IMAGE)
-    return Annotations(images, [*dict.fromkeys(data.names)], data.prompt, is_upright=True)
+        settings.counts.skip_image(name, NO_IMAGE)
+    return Labels(images, [*dict.fromkeys(data.names)], data.prompt)
+
+
+def is_yolo(file: Path) -> bool:
+    """Whether a folder has a data.yaml."""
+    return file.is_dir() and (file / "data.yaml").is_file()
+
+
+YOLO = LabelFormat(read_yolo, is_yolo)
 
 
 def stem_of(name: str | PurePosixPath) -> str:
@@ -116,7 +123,7 @@ def replace_images(name: str, *new: str) -> PurePosixPath:
     return PurePosixPath(*(parts if last is None else (*parts[:last], *new, *parts[last + 1 :])))
 
 
-def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
+def read_data_file(file: Path, settings: LabelSettings) -> DataFile:
     """The content of the file with the class names, or of the one in a folder.
 
     Labels in the settings replace the names. Raises UsageError.
@@ -210,17 +217,11 @@ class LabelFiles:
         """Whether a label file exists."""
         return os.path.lexists(self.folder / name)
 
-    def truth(self, name: str, size: PixelSize, counts: ImportCounts) -> ImageTruth:
-        """The boxes in a label file, empty if it does not exist. Raises UsageError."""
-        truth = ImageTruth()
+    def objects(self, name: str, size: PixelSize) -> Iterator[LabelledObject]:
+        """The objects in a label file, none if it does not exist. Raises UsageError."""
         with value_errors(self.folder / name, hint=LINE_HINT):
             for where, numbers in self.lines(name):
-                box, mask = self.box(numbers, size, where)
-                if corners := inside(box.corners, size, counts, f"{name}, {where}"):
-                    truth.boxes.append((box.moved(corners), mask))
-                else:
-                    truth.unread.add(box.label)
-        return truth
+                yield self.object(numbers, size, where)
 
     def lines(self, name: str) -> Iterator[tuple[str, list[float]]]:
         """The lines of a file that are not empty, as numbers. Raises InvalidValue."""
@@ -235,7 +236,7 @@ class LabelFiles:
                 where = f"line {place}"
                 yield where, [line_number(word, where) for word in words]
 
-    def box(self, numbers: Sequence[float], size: PixelSize, where: str) -> BoxWithMask:
+    def object(self, numbers: Sequence[float], size: PixelSize, where: str) -> LabelledObject:
         """The box of a line, with a mask for a polygon. Raises InvalidValue."""
         class_ = numbers[0]
         if class_ != int(class_) or not 0 <= class_ < len(self.data.names):
@@ -251,13 +252,13 @@ class LabelFiles:
         name, mask = self.data.names[int(class_)], None
         if len(shape) == 4:
             left, top, right, bottom = (np.array(edges(shape)) * (*size, *size)).tolist()
-            return Box(name, left, top, right, bottom, score, score), None
+            return LabelledObject(Box(name, left, top, right, bottom, score, score))
         polygon_n2 = np.array(shape).reshape(-1, 2) * size
         left, top, right, bottom = bounds([polygon_n2])
         is_box = np.isin(polygon_n2[:, 0], (left, right)) & np.isin(polygon_n2[:, 1], (top, bottom))
         if len(polygon_n2) != 4 or not is_box.all():
             mask = fill([polygon_n2], size, where)
-        return Box(name, left, top, right, bottom, score, score), mask
+        return LabelledObject(Box(name, left, top, right, bottom, score, score), mask)
 
     def split(self, numbers: Sequence[float], where: str) -> tuple[Sequence[float], float]:
         """The values of a line's box or polygon, and its confidence, 1 without one.

@@ -16,7 +16,7 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name
-from pgcli.labels.columns import ANSWER_COLUMNS, ExampleColumns
+from pgcli.labels.columns import ANSWER_COLUMNS, LabelColumns
 from pgcli.pipeline.request import values
 from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.pipeline.request.error_budget import ErrorBudget
@@ -343,7 +343,7 @@ class TrainOptions:
 
         if self.task is not None:
             return RowReader(label=self.column, has_folders=self.task == "classify")
-        columns = ExampleColumns(self.prompt_column, self.answer_column)
+        columns = LabelColumns(self.prompt_column, self.answer_column)
         is_evaluated = bool(self.eval or self.eval_fraction)
         return RowReader(columns, self.prompt, on_event=on_event, keeps_truth=is_evaluated)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pgcli.labels.columns import Example
+from pgcli.labels.labelled_image import LabelledImage
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Fault, Item
@@ -35,7 +35,7 @@ class TargetText(NamedTuple):
 
     text: str
     prompt: str = ""
-    truth: Example | None = None
+    truth: LabelledImage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TrainingRow:
     image_key: str
     bytes_at: tuple[int, int] | None = None
     prompt: str = ""
-    truth: Example | None = None
+    truth: LabelledImage | None = None
 
     @property
     def image_id(self) -> RowKey:

@@ -19,17 +19,14 @@ from pgcli.inputs.listing import locate_source
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import UNDERSCORE, error_text
 from pgcli.labels.columns import (
-    Example,
-    ExampleColumns,
-    ExampleReader,
-    are_stored,
+    LabelColumns,
+    LabelReader,
     is_text,
-    is_within,
     label_of_folder,
     note_of_choices,
-    stated_size,
-    turned_corners,
 )
+from pgcli.labels.labelled_image import LabelledImage, objects_of
+from pgcli.labels.upright import is_stored, upright
 from pgcli.parsing import detection_text, has_locations
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore
 from pgcli.pipeline.request.error_budget import ErrorBudget
@@ -40,11 +37,12 @@ from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, TargetText, TrainingRows
-from pgcli.training.source_items import ERROR_COLUMNS, is_error_row, source_items
+from pgcli.training.source_items import ERROR_COLUMNS, annotated_images, is_error_row, source_items
 
 #: Endings of text files with the answer, beside an image of the same name.
 SIDECARS = (".txt", ".caption")
 MAX_SIDECAR_BYTES = 2**20
+OUTSIDE_PIXELS = 1  # by which a box may exceed its image, since annotation tools round
 
 
 class UnusableRow(Exception):
@@ -60,7 +58,7 @@ class RowReader:
     ground truth for evaluations.
     """
 
-    columns: ExampleColumns = field(default_factory=ExampleColumns)
+    columns: LabelColumns = field(default_factory=LabelColumns)
     prompt: str | None = None
     label: str | None = None
     has_folders: bool = False
@@ -115,14 +113,14 @@ class RowReader:
         errors: RowErrors,
     ) -> None:
         """Add the rows of a source, with notes about it."""
-        items, target_of, reader = self._open(name, options)
+        items, target_of, choices = self._open(name, options)
         for item in track(items):
             if is_error_row(item):
                 rows.skipped["with_error"] += 1
                 continue
             if (target := self._attempt(item, target_of, rows, errors)) is not None:
                 rows.add(item, target)
-        if text := note_of_choices(reader.choices):
+        if text := note_of_choices(choices):
             hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
             self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
         if isinstance(items, Inventory):
@@ -167,8 +165,8 @@ class RowReader:
 
     def _open(
         self, name: str, options: ReadOptions
-    ) -> tuple[Iterable[Item], Callable[[Item], TargetText | None], ExampleReader]:
-        """The items of a source, the function that returns their targets, and the row reader.
+    ) -> tuple[Iterable[Item], Callable[[Item], TargetText | None], Mapping[tuple[str, ...], int]]:
+        """The items of a source, the function that returns their targets, and the columns read.
 
         Raises UsageError.
         """
@@ -176,28 +174,32 @@ class RowReader:
             source = Inventory.scan([name], replace(options, repeats_ids=True))
             if not source.has_columns:
                 folder_of = partial(self._folder_of, name, is_folder=source.is_folder)
-                return source, folder_of, ExampleReader()
+                return source, folder_of, {}
         columns = self.columns
         known: tuple[str, ...] = ERROR_COLUMNS
         required = [*columns.named]
         if self.label is not None:
             required = [self.label]
-            columns = ExampleColumns(prompt="", answer=self.label)
+            columns = LabelColumns(prompt="", answer=self.label)
         else:
             if self.prompt is not None:
                 required += template_columns(ask([self.prompt]))
             known = (*columns.known, "width", "height", *ERROR_COLUMNS)
-        optional = [name for name in known if name not in required]
         read = replace(
             options,
             fields=tuple(required),
-            optional_fields=tuple(optional),
+            optional_fields=tuple(name for name in known if name not in required),
             repeats_ids=True,
             allows_nulls=True,
         )
-        reader = ExampleReader.of(locate_source(name, options), columns)
-        items = source_items(name, read, self.prompt, self.on_event)
-        return items, partial(self._target_of, reader), reader
+        if (images := annotated_images(name, read, self.prompt, self.on_event)) is not None:
+            items = (
+                Item(number, image.id, image.image, image.image, region=image.region)
+                for number, image in enumerate(images)
+            )
+            return items, lambda item: self._target(item, images[item.index]), {}
+        reader = LabelReader.of(locate_source(name, options), columns)
+        return source_items(name, read, self.on_event), partial(self._row, reader), reader.choices
 
     def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> TargetText:
         """The label of an image: its folder directly below the source. Raises UsageError."""
@@ -209,34 +211,43 @@ class RowReader:
             )
         return TargetText(label_of_folder(source, item.id, f", {hint}"))
 
-    def _target_of(self, reader: ExampleReader, item: Item) -> TargetText | None:
-        """The prompt and answer, or the label, or None. Raises UnusableRow and UsageError."""
+    def _row(self, reader: LabelReader, item: Item) -> TargetText | None:
+        """The prompt and answer of a row, or its label, or None. Raises UnusableRow, UsageError."""
         fields = reader.fields(item.fields)
         try:
-            example = reader.read(fields, item.id)
+            image = reader.read(fields, item.id)
         except UsageError as problem:
             raise UnusableRow(str(problem)) from problem
         if self.label is not None:
-            answers = example.answers if is_text(fields.get(self.label)) else ()
+            answers = image.answers if is_text(fields.get(self.label)) else ()
             text = answers[0].strip() if answers else ""
             return TargetText(text) if text else None
-        prompt = self._prompt(item, example)
-        if self.columns.answer is None and example.boxes is not None:
-            if needs_header(example, fields):
-                example = upright_example(example, fields, image_header(item, fields))
-            elif not has_answers(example):
-                example = replace(example, answers=("",))
-        answers = self._answers(item, example, fields)
+        masks = fields.get("masks")
+        codes = [mask and mask.get("codes") for mask in (masks if isinstance(masks, list) else ())]
+        return self._target(item, image, codes)
+
+    def _target(
+        self, item: Item, image: LabelledImage, codes: Sequence[Any] = ()
+    ) -> TargetText | None:
+        """The prompt and answer of an image, or None. Raises UnusableRow and UsageError."""
+        prompt = self._prompt(item, image)
+        if self.columns.answer is None and image.objects is not None:
+            if needs_header(image):
+                image = upright_image(image, codes, image_header(item, image))
+            elif not has_answers(image):
+                image = replace(image, answers=("",))
+        answers = self._answers(item, image)
         if prompt is None or not answers:
             return None
         truth = None
         if self.keeps_truth:
-            truth = replace(example, prompt=None, answers=example.answers or answers, masks=None)
+            objects = None if image.boxes is None else objects_of(image.boxes)
+            truth = LabelledImage(answers=image.answers or answers, objects=objects)
         return TargetText(Counter(answers).most_common(1)[0][0], prompt, truth)
 
-    def _prompt(self, item: Item, example: Example) -> str | None:
+    def _prompt(self, item: Item, image: LabelledImage) -> str | None:
         """The prompt for the model, or None. Raises UsageError if it conflicts with `--prompt`."""
-        text = (example.prompt or "").strip()
+        text = (image.prompt or "").strip()
         if text and self.prompt is not None:
             raise UsageError(
                 f"<--prompt=> conflicts with the prompt of {item.id}",
@@ -249,18 +260,20 @@ class RowReader:
         prompt = normalize(text)
         if item.region is None:
             return prompt
-        width, height = image_header(item, item.fields).size
+        width, height = image_header(item, image).size
         values = location_values(item.region, width, height)
         if values is None:
             raise UnusableRow("The region is outside of its image.")
         return with_locations(prompt, values)
 
-    def _answers(self, item: Item, example: Example, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    def _answers(self, item: Item, image: LabelledImage) -> tuple[str, ...]:
         """The true answers; may be empty if there are boxes, which become the answer."""
-        answers = tuple(text.strip() for text in example.answers)
-        if any(answers) or (self.columns.answer is None and example.boxes is not None):
+        answers = tuple(text.strip() for text in image.answers)
+        if any(answers) or (self.columns.answer is None and image.objects is not None):
             return answers
-        has_columns = any(name in fields for name in (*self.columns.known, *self.columns.named))
+        has_columns = any(
+            name in item.fields for name in (*self.columns.known, *self.columns.named)
+        )
         return answers or (() if has_columns else sidecar_text(item))
 
 
@@ -294,34 +307,32 @@ def sidecar_text(item: Item) -> tuple[str, ...]:
     return ()
 
 
-def needs_header(example: Example, fields: Mapping[str, Any]) -> bool:
-    """Whether the answer of an example depends on the size or the orientation of its image."""
-    has_locations_too = any(map(has_locations, example.answers)) and stated_size(fields) is not None
-    return bool(example.boxes) and (has_locations_too or not has_answers(example))
+def needs_header(image: LabelledImage) -> bool:
+    """Whether the answer about an image depends on its size or its orientation."""
+    has_locations_too = any(map(has_locations, image.answers)) and image.size is not None
+    return bool(image.objects) and (has_locations_too or not has_answers(image))
 
 
-def has_answers(example: Example) -> bool:
+def has_answers(image: LabelledImage) -> bool:
     """Whether a row has an answer with text."""
-    return any(map(str.strip, example.answers))
+    return any(map(str.strip, image.answers))
 
 
-def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHeader) -> Example:
-    """The example with its boxes upright, also in its answers; without an answer, boxes become it.
+def upright_image(image: LabelledImage, codes: Sequence[Any], header: ImageHeader) -> LabelledImage:
+    """The image with its boxes upright, also in its answers; without an answer, boxes become it.
 
     Raises UnusableRow for boxes outside of the image.
     """
-    boxes, answers = example.boxes or (), example.answers
-    masks = fields.get("masks")
-    codes = [mask and mask.get("codes") for mask in (masks if isinstance(masks, list) else ())]
-    if are_stored("", stated_size(fields), header):
-        boxes = tuple(box.moved(turned_corners(box.corners, header)) for box in boxes)
-        if any(codes):
-            raise UnusableRow("Its mask codes refer to the image before its EXIF rotation.")
+    turned = upright(replace(image, objects=objects_of(image.boxes or ())), header)
+    boxes, answers = turned.boxes or (), image.answers
+    is_turned = image.size not in (None, turned.size)
+    if is_turned and any(codes):
+        raise UnusableRow("Its mask codes refer to the image before its EXIF rotation.")
+    if is_turned or not has_answers(image):
         text = boxes_answer(boxes, codes, header.size)
-        answers = tuple(text if has_locations(answer) else answer for answer in answers)
-    if not has_answers(example):
-        answers = (boxes_answer(boxes, codes, header.size),)
-    return replace(example, boxes=boxes, answers=answers)
+        known = (text if has_locations(answer) else answer for answer in answers)
+        answers = tuple(known) if has_answers(image) else (text,)
+    return replace(turned, answers=answers)
 
 
 def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:
@@ -331,26 +342,26 @@ def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, in
         corners = f"{box.xmin:g}, {box.ymin:g}, {box.xmax:g}, {box.ymax:g}"
         if box.xmin >= box.xmax or box.ymin >= box.ymax:
             raise UnusableRow(f"The box {box.label!r} has no area: {corners}.")
-        if not is_within(box.corners, size):
+        is_inside = min(box.xmin, box.ymin) >= -OUTSIDE_PIXELS
+        if not is_inside or box.xmax > width + OUTSIDE_PIXELS or box.ymax > height + OUTSIDE_PIXELS:
             raise UnusableRow(
                 f"The box {box.label!r} is outside of its image of {width} x {height}: {corners}."
             )
     return detection_text(boxes, codes, width=width, height=height)
 
 
-def image_header(item: Item, fields: Mapping[str, Any]) -> ImageHeader:
-    """The header of an item's image, whose size must match the row's, upright or stored.
+def image_header(item: Item, image: LabelledImage) -> ImageHeader:
+    """The header of an item's image, whose size must be the stated one, upright or stored.
 
-    For an image at a URL it has the row's size. Raises ImageError and UnusableRow.
+    For an image at a URL it has the stated size. Raises ImageError and UnusableRow.
     """
-    stated = stated_size(fields)
     if item.data is None and item.path is not None and url_scheme(item.path):
-        if stated is None:
+        if image.size is None:
             raise UnusableRow("It has boxes in pixels, but no width and height of its image.")
-        return ImageHeader("", Size(*stated))
+        return ImageHeader("", Size(*image.size))
     header = whole_header(item)
     try:
-        are_stored("", stated, header)
+        is_stored(image.size, header)
     except UsageError as problem:
         raise UnusableRow(f"{problem}.") from problem
     return header

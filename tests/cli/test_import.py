@@ -217,11 +217,11 @@ def test_paths_outside_the_folder_are_skipped(cli, tmp_path):
 
 def test_large_files_and_masks_of_too_many_points_are_errors(cli, monkeypatch):
     write(coco())
-    monkeypatch.setattr("pgcli.labels.coco.MAX_BYTES", 10)
+    monkeypatch.setattr("pgcli.labels.json_values.MAX_BYTES", 10)
     code, err = imported(cli, "coco")
     assert (code, "is larger than" in err) == (2, True)
     monkeypatch.setattr("pgcli.labels.shapes.MAX_CROSSINGS", 10)
-    monkeypatch.setattr("pgcli.labels.coco.MAX_BYTES", 2**20)
+    monkeypatch.setattr("pgcli.labels.json_values.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(cli, "coco")
     assert (code, "1 mask that cannot be read skipped" in err) == (2, True)

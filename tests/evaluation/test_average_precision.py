@@ -3,6 +3,8 @@
 import contextlib
 import io
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,13 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from pgcli.boxes import box_area, iou
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.boxes import iou
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import estimates, value_of
 from pgcli.evaluation.metrics import matching
 from pgcli.evaluation.metrics.ap import MeanOverLabels, average_precisions, measure_ap
 from pgcli.evaluation.metrics.matching import match_boxes
+from pgcli.labels.labelled_image import LabelledImage, LabelledObject
 from pgcli.records import Box
 
 
@@ -27,14 +30,14 @@ def official(rows: list[JoinedRow]) -> list[float]:
     true: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
-        for kind, boxes in enumerate((row.truth.boxes, row.truth.crowds, row.boxes)):
-            for place, box in enumerate(boxes):
+        answered = [LabelledObject(box) for box in row.boxes]
+        for into, objects in ((true, row.truth.objects), (found, answered)):
+            for one in objects:
+                box = one.box
                 sides = [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin]
                 known = {"image_id": number, "category_id": labels.index(box.label), "bbox": sides}
-                area = row.truth.areas[place] if kind == 0 else sides[2] * sides[3]
-                known |= {"area": area, "iscrowd": int(kind == 1)}
-                into = found if kind == 2 else true
-                score = {"score": box.confidence} if kind == 2 else {}
+                known |= {"area": one.object_area, "iscrowd": int(one.is_crowd)}
+                score = {"score": box.confidence} if into is found else {}
                 into.append(known | score | {"id": len(into) + 1})
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
@@ -63,6 +66,14 @@ def boxes(random: np.random.Generator, count: int) -> tuple[Box, ...]:
     )
 
 
+def truth_of(
+    boxes: Sequence[Box], crowds: Sequence[Box] = (), areas: Sequence[float] = ()
+) -> LabelledImage:
+    objects = [LabelledObject(box, area=area) for box, area in zip_longest(boxes, areas)]
+    apart = [LabelledObject(box, is_crowd=True) for box in crowds]
+    return LabelledImage(objects=(*objects, *apart))
+
+
 def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
     random = np.random.default_rng(seed)
     rows = []
@@ -70,7 +81,7 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
         true, found = boxes(random, random.integers(0, 6)), boxes(random, random.integers(0, 9))
         apart = boxes(random, random.integers(0, 2)) if crowds else ()
         areas = tuple(random.choice([200.0, 32.0**2, 5000.0, 9999.0], len(true)).tolist())
-        truth = RowTruth(boxes=true, crowds=apart, areas=areas)
+        truth = truth_of(true, apart, areas)
         rows.append(JoinedRow(str(number), "", {}, truth, (*found, *true[:2])))
     return rows
 
@@ -105,7 +116,7 @@ def test_interval_of_ap_contains_it_where_resamples_are_biased():
     for number in range(300):
         true = tuple(box_at(random, 40.0 * place, 0.0) for place in range(4))
         wrong = tuple(box_at(random, 40.0 * place, 50.0) for place in range(3))
-        rows.append(JoinedRow(str(number), "", {}, RowTruth(boxes=true), (*true[:2], *wrong)))
+        rows.append(JoinedRow(str(number), "", {}, truth_of(true), (*true[:2], *wrong)))
     (estimate,) = estimates(coco_measures(rows)[:1], np.arange(300))
     assert estimate.low < estimate.value < estimate.high
 
@@ -130,7 +141,7 @@ def test_dense_images_have_the_ap_of_pycocotools():
     """More boxes of a label than COCO counts, and more pairs of boxes than are compared at once."""
     random = np.random.default_rng(5)
     true, found = boxes(random, 400), boxes(random, 900)
-    truth = RowTruth(boxes=true, areas=tuple(map(box_area, true)))
+    truth = truth_of(true)
     rows = [JoinedRow("0", "", {}, truth, (*found, *true)), *sample(5, 3, crowds=True)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matching, "MAX_PAIRS", 1000)
@@ -164,7 +175,7 @@ def test_iou_is_symmetric_and_between_0_and_1(one, other):
 
 def right_boxes(found: list[Box], true: list[Box]) -> int:
     """How many boxes match at an IoU of 0.5."""
-    row = JoinedRow("0", "", {}, RowTruth(boxes=tuple(true)), tuple(found))
+    row = JoinedRow("0", "", {}, truth_of(true), tuple(found))
     (recall,) = (m for m in measure_ap([row]) if m.name == "recall@0.5")
     return round(value_of(recall, 1) * len(true))
 
@@ -201,7 +212,7 @@ def test_most_confident_box_is_matched_first():
     ],
 )
 def test_boxes_in_a_crowd_are_neither_right_nor_wrong(found, precision, recall, f1):
-    crowd = RowTruth(boxes=(box(50, 0, 60, 10),), crowds=(box(0, 0, 40, 40),))
+    crowd = truth_of((box(50, 0, 60, 10),), (box(0, 0, 40, 40),))
     row = JoinedRow("0", "", {}, crowd, tuple(box(*corners) for corners in found))
     values = {measure.name: value_of(measure, 1) for measure in measure_ap([row])}
     assert (values["recall@0.5"], values["f1@0.5"]) == pytest.approx((recall, f1))

@@ -95,7 +95,7 @@ def test_question_that_a_document_has_twice_is_refused(cli):
     rows = write("rows.jsonl", answers(("7", "down")))
     records = [{"question_id": 7, "answers": [{"answer": text}]} for text in ("down", "up")]
     Path("vqa.json").write_text(json.dumps({"annotations": records}))
-    assert "vqa.json has 2 rows for '7'" in refused(cli, rows, "--truth", "vqa.json")
+    assert "question 7 occurs twice" in refused(cli, rows, "--truth", "vqa.json")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

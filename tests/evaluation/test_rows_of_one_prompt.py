@@ -8,8 +8,7 @@ import pytest
 
 from pgcli.evaluation.join import join
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.read_truth import read_truth
-from pgcli.evaluation.truth import TruthColumns
+from pgcli.evaluation.truth import TruthColumns, read_truth
 from pgcli.rle import encode_mask
 from tests.support.evaluating import answers, evaluate, refused, save, write
 from tests.support.exporting import box, row
@@ -130,7 +129,7 @@ def test_box_that_two_rows_have_counts_once_and_is_reported(cli):
         truth = write("truth.jsonl", [{"id": "a.png", name: one}] * 3)
         assert evaluate(cli, results, "--truth", truth)["metrics"]["f1@0.5"]["value"] == 1.0
         _, _, err = cli("eval", results, "--truth", truth)
-        assert "truth.jsonl: boxes of 2 rows that earlier rows" in err
+        assert "truth.jsonl: boxes that two rows of 1 image have count once (first: a.png)" in err
 
 
 def test_empty_answers_to_a_prompt_for_boxes_are_no_boxes(cli):

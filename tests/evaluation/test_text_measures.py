@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import estimates, mean, paired_differences, value_of
 from pgcli.evaluation.metrics import accuracy
 from pgcli.evaluation.metrics.cider import cider
 from pgcli.evaluation.metrics.ptb_tokenizer import chunk_tokens, chunks_of
 from pgcli.evaluation.metrics.texts import anls, is_relaxed_match, measure_exact
 from pgcli.evaluation.metrics.vqa import vqa_accuracy
+from pgcli.labels.labelled_image import LabelledImage
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ letters = st.text("aAbß ", max_size=6)
 @settings(max_examples=300)
 @given(letters, st.lists(letters, min_size=1, max_size=3))
 def test_anls_equals_the_official_evaluator(answer, truths):
-    row = JoinedRow("", "", {"answer": answer}, RowTruth(tuple(truths)))
+    row = JoinedRow("", "", {"answer": answer}, LabelledImage(answers=tuple(truths)))
     assert row.best(anls) == official_anls(answer, truths)
 
 
@@ -165,7 +166,7 @@ def test_relaxed_accuracy_allows_5_percent_of_numbers(answer, truth, score):
 
 def rows_of(*pairs):
     return [
-        JoinedRow(str(n), "", {"answer": answer}, RowTruth((truth,)))
+        JoinedRow(str(n), "", {"answer": answer}, LabelledImage(answers=(truth,)))
         for n, (answer, truth) in enumerate(pairs)
     ]
 
@@ -185,7 +186,7 @@ def test_yes_no_has_the_measures_of_pope():
     )
     expected = {"accuracy": 0.6, "precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "valid": 0.6}
     assert values(rows_of(*pairs)) == pytest.approx(expected)
-    missing = [*rows_of(*pairs), JoinedRow("x", "", None, RowTruth(("yes",)))]
+    missing = [*rows_of(*pairs), JoinedRow("x", "", None, LabelledImage(answers=("yes",)))]
     assert values(missing)["recall"] == 0.5
     assert values(missing)["precision"] == pytest.approx(2 / 3)
 

@@ -11,8 +11,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from pgcli.evaluation.join import join
-from pgcli.evaluation.read_truth import read_truth
-from pgcli.evaluation.truth import TruthColumns
+from pgcli.evaluation.truth import TruthColumns, read_truth
+from pgcli.labels.labelled_image import merged
 from tests.support.evaluating import answers, evaluate, refused, save, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented
 from tests.support.misbehaving import Server
@@ -69,7 +69,7 @@ def test_rows_of_one_prompt_are_merged_in_linear_time():
         boxes = [{"label": "cat", **corners, "xmax": number + 1.0} for number in range(count)]
         truth = write("truth.jsonl", [{"id": "a", "split": one["xmax"], **one} for one in boxes])
         start = time.process_time()
-        known = read_truth(truth, TruthColumns()).by_key["a", None]
+        known, _ = merged(read_truth(truth, TruthColumns()).by_key["a", None])
         seconds.append(time.process_time() - start)
         assert [box.xmax for box in known.boxes or ()] == [one["xmax"] for one in boxes]
     assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
@@ -202,12 +202,14 @@ def test_true_boxes_of_coco_json_are_read_as_they_are():
     sides = [[-5.25, 3.123456789, 25.25, 27.376543211], [40.0, 10.0, 40.0, 50.75]]
     annotations = [{"image_id": 1, "category_id": 1, "bbox": four} for four in sides]
     write_coco([{"id": "1.png", "width": 64, "height": 48}], annotations, "dog")
-    truth = read_truth("coco.json", TruthColumns()).by_key["1.png", None]
+    (truth,) = read_truth("coco.json", TruthColumns()).by_key["1.png", None]
     found = [
         [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin] for box in truth.boxes or ()
     ]
     assert np.allclose(found, sides, rtol=0, atol=1e-12)
-    assert truth.box_areas == pytest.approx([wide * high for _, _, wide, high in sides], abs=1e-9)
+    assert [known.object_area for known in truth.objects or ()] == pytest.approx(
+        [wide * high for _, _, wide, high in sides], abs=1e-9
+    )
 
 
 def test_questions_of_an_image_are_resampled_together(cli):

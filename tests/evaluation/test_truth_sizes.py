@@ -107,15 +107,6 @@ def test_truths_of_flipped_images_are_upright(cli, orientation):
     assert ap(cli, truth) == pytest.approx(1.0)
 
 
-def test_boxes_outside_of_an_image_without_a_stated_size_are_reported(cli):
-    answered(("a.png", TURNED[6], UPRIGHT), ("b.png", TURNED[6], UPRIGHT))
-    boxes = [plain([50, 4, 62, 14]), plain([8, 4, 28, 14])]
-    write("truth.jsonl", [{"id": f"{n}.png", "boxes": [box]} for n, box in zip("ab", boxes)])  # noqa: B905
-    code, _, err = cli("eval rows.jsonl --truth truth.jsonl")
-    assert code == 0
-    assert "1 image with true boxes outside of it: the truth states no size to compare" in err
-
-
 def test_truth_of_another_size_fails_with_its_name(cli):
     Image.new("RGB", (320, 240)).save("a.png")
     answered(("a.png", [8, 4, 28, 14], (320, 240)))
@@ -148,18 +139,6 @@ def test_sizes_of_texts_are_not_compared(cli):
     known = [{"id": "a.png", "answer": "red", "width": 640, "height": 480}]
     found = evaluate(cli, "rows.jsonl", "--truth", write("truth.jsonl", known), "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 1.0
-
-
-def test_stored_size_with_upright_boxes_fails(cli):
-    photograph("a.png", 6)
-    answered(("a.png", TURNED[6], UPRIGHT))
-    message = "coco.json: a.png: 64 x 48 is stated, and the image has 48 x 64"
-    studio = {"info": {"contributor": "Label Studio"}}
-    for truth in (
-        coco(("a.png", STORED), sides=[34, 8, 10, 20], **studio),
-        coco(("a.png", STORED), sides=[5, 50, 10, 12]),
-    ):
-        assert message in refused(cli, "rows.jsonl", "--truth", truth)
 
 
 def test_skipped_entries_of_a_truth_are_reported(cli):

@@ -11,7 +11,7 @@ from pycocotools import mask as coco_masks
 
 from pgcli.images.formats import ImageHeader
 from pgcli.images.image_spec import Size
-from pgcli.labels.columns import turned_corners, turned_mask
+from pgcli.labels.upright import turned_corners, turned_mask
 from pgcli.rle import decode_mask, encode_mask
 from tests.support.command import Command
 from tests.support.exporting import box, corners, read_rows, row, saved
@@ -144,31 +144,8 @@ def test_boxes_are_upright_if_exif_keeps_the_size(cli, orientation, size):
     photograph("same.png", orientation, size=size)
     photograph("a.png", 6)
     document(("same.png", size), ("a.png", STORED))
-    code, err = imported(cli)
+    code, _ = imported(cli)
     assert (code, first_box(0), first_box(1)) == (0, [LEFT, TOP, RIGHT, BOTTOM], TURNED[6])
-    assert "1 image rotated by EXIF without a change of size" in err
-    assert "(first: same.png)" in err
-
-
-def test_box_of_the_upright_image_alone_is_an_error(cli):
-    photograph("a.png", 6)
-    document(("a.png", STORED), boxes=[{"bbox": [34, 8, 10, 20]}, {"bbox": [5, 50, 10, 12]}])
-    code, err = imported(cli)
-    assert (code, Path("truth.jsonl").exists()) == (2, False)
-    assert "coco.json: a.png: 64 x 48 is stated, and the image has 48 x 64" in err
-    assert "only the upright image contains the box 5, 50, 15, 62" in err
-
-
-def test_stored_sizes_in_coco_of_label_studio_are_errors(cli):
-    """It states the stored size for boxes of the upright image."""
-    photograph("a.png", 6)
-    studio = {"contributor": "Label Studio"}
-    document(("a.png", STORED), info=studio)
-    code, err = imported(cli)
-    assert (code, "coco.json: a.png: 64 x 48 is stated" in err) == (2, True)
-    assert "export the project as JSON" in err
-    document(("a.png", UPRIGHT), info=studio)
-    assert (imported(cli)[0], first_box()) == (0, [LEFT, TOP, RIGHT, BOTTOM])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +187,6 @@ def test_size_that_is_not_stated_is_that_of_the_image(cli):
     code, err = imported(cli)
     assert code == 3
     assert "gone.png: There is no such file" in err or "gone.png" in err
-    assert "1 image rotated by EXIF without a change of size" in err
     sizes = [(one["width"], one["height"]) for one in read_rows("truth.jsonl")]
     assert sizes == [UPRIGHT, STORED]
     document(("gone.png", STORED), ("b.png", STORED))  # an absent one is not compared

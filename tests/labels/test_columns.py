@@ -6,14 +6,14 @@ from math import nan
 import pytest
 
 from pgcli.errors import UsageError
-from pgcli.labels.columns import ExampleColumns, ExampleReader, class_names
+from pgcli.labels.columns import LabelColumns, LabelReader, class_names
 
 CORNERS = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
-CLASSES = ExampleColumns(class_names={"label": ("cat", "dog")})
+CLASSES = {"label": ("cat", "dog")}
 
 
-def read(row, columns=CLASSES, *, is_csv=False):
-    reader = ExampleReader(columns, is_csv)
+def read(row, *, is_csv=False):
+    reader = LabelReader(LabelColumns(), CLASSES, is_csv)
     return reader.read(reader.fields(row), "m, row 1")
 
 
@@ -94,7 +94,7 @@ def test_boxes_in_text_are_an_error_outside_of_csv():
 
 @pytest.mark.parametrize("first", [[], [box(0.1, 0.2, 0.5, 7)], [box(0, 0, 1, 1), box(0, 0, 9, 9)]])
 def test_small_boxes_after_boxes_in_pixels_are_read(first):
-    reader = ExampleReader()
+    reader = LabelReader()
     reader.read({"boxes": [box(2, 2, 9, 9)]}, "m, row 1")
     for boxes in (first, [box(0, 0, 1, 1)]):
         assert len(reader.read({"boxes": boxes}, "m, row 2").boxes or ()) == len(boxes)

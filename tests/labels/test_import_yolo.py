@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.labels import yolo
-from pgcli.labels.labelled_image import Annotations, ImportSettings
+from pgcli.labels.labelled_image import Labels, LabelSettings
+from pgcli.labels.upright import read_upright
 from tests.support.exporting import read_rows
 
 NAMES = "names: [cat, dog]\n"
@@ -18,7 +18,7 @@ BOX = (24.0, 18.0, 40.0, 30.0)  # 0.5 0.5 0.25 0.25 of 64 x 48
 TRACK = "0 0.5 0.5 0.25 0.25 0.9 7"
 
 
-def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Annotations:
+def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Labels:
     """The annotations of a folder with an image for each file of labels."""
     for name in ("images", "labels"):
         (folder / name).mkdir(exist_ok=True)
@@ -27,7 +27,7 @@ def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Anno
         Image.new("RGB", (64, 48)).save(folder / "images" / f"{name}.png")
         content = lines if isinstance(lines, bytes) else lines.encode()
         (folder / "labels" / f"{name}.txt").write_bytes(content)
-    return yolo.read_yolo(folder, ImportSettings(folder))
+    return read_upright("yolo", folder, LabelSettings(folder))
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Anno
 )  # fmt: skip
 def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expected):
     (image,) = read(tmp_path, data, a=lines).images
-    assert [(box.label, *box.corners, box.confidence) for box, _ in image.boxes] == expected
-    assert all(box.score == box.confidence for box, _ in image.boxes)
+    assert [(box.label, *box.corners, box.confidence) for box in image.boxes] == expected
+    assert all(box.score == box.confidence for box in image.boxes)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,11 @@ def test_ambiguous_lines_are_errors(tmp_path, data, lines, message):
 def test_other_files_say_whether_six_numbers_are_a_track(tmp_path):
     uncertain = "0 0.5 0.5 0.25 0.25 0.5 1"
     first, _ = read(tmp_path, a=uncertain, b=TRACK).images
-    assert [box.confidence for box, _ in first.boxes] == [0.5]
+    assert [box.confidence for box in first.boxes] == [0.5]
     first, _ = read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5").images
-    assert [(box.xmin, box.ymax, mask is None) for box, mask in first.boxes] == [(16, 48, False)]
+    assert [(box.xmin, box.ymax, mask is None) for box, mask, *_ in first.objects] == [
+        (16, 48, False)
+    ]
     with pytest.raises(UsageError, match="or a triangle"):
         read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5", c=TRACK)
 
@@ -111,9 +113,9 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
         (tmp_path / "images" / name).write_bytes(b"\0\5\x16\7")
     for name in ("._a.txt", ".DS_Store", "classes.txt"):
         (tmp_path / "labels" / name).write_bytes(b"\0\5\x16\7")
-    settings = ImportSettings(tmp_path)
-    assert [image.id for image in yolo.read_yolo(tmp_path, settings).images] == ["a.png"]
-    assert settings.counts.missing.count == 0
+    settings = LabelSettings(tmp_path)
+    assert [image.id for image in read_upright("yolo", tmp_path, settings).images] == ["a.png"]
+    assert settings.counts.images[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_files_of_other_tools_name_the_classes(tmp_path, name):
     content = "names: [owl, bat]" if "ml" in name else "owl\nbat\n"
     (tmp_path / name).write_text(content)
     file = tmp_path / name if name == "elsewhere.yml" else tmp_path
-    assert yolo.read_yolo(file, ImportSettings(tmp_path)).labels == ["owl", "bat"]
+    assert read_upright("yolo", file, LabelSettings(tmp_path)).labels == ["owl", "bat"]
 
 
 @pytest.mark.parametrize("names", ["owl\n\nbat\n", "\nbat\n"])
@@ -139,7 +141,7 @@ def test_blank_line_between_class_names_is_an_error(tmp_path, names):
     (tmp_path / "data.yaml").unlink()
     (tmp_path / "classes.txt").write_text(names)
     with pytest.raises(UsageError, match=r"class \d is empty"):
-        yolo.read_yolo(tmp_path, ImportSettings(tmp_path))
+        read_upright("yolo", tmp_path, LabelSettings(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_pointers_of_git_lfs_are_named(tmp_path, name):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")
     (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     with pytest.raises(UsageError, match=f"{name} is a Git LFS pointer"):
-        yolo.read_yolo(tmp_path, ImportSettings(tmp_path))
+        read_upright("yolo", tmp_path, LabelSettings(tmp_path))
 
 
 def test_images_are_searched_below_data_yaml_only(cli, workdir):
@@ -198,9 +200,9 @@ def test_images_are_searched_below_data_yaml_only(cli, workdir):
 
 def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
     read(tmp_path, POSE, a="1 0.5 0.5 0.25 0.25 0.4 0.4 2 0.4 0.4 2")
-    settings = ImportSettings(tmp_path, labels=("one", "two"))
-    (image,) = yolo.read_yolo(tmp_path, settings).images
-    assert [(box.label, box.xmin, mask) for box, mask in image.boxes] == [("two", 24, None)]
+    settings = LabelSettings(tmp_path, labels=("one", "two"))
+    (image,) = read_upright("yolo", tmp_path, settings).images
+    assert [(box.label, box.xmin, mask) for box, mask, *_ in image.objects] == [("two", 24, None)]
 
 
 def test_labels_without_boxes_remain_classes(cli, workdir):

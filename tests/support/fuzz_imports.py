@@ -11,9 +11,9 @@ from pathlib import Path
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.labels.labelled_image import ImportSettings
+from pgcli.labels.labelled_image import LabelSettings
 from pgcli.labels.rows import TruthRows
-from pgcli.labels.upright import read_annotations
+from pgcli.labels.upright import read_upright
 
 #: The images beside the annotations, with their widths and heights.
 SIZES = {"a.png": (64, 48), "b.png": (40, 40)}
@@ -32,21 +32,21 @@ def check_import(format: str, file: Path, oracle: Oracle) -> None:
     """
     for name, size in SIZES.items():
         Image.new("RGB", size).save(file.parent / name)
-    settings = ImportSettings(file.parent)
+    settings = LabelSettings(file.parent)
     try:
-        annotations = read_annotations(format, file, settings)
-        rows = list(TruthRows(annotations, file.parent))
+        labels = read_upright(format, file, settings)
+        rows = list(TruthRows(labels, file.parent))
     except UsageError:
         return
     expected = oracle(file)
     if expected is None:
         return
-    read = {image.id: boxes_of(image.boxes) for image in annotations.images}
+    read = {image.id: boxes_of(image.boxes) for image in labels.images if image.boxes is not None}
     for name, boxes in read.items():
         surplus = boxes - Counter(map(rounded, expected.get(name, [])))
         assert not surplus, f"{name} has boxes that the library does not have: {surplus}"
     counts = settings.counts
-    if not counts.skipped and not counts.missing.count:
+    if not counts.kinds and not counts.images[0]:
         assert read == {name: Counter(map(rounded, expected[name])) for name in expected}
     for row in rows:
         assert row["width"] * row["height"] > 0
@@ -57,7 +57,7 @@ def boxes_of(boxes: object) -> Counter[PlainBox]:
     """The rounded boxes, and how often each occurs."""
     return Counter(
         rounded((box.label, *box.corners))
-        for box, _ in boxes  # type: ignore[attr-defined]
+        for box in boxes  # type: ignore[attr-defined]
     )
 
 

@@ -15,7 +15,13 @@ from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, mean
 from pgcli.evaluation.metrics import Metric
 from pgcli.inputs.lines import LineTable
-from pgcli.labels.labelled_image import AnnotatedImage, Annotations, ImportSettings
+from pgcli.labels.labelled_image import (
+    LabelFormat,
+    LabelledImage,
+    LabelledObject,
+    Labels,
+    LabelSettings,
+)
 from pgcli.output.tables import TableFormat
 from pgcli.records import Box
 
@@ -58,16 +64,19 @@ def measure_contains(rows: Sequence[JoinedRow]) -> list[Measure]:
 CONTAINS = Metric("answers", measure_contains)
 
 
-def read_whole_images(file: Path, settings: ImportSettings) -> Annotations:
+def read_whole_images(file: Path, settings: LabelSettings) -> Labels:
     """An import format: each line has a label and an image, with a box of the whole image."""
     images = []
     for line in file.read_text().splitlines():
         label, image = line.split()
         path = str(settings.root / image)
         width, height = Image.open(path).size
-        boxes = ((Box(label, 0, 0, width, height), None),)
-        images.append(AnnotatedImage(image, path, width, height, boxes))
-    return Annotations(images, sorted({box.label for image in images for box, _ in image.boxes}))
+        known = LabelledObject(Box(label, 0, 0, width, height))
+        images.append(LabelledImage(image, path, objects=(known,), size=(width, height)))
+    return Labels(images)
+
+
+WHOLE = LabelFormat(read_whole_images, lambda file: file.suffix == ".whole")
 
 
 def install_plugins(plugins: Mapping[str, str], patch: pytest.MonkeyPatch | None = None) -> None:

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from pgcli.inputs import ReadOptions
-from pgcli.labels.columns import ExampleColumns
+from pgcli.labels.columns import LabelColumns
 from pgcli.training.rows import RowStore, TrainingRows
 from pgcli.training.sources import RowReader
 from tests.support.evaluating import write
@@ -45,7 +45,7 @@ def read(tmp_path, monkeypatch):
 
     def rows_of(*rows: dict[str, Any]) -> tuple[TrainingRows, str]:
         said: list[Any] = []
-        reader = RowReader(ExampleColumns(), on_event=said.append)
+        reader = RowReader(LabelColumns(), on_event=said.append)
         found = reader.read([write("rows.jsonl", rows)], ReadOptions(), TrainingRows(store))
         return found, " ".join(event.text for event in said)
 

@@ -20,7 +20,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
-from pgcli.labels.columns import ExampleColumns
+from pgcli.labels.columns import LabelColumns
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import image_checks
@@ -57,7 +57,7 @@ def answers(
 ) -> TrainingRows:
     """The rows with prompts and answers of sources."""
     named = {name.removesuffix("_column"): column for name, column in columns.items()}
-    reader = RowReader(ExampleColumns(**named), prompt)
+    reader = RowReader(LabelColumns(**named), prompt)
     return reader.read(sources, ReadOptions(), TrainingRows(store))
 
 
@@ -213,7 +213,7 @@ def test_images_that_share_a_key_train_with_their_own_texts(store, name):
     members += [("x.txt", b"a wall"), ("x.txt", b"a house")]
     Path(name).write_bytes(tar_of(members, "gz" if name.endswith("gz") else ""))
     events: list[Any] = []
-    reader = RowReader(ExampleColumns(), "caption en", on_event=events.append)
+    reader = RowReader(LabelColumns(), "caption en", on_event=events.append)
     found = reader.read([name], ReadOptions(), TrainingRows(store))
     assert said(found) == [(f"{name}/v1.{n}.png", "caption en", f"wall {n}") for n in range(3)]
     (fault,) = found.faults

@@ -33,7 +33,8 @@ class EvalOptions:
 
     truth: str = _input(
         "Ground truth: a manifest or result file with answers or boxes (.jsonl, .csv, .tsv, "
-        ".parquet), a COCO or VQA .json file, or a folder with one folder of images per label; "
+        ".parquet), annotations (COCO, YOLO, Label Studio or VQA), or a folder with one folder of "
+        "images per label; "
         "with --allow-urls also a URL.",
         default=REQUIRED,
         metavar="FILE",
@@ -94,8 +95,7 @@ def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli.ui import evaluation_report as printed
     from pgcli.evaluation.evaluate import compare_files, evaluate
     from pgcli.evaluation.join import join, only_common, paired
-    from pgcli.evaluation.read_truth import read_truth
-    from pgcli.evaluation.truth import TruthColumns
+    from pgcli.evaluation.truth import TruthColumns, read_truth
     from pgcli.evaluation.worst_rows import write_worst_rows
     from pgcli.results.images import ImageLocator
     from pgcli.results.options import GalleryOptions

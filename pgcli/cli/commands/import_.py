@@ -25,8 +25,7 @@ from pgcli.results.options import (
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.labels.labelled_image import Annotations, ImportSettings
-    from pgcli.labels.rows import TruthRows
+    from pgcli.labels.labelled_image import Labels, LabelSettings, LeftOut
 
 _rows = partial(opt, panel="Rows", own=True)
 
@@ -68,8 +67,8 @@ class ImportOptions(FileOptions):
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.labels.labelled_image import ImportSettings
-    from pgcli.labels.rows import TruthRows
+    from pgcli.labels.labelled_image import LabelSettings
+    from pgcli.labels.rows import TruthRows, check_ids, skipped
     from pgcli.output.result_file import result_target, write_result_file
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
@@ -78,25 +77,25 @@ def import_(
     call.report_unused(unused, f"on {options.from_}", screen)
     target = result_target(options.output, overwrite=options.overwrite)
     names = read_labels(options.label, options.label_file) if options.from_ == "yolo" else []
-    settings = ImportSettings(Path(options.images or "."), options.image_prefix, names)
-    annotations = read_on_screen(Path(file), options.from_, settings, screen)
-    rows = TruthRows(annotations, target.path.parent, options.prompt, options.each)
-    rows.check_ids()
+    settings = LabelSettings(Path(options.images or "."), options.image_prefix, names)
+    labels, counts = read_on_screen(Path(file), options.from_, settings, screen), settings.counts
+    check_ids(labels, options.prompt)
+    rows = TruthRows(labels, target.path.parent, options.prompt, options.each)
     hint = YOLO_HINT if options.from_ == "yolo" else IMAGES_HINT
     if not any(True for _ in rows):
-        first = settings.counts.missing.first
+        _, first = counts.images
         note = f"; first skipped image: {first}" if first else ""
-        text = with_notes(f"{file} has no annotated image", rows.notes(settings.counts))
+        text = with_notes(f"{file} has no annotated image", skipped(labels, counts))
         if not first:
-            hint = NOTHING_HINT if annotations.images or settings.counts.skipped else NO_IMAGE_HINT
+            hint = NOTHING_HINT if labels.images or counts.kinds else NO_IMAGE_HINT
         raise UsageError(text + note, hint=hint)
-    absent = annotations.absent
-    if absent.count == annotations.image_count:
-        raise UsageError(f"none of the images in {file} exist (first: {absent.first})", hint=hint)
+    absent, first = counts.absent
+    if absent == len({image.id for image in labels.images}):
+        raise UsageError(f"none of the images in {file} exist (first: {first})", hint=hint)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema)
-    report_import(options.output, count, rows, settings, screen, hint)
-    if settings.counts.missing.count:
+    report_import(options.output, count, labels, counts, screen, hint)
+    if counts.images[0]:
         raise typer.Exit(INCOMPLETE)
 
 
@@ -110,42 +109,34 @@ def check_import(options: ImportOptions) -> None:
         raise UsageError(f"{images} is not a folder", hint=IMAGES_HINT)
 
 
-def read_on_screen(
-    file: Path, format: str, settings: ImportSettings, screen: Screen
-) -> Annotations:
-    """The annotations in the file. Raises UsageError."""
+def read_on_screen(file: Path, format: str, settings: LabelSettings, screen: Screen) -> Labels:
+    """The labels in the file. Raises UsageError."""
     from pgcli.images.decode import silence_decoders
-    from pgcli.labels import upright
+    from pgcli.labels.upright import read_upright
 
     silence_decoders()
     with screen.status("reading annotations"):
-        return upright.read_annotations(format, file, settings)
+        return read_upright(format, file, settings)
 
 
 def report_import(
-    output: str,
-    written: int,
-    rows: TruthRows,
-    settings: ImportSettings,
-    screen: Screen,
-    hint: str,
+    output: str, written: int, labels: Labels, counts: LeftOut, screen: Screen, hint: str
 ) -> None:
     """Report written rows and skipped images, with the hint for the latter."""
-    counts, annotations = settings.counts, rows.annotations
-    boxes = [box for image in annotations.images for box in image.boxes]
-    notes = [
-        (sum(mask is not None for _, mask in boxes), "of them with masks"),
-        *rows.notes(counts),
-    ]
-    images = count(annotations.image_count, "image")
-    made = f"{count(written, 'row')} of {images}, {count(len(boxes), 'box')}"
-    screen.info(with_notes(f"{output}: {made}", notes))
-    for note in counts.notes:
+    from pgcli.labels.columns import note_of_choices
+    from pgcli.labels.rows import skipped
+
+    objects = [o for image in labels.images for o in image.objects or ()]
+    notes = [(sum(o.mask is not None for o in objects), "of them with masks")]
+    images = count(len({image.id for image in labels.images}), "image")
+    made = f"{count(written, 'row')} of {images}, {count(len(objects), 'box')}"
+    screen.info(with_notes(f"{output}: {made}", [*notes, *skipped(labels, counts)]))
+    for note in filter(None, (note_of_choices(labels.choices), *counts.notes)):
         screen.info(note)
-    if counts.missing.count:
-        screen.info(f"first skipped image: {counts.missing.first}", hint=hint)
-    if (absent := annotations.absent).count:
+    if counts.images[0]:
+        screen.info(f"first skipped image: {counts.images[1]}", hint=hint)
+    absent, first = counts.absent
+    if absent:
         screen.info(
-            f"{count(absent.count, 'image')} not found or not readable (first: {absent.first})",
-            hint=hint,
+            f"{count(absent, 'image')} not found or not readable (first: {first})", hint=hint
         )

@@ -10,8 +10,9 @@ from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Task
 
 if TYPE_CHECKING:
-    from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+    from pgcli.evaluation.joined_row import JoinedRow
     from pgcli.evaluation.measures import Measure
+    from pgcli.labels.labelled_image import LabelledImage
 
 
 class Metric(NamedTuple):
@@ -57,7 +58,7 @@ def measures(metric: str, rows: Sequence[JoinedRow], texts: str | None = None) -
     return own
 
 
-def is_known(truth: RowTruth, needs: str) -> bool:
+def is_known(truth: LabelledImage, needs: str) -> bool:
     """Whether the truth has what a metric needs."""
     return bool(truth.answers) if needs == "answers" else getattr(truth, needs) is not None
 

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from pgcli.boxes import box_area
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import blocks, offsets
 from pgcli.records import Box
 
@@ -115,10 +115,9 @@ def match_boxes(rows: Sequence[JoinedRow]) -> dict[str, Matches]:
     answered: list[tuple[int, Box, float, bool]] = []
     true: list[tuple[int, Box, float, bool]] = []
     for number, row in enumerate(rows):
-        truth = row.truth or RowTruth()
-        areas = zip(row.true_boxes, truth.box_areas, strict=True)
-        true += [(number, box, area, False) for box, area in areas]
-        true += [(number, box, box_area(box), True) for box in truth.crowds]
+        objects = (row.truth.objects if row.truth else None) or ()
+        true += [(number, o.box, o.object_area, False) for o in objects if not o.is_crowd]
+        true += [(number, o.box, box_area(o.box), True) for o in objects if o.is_crowd]
         answered += [(number, box, box_area(box), False) for box in row.boxes]
     for _, box, _, _ in (*true, *answered):
         labels.setdefault(box.label, len(labels))

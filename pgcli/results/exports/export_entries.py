@@ -15,7 +15,7 @@ from pgcli.images.decode import silence_decoders
 from pgcli.images.files import read_original
 from pgcli.images.formats import whole_header
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.labels.columns import are_stored, turned_corners, turned_mask
+from pgcli.labels.upright import is_stored, turned_corners, turned_mask
 from pgcli.output.reader import Row
 from pgcli.parsing import detection_text, has_locations
 from pgcli.printable import encodable
@@ -199,8 +199,7 @@ class RowImage:
         """The header of the image, or the fault of an unreadable image or of another size."""
         try:
             header = whole_header(self._item, self._url_reader)
-            boxes = (box.corners for row in self._rows for box in read_boxes(row["boxes"]))
-            are_stored("", self._size, header, boxes)
+            is_stored(self._size, header)
         except ImageError as problem:
             return problem.fault
         except UsageError as problem:

@@ -11,8 +11,8 @@ from pgcli.evaluation.evaluate import measured_values
 from pgcli.evaluation.join import joined_row, missing_rows
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import metrics_of, task_of_prompt
-from pgcli.evaluation.truth import Truths, truth_of
-from pgcli.labels.columns import Example
+from pgcli.evaluation.truth import Truths
+from pgcli.labels.labelled_image import LabelledImage
 from pgcli.parsing import SEPARATOR, has_locations
 from pgcli.records import Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
@@ -41,9 +41,9 @@ class TrueAnswers:
         """The questions of the rows."""
         questions = cls()
         for row in rows:
-            truth = row.truth or Example(answers=(row.target,))
+            truth = row.truth or LabelledImage(answers=(row.target,))
             questions.texts.setdefault(key_of(row), []).extend((row.target, *truth.answers))
-            questions.truths.add(key_of(row), truth_of(truth))
+            questions.truths.add(key_of(row), truth)
         return questions
 
     @property
