@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from pgcli.errors import InvalidCheckpoint
+from pgcli.errors import InvalidCheckpoint, OutputFailed
 from pgcli.foreign_text import (
     LFS_HEAD_BYTES,
     LFS_HINT,
@@ -25,6 +25,7 @@ from pgcli.printable import encodable
 from pgcli.rows import DIGEST_CHARACTERS
 from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
+from pgcli.stores.writing import write_json
 
 MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
 ADAPTER_CONFIG = "adapter_config.json"
@@ -145,7 +146,8 @@ def digests(files: Iterable[Path]) -> list[str]:
         for index, digest in zip(unknown, new, strict=True):
             cached[keys[index]] = digest
     if unknown:
-        save_digests(cached)
+        with suppress(OutputFailed):  # a cache that cannot be written
+            write_json(cache_file(), dict(list(cached.items())[-MAX_CACHED:]))
     return [cached[key] for key in keys]
 
 
@@ -172,14 +174,3 @@ def cache_file() -> Path:
     if not folder.is_absolute():
         folder = Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path raises without a home
     return folder / "pgcli" / "digests.json"
-
-
-def save_digests(cached: dict[str, str]) -> None:
-    """Write the newest digests to the cache; a failure to write is ignored."""
-    file = cache_file()
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        newest = dict(list(cached.items())[-MAX_CACHED:])
-        temporary.write_text(json.dumps(newest, indent=1), encoding="utf-8")
-        temporary.replace(file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -36,6 +35,7 @@ from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
+from pgcli.stores.writing import published, write_json
 
 
 def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
@@ -143,15 +143,11 @@ def write_files(
 ) -> None:
     """Write the values and the tensors to the files of these names, each replaced as a whole.
 
-    Raises OSError.
+    Raises OutputFailed.
     """
     config, weights = names
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{weights}.part"
     ordered = dict(sorted(tensors.items()))
     specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in ordered.items()]
-    write_tensors(unfinished, specs, ordered.values(), {"format": "pt", **metadata})
-    unfinished.replace(folder / weights)
-    unfinished = folder / f".{config}.part"
-    unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(folder / config)
+    with published(folder / weights, is_owner=True) as path:
+        write_tensors(path, specs, ordered.values(), {"format": "pt", **metadata})
+    write_json(folder / config, values, is_owner=True)

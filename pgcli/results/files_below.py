@@ -15,7 +15,6 @@ def write_below(
     name: str,
     data: bytes,
     *,
-    token: str,
     hint: str = DRAW_HINT,
     replace: bool = True,
 ) -> bool:
@@ -23,13 +22,11 @@ def write_below(
 
     Returns False without `replace` if the file exists. Missing folders are created. A link is
     replaced, not followed, except for `folder` itself. A killed process leaves at most a hidden
-    file named after the `token`, which the next call with that token replaces. Raises OutputFailed
-    with the `hint`.
+    file. Raises OutputFailed with the `hint`.
     """
     try:
         store = LocalStore(Path(folder), follow=True)
-        draft = f".pgcli-{token}.part"
-        return store.publish(name, lambda file: file.write(data), replace=replace, draft=draft)
+        return store.publish(name, lambda file: file.write(data), replace=replace, durable=False)
     except FileNotFoundError as problem:
         raise draw_error(f"{folder}/{name}", "the folder does not exist", hint) from problem
     except (OutputFailed, OutputExists) as problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
@@ -41,7 +40,6 @@ class Sidecars(RowHook):
     ):
         self._ending, self._prepend, self._append = ending, prepend, append
         self._overwrite, self._is_only_output = overwrite, is_only_output
-        self._token = f"{socket.gethostname()}-{os.getpid()}"  # containers have equal process ids
         self._taken: set[bytes] = set()  # takes less memory than millions of names
         self._claimed: dict[int, str | None] = {}
         self._renamed_example = ""
@@ -117,7 +115,6 @@ class Sidecars(RowHook):
                 folder,
                 leaf,
                 text.encode(),
-                token=self._token,
                 hint=HINT,
                 replace=self._overwrite or is_blank(name),
             )

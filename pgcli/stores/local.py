@@ -21,8 +21,8 @@ from pgcli.stores.store import Entry, Version
 from pgcli.stores.writing import (
     close,
     foreign,
-    give_name,
     make_folder,
+    named_when_complete,
     temporary_name,
     wrap_write_errors,
 )
@@ -138,38 +138,32 @@ class LocalStore:
         write: Callable[[BinaryIO], object],
         *,
         replace: bool = True,
-        draft: str | None = None,
+        durable: bool = True,
     ) -> bool:
         """Write a file with `write`, and name it when everything is on disk.
 
         Returns False if a file of the name exists and must not be replaced. A process that is
-        killed before then leaves at most a temporary file.
-
-        A `draft` names the temporary file, for files that the same command writes again: the next
-        call replaces a leftover draft, a link of the file's name is replaced too, and nothing is
-        flushed to disk.
+        killed before then leaves at most a temporary file. Without `durable`, nothing is flushed to
+        disk, and a link of the name is replaced, too.
         """
         with self._errors(name), self._within(name, create=True) as (leaf, folder):
-            if draft is None and is_regular(leaf, folder) and not replace:
+            if durable and is_regular(leaf, folder) and not replace:
                 return False
-            temporary = draft or temporary_name(leaf)
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=folder)
-            file = os.fdopen(open_descriptor(temporary, CREATE | os.O_EXCL, folder), "wb")
             try:
-                write(file)
-                file.flush()
-                if draft is None:
-                    os.fsync(file.fileno())
-                is_named = give_name(temporary, leaf, folder, replace=replace)
-            finally:
-                with suppress(OSError):  # renamed already, or it remains as after a kill
-                    os.unlink(temporary, dir_fd=folder)
-                with suppress(InterruptedError):  # by `close`, after everything is written
-                    file.close()
-            if draft is None:
-                os.fsync(folder)
-            return is_named
+                with named_when_complete(
+                    temporary_name(leaf), leaf, folder, replace=replace, durable=durable
+                ) as temporary:
+                    descriptor = open_descriptor(temporary, CREATE | os.O_EXCL, folder)
+                    file = os.fdopen(descriptor, "wb")
+                    try:
+                        write(file)
+                        file.flush()
+                    finally:
+                        with suppress(InterruptedError):  # by `close`, after everything is written
+                            file.close()
+            except FileExistsError:
+                return False
+        return True
 
     def open(self, name: str) -> BufferedReader | None:
         """A file, opened for reading; None if it does not exist."""

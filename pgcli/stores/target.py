@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,11 @@ from typing import Literal
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
-from pgcli.stores.writing import fsync, make_folder, published, temporary_name, wrap_write_errors
+from pgcli.stores.writing import make_folder, published, temporary_name, wrap_write_errors
 
 #: A file in every folder that an export or a page wrote; other folders are never replaced.
 MARK = ".pgcli-export"
 TargetKind = Literal["file", "folder", "whole folder"]
-SYNC_THREADS = 16  # file systems write the journal once for several concurrent syncs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +109,17 @@ class Target:
                 path.mkdir(parents=True, exist_ok=True)
             yield path
             return
-        part = path.with_name(temporary_name(path.name))
+        part, old = (path.with_name(temporary_name(path.name, x)) for x in (".part", ".old"))
         with wrap_write_errors(path):
             try:
                 make_folder(part)
                 (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
                 yield part
                 self._check_path()
-                sync_tree(part)
-                replace_folder(part, path)
+                if path.is_dir() and any(path.iterdir()):
+                    path.rename(old)  # a kill between the renames leaves it under this name
+                part.rename(path)
+                shutil.rmtree(old, ignore_errors=True)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
 
@@ -183,14 +183,10 @@ class Target:
                     hint=f"choose another {option}",
                 )
             existing = path if path.exists() else folder
-            if os.statvfs(existing).f_flag & os.ST_RDONLY:
-                raise OutputFailed(
-                    f"{path} is on a read-only file system", hint=f"choose another {option}"
-                )
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
                 raise OutputFailed(
                     f"{path} is not writable",
-                    hint=f"correct its permissions, or choose another {option}",
+                    hint=f"correct the permissions, or choose another {option}",
                 )
         except OSError as problem:
             raise OutputFailed(
@@ -211,31 +207,3 @@ def is_foreign_folder(folder: Path) -> bool:
         return any(folder.iterdir()) and not (folder / MARK).is_file()
     except OSError:  # not a folder, or unreadable
         return False
-
-
-def replace_folder(part: Path, target: Path) -> None:
-    """Rename the folder, and remove the earlier export that it replaces.
-
-    The earlier export is restored if the rename fails. Raises OSError.
-    """
-    old = target.with_name(temporary_name(target.name, ".old"))
-    is_replaced = target.is_dir() and any(target.iterdir())
-    if is_replaced:
-        target.rename(old)
-    try:
-        part.rename(target)
-    except BaseException:
-        if is_replaced:
-            old.rename(target)
-        raise
-    fsync(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def sync_tree(folder: Path) -> None:
-    """Flush all files and names of a folder to disk, without following links. Raises OSError."""
-    with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        for parent, _, names in os.walk(folder):
-            files = (Path(parent, name) for name in names)
-            list(pool.map(fsync, (file for file in files if not file.is_symlink())))
-            fsync(Path(parent))

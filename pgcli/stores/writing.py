@@ -59,9 +59,9 @@ def already_exists(name: Path | str, detail: str = "") -> OutputExists:
     )
 
 
-def fsync(path: Path) -> None:
-    """Flush a file's bytes, or a folder's names, to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def fsync(path: Path | str, folder: int | None = None) -> None:
+    """Flush a file's bytes, or a folder's names, to disk; `folder` is an open folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:
@@ -96,46 +96,53 @@ def temporary_name(name: str, ending: str = ".part") -> str:
 
 
 @contextmanager
-def published(file: Path, *, replace: bool = True, temporary: str | None = None) -> Iterator[Path]:
+def published(file: Path, *, replace: bool = True, is_owner: bool = False) -> Iterator[Path]:
     """A temporary path for the block to write, which becomes the file, durably, when it ends.
 
-    It is deleted if the block fails, and stays if the process is killed. Its name is `temporary`,
-    or a unique one. Raises OutputFailed, and without `replace` OutputExists if the file exists by
-    then: of several processes the first wins.
+    It is deleted if the block fails, and stays if the process is killed; one for all processes with
+    `is_owner`, if no other process writes the file. Raises OutputFailed, and without `replace`
+    OutputExists if the file exists by then: of several processes the first wins.
     """
-    path = file.with_name(temporary or temporary_name(file.name))
+    name = f".{file.name}.part" if is_owner else temporary_name(file.name)
     with wrap_write_errors(file):
         make_folder(file.parent)
-        try:
-            yield path
-            fsync(path)
-            if not give_name(path, file, replace=replace):
-                raise already_exists(file)
-        finally:
-            path.unlink(missing_ok=True)
-        fsync(file.parent)
+        with named_when_complete(file.with_name(name), file, replace=replace) as path:
+            yield Path(path)
 
 
-def write_json(file: Path, value: Any) -> None:
-    """Write the value as JSON, replacing the file. Raises OutputFailed."""
-    with published(file) as path:
-        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+@contextmanager
+def named_when_complete(
+    temporary: Path | str,
+    name: Path | str,
+    folder: int | None = None,
+    *,
+    replace: bool,
+    durable: bool = True,
+) -> Iterator[Path | str]:
+    """A temporary name for the block to write, which is renamed when the block ends.
 
-
-def give_name(
-    temporary: str | Path, name: str | Path, folder: int | None = None, *, replace: bool
-) -> bool:
-    """Name a temporary file in the same (open) folder; False if the name is taken.
-
-    The temporary name may remain. Raises OSError.
+    Both are in the same folder, which may be given open. Raises OSError, and FileExistsError if the
+    name is taken and must not be replaced.
     """
-    if replace:
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return True
+    try:
+        yield temporary
+        if durable:
+            fsync(temporary, folder)
+        if replace:
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            give_name(temporary, name, folder)
+    finally:
+        with suppress(OSError):  # renamed already, or it remains as after a kill
+            os.unlink(temporary, dir_fd=folder)
+    if durable:
+        fsync(".", folder) if folder is not None else fsync(Path(name).parent)
+
+
+def give_name(temporary: str | Path, name: str | Path, folder: int | None) -> None:
+    """Name a temporary file, which may keep its name too. Raises OSError."""
     try:
         os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        return False
     except OSError as problem:
         if problem.errno not in NO_LINKS:
             raise
@@ -143,6 +150,11 @@ def give_name(
         # write different files, except for the record that each of them would write
         with suppress(FileNotFoundError):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
-            return False
+            raise FileExistsError from problem
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    return True
+
+
+def write_json(file: Path, value: Any, **options: bool) -> None:
+    """Write the value as JSON, replacing the file. Raises OutputFailed."""
+    with published(file, **options) as path:
+        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -79,14 +79,12 @@ def write_curves(
     """
     if not lines:
         return
-    for temporary in file.parent.glob(f".{file.name}.*"):
-        temporary.unlink(missing_ok=True)
     curves = Curves([*_panels(lines)], lines[-1]["step"], best_step)
     draw: Callable[[Curves], Image.Image] = draw_with_pillow
     if find_spec("matplotlib") is not None:
         draw = draw_with_matplotlib
     image = draw(curves)
-    with published(file) as path:
+    with published(file, is_owner=True) as path:
         image.save(path, "PNG", optimize=True)
 
 

@@ -30,7 +30,7 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
 def remove_later_metrics(file: Path, step: int) -> None:
     """Keep the lines up to this step. Raises OutputFailed."""
     kept = [line for line in read_metrics(file) if line["step"] <= step]
-    with published(file, temporary=f".{file.name}.part") as path:  # killed runs leave one file
+    with published(file, is_owner=True) as path:
         path.write_text("".join(map(_text, kept)), encoding="utf-8")
 
 

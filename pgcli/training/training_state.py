@@ -50,7 +50,7 @@ def save_state(
         for kind, value in optimizer.state[parameter].items():
             tensors[f"{kind}.{name}"] = value
     specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
-    with published(file, temporary=f".{file.name}.part") as path:  # one: the folder is locked
+    with published(file, is_owner=True) as path:
         write_tensors(path, specs, iter(tensors.values()), {KEY: json.dumps(asdict(progress))})
 
 

@@ -249,32 +249,16 @@ def test_link_or_file_instead_of_a_folder_ends_the_run_in_a_few_rows(tmp_path, k
 
 
 def test_partly_written_drawing_does_not_exist(tmp_path, monkeypatch):
-    write_below(str(tmp_path), "a.png", b"whole", token="0")
+    write_below(str(tmp_path), "a.png", b"whole")
 
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OutputFailed, match="No space left"):
-        write_below(str(tmp_path), "a.png", b"half", token="0")
+        write_below(str(tmp_path), "a.png", b"half")
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes() == b"whole"
-
-
-def test_temporary_file_of_a_killed_run_is_removed(tmp_path):
-    (tmp_path / ".pgcli-0.part").symlink_to(tmp_path / "elsewhere")
-    write_below(str(tmp_path), "a.png", b"whole", token="0")
-    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
-
-
-def test_shards_that_draw_at_once_have_temporary_files_of_their_own(tmp_path, monkeypatch):
-    drafts = []
-    monkeypatch.setattr(drawings, "write_below", lambda *_, token: drafts.append(token))
-    for name in ("a.png", "b.png", "a.png"):
-        draw(tmp_path, item_of(0, name, file_of()))
-    first, other, again = drafts
-    assert first != other
-    assert first == again  # the same command replaces the file that a kill left
 
 
 def test_changed_or_removed_images_are_named_and_not_drawn(tmp_path):

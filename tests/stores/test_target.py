@@ -1,8 +1,6 @@
 """Outputs are checked before they are written, and get their name when they are complete."""
 
-import os
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
@@ -103,10 +101,3 @@ def test_folder_without_permission_is_rejected(workdir, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(OutputFailed, match="not writable"):
         Target(name="new.txt").check()
-
-
-@pytest.mark.parametrize("kind", ["file", "folder", "whole folder"])
-def test_read_only_file_system_is_named(workdir, monkeypatch, kind):
-    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
-    with pytest.raises(OutputFailed, match="is on a read-only file system"):
-        Target(name="new", kind=kind).check()

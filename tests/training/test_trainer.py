@@ -242,8 +242,8 @@ def killed_while_writing(found: Trainer) -> Callable[[Mapping[str, Any]], None]:
 
     def kill(line: Mapping[str, Any]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-            patch.setattr("pgcli.stores.writing.give_name", interrupted)
+            patch.setattr("os.unlink", lambda *_, **__: None)
+            patch.setattr("os.replace", interrupted)
             found._save_state()
 
     return kill
@@ -329,8 +329,8 @@ def test_memory_does_not_grow_with_the_steps(tmp_path):
     assert memory[1] - memory[0] < 2**20
 
 
-def test_temporary_files_of_killed_processes_are_removed(tmp_path):
-    (tmp_path / ".curves.png.dead.png").write_bytes(b"half")
+def test_temporary_file_of_a_killed_process_is_replaced(tmp_path):
+    (tmp_path / ".curves.png.part").write_bytes(b"half")
     write_curves(tmp_path / "curves.png", [{"step": 1, "loss": 2.0, "learning_rate": 1e-4}])
     assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
 

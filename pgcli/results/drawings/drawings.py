@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from hashlib import sha256
 from pathlib import Path
 
 from pgcli.errors import OutputFailed, UsageError
@@ -140,9 +139,7 @@ class Drawings(RowHook):
             file = drawing_file(overlay, original, ending)
         except (OSError, ValueError) as problem:
             raise draw_error(f"{self._folder}/{file_name}", str(problem)) from problem
-        # other shards may draw other images into the folder at the same time
-        token = sha256(os.fsencode(file_name)).hexdigest()[:16]
-        write_below(self._folder, file_name, file, token=token)
+        write_below(self._folder, file_name, file)
         return True
 
     def _take(self) -> None:
