@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import chain
+from functools import cache, partial
 from pathlib import Path
 from sys import intern
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import task_of_prompt
-from pgcli.evaluation.truth import Key, Truth, Truths
+from pgcli.evaluation.truth import PROMPT_HINT, Key, Truth, Truths
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader, whole_header
 from pgcli.images.image_spec import Size
 from pgcli.labels.columns import stated_size
-from pgcli.labels.labelled_image import LabelledImage, PixelSize, merged
-from pgcli.labels.tables import location_objects
+from pgcli.labels.labelled_image import LabelledImage, merged, with_location_objects
 from pgcli.labels.upright import note_of_turned, upright
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import has_locations
-from pgcli.records import BOX_TASKS, Rle
+from pgcli.records import BOX_TASKS, Item, Rle
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.rle import read_mask
 from pgcli.rows import prompt_of, read_boxes, task_of
+from pgcli.stores import Reader
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,11 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
     keys = [(str(row["id"]), str(row["prompt"]) if by_prompt else None) for row in rows]
     joined, turned = [], dict[str, None]()
-    headers = RowHeaders(path, locator or ImageLocator())
+    locator = locator or ImageLocator()
     for key, row in zip(keys, rows, strict=True):
-        truth = by_key.get(key)
-        if truth is not None and (size := stated_size(row)) is not None:
-            where = f"{truths.name}: {key[0]}: "
-            known = [upright_truth(image, row, size, headers, where) for image in truth]
+        if (truth := by_key.get(key)) is not None:
+            item = partial(locator.item, 0, ImageRef.of(row, path))
+            known = [upright_truth(t, truths.name, row, item, locator.url_reader) for t in truth]
             if any(old.size != new.size for old, new in zip(truth, known, strict=True)):
                 turned[key[0]] = None
             truth = known
@@ -81,8 +78,6 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
         raise nothing_joined(name, truths, rows[0], by_prompt)
     if not by_prompt and not truths.ignores_prompts:
         check_one_prompt(name, joined, truths)
-    if note := other_labels(joined):
-        truths.remarks[note] = None
     answered = set(keys)
     unanswered = {key: truth for key, truth in by_key.items() if key not in answered}
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
@@ -103,24 +98,8 @@ def check_one_prompt(name: str, joined: Sequence[JoinedRow], truths: Truths) -> 
             raise UsageError(
                 f"{name} has several prompts for {row.id!r} ({first!r} and {row.prompt!r}), and "
                 f"{truths.name} has answers without a prompt",
-                hint=f"{truths.prompt_hint(chain(*truths.by_key.values()))}<--prompt-column=> '' "
-                "compares every row with the truth of its id",
+                hint=f"{PROMPT_HINT}; <--prompt-column=> '' joins rows by id alone",
             )
-
-
-def other_labels(joined: Sequence[JoinedRow]) -> str:
-    """A remark if classified rows and their truth have no label in common; else empty."""
-    rows = [row for row in joined if row.task == "classify" and row.truth is not None]
-    known = dict.fromkeys(
-        str(label["label"]) for row in rows for label in (row.row or {}).get("labels") or ()
-    )
-    true = dict.fromkeys(text.strip() for row in rows for text in row.true_answers)
-    if not known or not true or known.keys() & true.keys():
-        return ""
-    first, second = (
-        ", ".join([*names][:3]) + ", ..." * (len(names) > 3) for names in (true, known)
-    )
-    return f"its labels ({first}) and the labels of the rows ({second}) have none in common"
 
 
 def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
@@ -163,40 +142,30 @@ def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
     ]
 
 
-@dataclass(frozen=True)
-class RowHeaders:
-    """The headers of the images of an output's rows."""
+def upright_truth(
+    truth: LabelledImage, name: str, row: Row, item: Callable[[], Item], reader: Reader | None
+) -> LabelledImage:
+    """The truth about the upright image of a row, whose `item` is read if the sides are swapped.
 
-    output: Path
-    locator: ImageLocator
-
-    def read(self, row: Row, size: PixelSize) -> ImageHeader:
-        """The header of the image of a row, whose size is the row's. Raises UsageError."""
-        item = self.locator.item(0, ImageRef.of(row, self.output))
-        width, height = size
+    Raises UsageError for a truth of another size.
+    """
+    size = stated_size(row)
+    if not truth.objects or truth.size is None or size is None:
+        return truth
+    header = ImageHeader("", Size(*size))
+    if truth.size != size and truth.size == size[::-1]:
         try:
-            header = whole_header(item, self.locator.url_reader)
+            header = whole_header(item(), reader)
             problem = f"it now has {header.size.width} x {header.size.height} pixels"
         except ImageError as error:
-            header, problem = ImageHeader("", Size(0, 0)), str(error)
-        if header.size != size:
+            problem = str(error)
+        if header.size != size or header.format == "":
             raise UsageError(
-                f"{row['id']}: the truth says {height} x {width}, the row {width} x {height}, and "
-                f"the image cannot be read: {problem}",
+                f"{name}: {truth.id}: the truth says {size[1]} x {size[0]}, the row {size[0]} x "
+                f"{size[1]}, and the image cannot be read: {problem}",
                 hint="--images names the folder with the images",
             )
-        return header
-
-
-def upright_truth(
-    truth: LabelledImage, row: Row, size: PixelSize, headers: RowHeaders, where: str
-) -> LabelledImage:
-    """The truth about the upright image of a row with this size. Raises UsageError."""
-    if not truth.objects or truth.size is None:
-        return truth
-    is_swapped = truth.size != size and truth.size == size[::-1]
-    header = headers.read(row, size) if is_swapped else ImageHeader("", Size(*size))
-    return upright(truth, header, where)
+    return upright(truth, header, f"{name}: {truth.id}: ")
 
 
 def joined_row(
@@ -283,19 +252,14 @@ def measured_task(task: str | None, prompt: str | None, truth: Truth | None) -> 
     return asked if asked not in BOX_TASKS or truth is None or says_boxes(truth) else "ask"
 
 
-def most_frequent_text(image: LabelledImage) -> str | None:
-    """The answer that may have boxes: the most frequent one; None where objects are known."""
-    if image.objects is not None or not image.answers:
-        return None
-    return Counter(image.answers).most_common(1)[0][0]
-
-
 def says_boxes(truth: Truth) -> bool:
     """Whether the truth has boxes; an empty true answer means no boxes."""
-    texts = [text for image in truth if (text := most_frequent_text(image)) is not None]
-    is_empty = bool(texts) and not any(map(str.strip, texts))
+    texts = [image.box_text for image in truth]
+    is_empty = any(text is not None for text in texts) and not any(
+        map(str.strip, filter(None, texts))
+    )
     is_known = any(image.objects is not None for image in truth)
-    return is_known or is_empty or any(map(has_locations, texts))
+    return is_known or is_empty or any(map(has_locations, filter(None, texts)))
 
 
 def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> tuple[LabelledImage, int]:
@@ -304,21 +268,14 @@ def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> tuple[LabelledI
     The number says how many boxes repeat. Missing and failed rows may have no size: then boxes are
     only counted, and areas are NaN. Raises UsageError if the row has boxes but no size.
     """
-    known, size = [], stated_size(row)
-    for image in truth:
-        text = most_frequent_text(image)
-        if text is None or not has_locations(text):
-            known.append(image)
-            continue
-        if size is None and row.get("boxes") and task in BOX_TASKS:
-            raise UsageError(
-                f"the true boxes of {id_!r} are location tokens, and its row has no width and "
-                "height",
-                hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
-            )
-        area = None if size else math.nan
-        known.append(replace(image, objects=location_objects([text], size or (1, 1), area)))
-    image, repeated = merged(known)
+    size = stated_size(row)
+    is_unsized = size is None and row.get("boxes") and task in BOX_TASKS
+    if is_unsized and any(has_locations(image.box_text or "") for image in truth):
+        raise UsageError(
+            f"the true boxes of {id_!r} are location tokens, and its row has no width and height",
+            hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
+        )
+    image, repeated = merged([with_location_objects(image, size) for image in truth])
     if image.objects is None and task in BOX_TASKS and says_boxes(truth):
         image = replace(image, objects=())
     return image, repeated
@@ -345,24 +302,18 @@ def by_id(by_key: Mapping[Key, Truth], *, have_prompts: bool) -> dict[Key, Truth
 
 def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> UsageError:
     """The error for a truth that matches no row."""
-    id_, prompt = next(iter(truths.by_key))
-    is_id_known = any(str(row["id"]) == known for known, _ in truths.by_key)
-    if by_prompt and is_id_known:
-        prompt = next(asked for known, asked in truths.by_key if known == str(row["id"]))
+    id_ = next(iter(truths.by_key))[0]
+    asked = [prompt for known, prompt in truths.by_key if known == str(row["id"])]
+    if by_prompt and asked:
         return UsageError(
             f"no row of {name} has the same id and prompt in {truths.name}: {row['id']!r} has the "
-            f"prompt {str(row['prompt'])!r} in {name}, but {str(prompt)!r} in {truths.name}",
-            hint="<--prompt-column=> '' joins rows by id alone; <--prompt-column NAME> reads the "
-            "prompts from another column of the truth",
+            f"prompt {str(row['prompt'])!r} in {name}, but {str(asked[0])!r} in {truths.name}",
+            hint=f"<--prompt-column=> '' joins rows by id alone; {PROMPT_HINT}",
         )
-    hint = "<--id-column NAME> chooses the column of the truth with the ids of the rows; ids of a "
-    hint += "folder are relative paths"
-    if truths.name.lower().endswith(".json"):
-        hint = "ids of COCO are file names, ids of VQA are question ids: run on a manifest with "
-        hint += "them, or name their column there with <--id-column=>"
     return UsageError(
         f"no id in {name} occurs in {truths.name} (first ids: {row['id']!r} and {id_!r})",
-        hint=hint,
+        hint="ids of a folder are relative paths, those of COCO file names, and those of VQA "
+        "question ids; <--id-column NAME> chooses the column of a table with the ids of the rows",
     )
 
 

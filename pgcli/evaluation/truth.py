@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,10 @@ from pgcli.labels.sources import is_run, read_source
 from pgcli.parsing import has_locations
 from pgcli.regions import prompt_with_region
 from pgcli.stores import Reader
-from pgcli.wording import count, one_of, with_notes
+from pgcli.wording import count, with_notes
 
 Key = tuple[str, str | None]
+PROMPT_HINT = "<--prompt-column NAME> names the column of the truth with the prompts"
 #: The rows of the truth about an id and a prompt.
 Truth = Sequence[LabelledImage]
 
@@ -43,15 +44,14 @@ class Truths:
 
     With `has_prompts`, rows are joined by prompt, too; with `ignores_prompts`, the user asked for
     ids alone. With `has_references`, an image without a prompt may have several texts, as COCO's
-    captions. `columns` were not read; `choices` counts rows by the columns that were read.
-    `remarks` are printed as notes, and `repeated` ids have a box twice.
+    captions. `choices` counts rows by the columns that were read. `remarks` are printed as notes,
+    and `repeated` ids have a box twice.
     """
 
     name: str
     has_prompts: bool = False
     ignores_prompts: bool = False
     has_references: bool = False
-    columns: Sequence[str] = ()
     choices: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     repeated: dict[str, None] = field(default_factory=dict)
@@ -101,22 +101,9 @@ class Truths:
         Boxes are told apart by their labels.
         """
         if (rows := sum(not all(map(has_locations, image.answers)) for image in truth)) > 1:
-            hint = f"{self.prompt_hint(truth)}several answers to one prompt are a list in one row"
             message = f"{self.name} has {rows:,} rows for {id_!r} without a prompt"
+            hint = f"{PROMPT_HINT}; several answers to one prompt are a list in one row"
             raise UsageError(message, hint=hint)
-
-    def prompt_hint(self, truth: Iterable[LabelledImage]) -> str:
-        """Names the columns that could be the prompt, and the option; empty without any."""
-        texts = dict.fromkeys(
-            name
-            for image in truth
-            for name, value in image.columns.items()
-            if name in self.columns and isinstance(value, str)
-        )
-        if not texts:
-            return ""
-        columns = one_of([*map(repr, texts)])
-        return f"<--prompt-column NAME> reads the prompts of the truth, perhaps from {columns}; "
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """Notes about ambiguous columns and repeated boxes, each with a hint."""
@@ -147,7 +134,7 @@ def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = Non
 
 def truths_of(labels: Labels, name: str, counts: LeftOut) -> Truths:
     """The truth that labels say, with remarks about what was left out."""
-    truths = Truths(name, columns=labels.columns, choices=labels.choices)
+    truths = Truths(name, choices=labels.choices)
     truths.has_references = not labels.is_table
     for image in labels.images:
         if labels.is_table:

@@ -6,6 +6,8 @@ The readers of annotation formats, manifests, result files and folders return th
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -14,6 +16,8 @@ from typing import Any, NamedTuple
 
 from pgcli.boxes import box_area
 from pgcli.images.formats import ImageHeader
+from pgcli.parsing import boxes as parse_boxes
+from pgcli.parsing import has_locations, text_spans
 from pgcli.records import Box, Fault, Region, Rle
 
 CAPTION = "caption en"
@@ -76,6 +80,13 @@ class LabelledImage:
         return None if self.objects is None or (masks and not any(masks)) else masks
 
     @property
+    def box_text(self) -> str | None:
+        """The answer that may have boxes: the most frequent one; None where objects are known."""
+        if self.objects is not None or not self.answers:
+            return None
+        return Counter(self.answers).most_common(1)[0][0]
+
+    @property
     def has_pixels(self) -> bool:
         """Whether there is something in pixels."""
         return bool(self.objects or self.region)
@@ -103,6 +114,20 @@ def objects_of(
 ) -> tuple[LabelledObject, ...]:
     """Objects with these boxes and their masks."""
     return tuple(LabelledObject(box, mask) for box, mask in zip_longest(boxes, masks))
+
+
+def with_location_objects(image: LabelledImage, size: PixelSize | None) -> LabelledImage:
+    """The image with the objects that location tokens in its answer are about, if any.
+
+    Without a size, boxes are fractions and areas are NaN.
+    """
+    text = image.box_text
+    if text is None or not has_locations(text):
+        return image
+    width, height = size or (1, 1)
+    boxes = parse_boxes(text_spans(text), width=width, height=height)
+    area = None if size else math.nan
+    return replace(image, objects=tuple(LabelledObject(box, area=area) for box in boxes))
 
 
 def merged(images: Sequence[LabelledImage]) -> tuple[LabelledImage, int]:

@@ -91,7 +91,6 @@ def read_tables(file: InputFile, columns: LabelColumns, id_column: str, counts: 
     """The rows of a manifest, of a folder of Parquet, or of a result file. Raises UsageError."""
     options = ReadOptions(id_column=id_column)
     choices = Counter[tuple[str, ...]]()
-    names: dict[str, None] = {}
     images: list[LabelledImage] = []
     for part in table_files(file):
         reader = LabelReader.of(part, columns, choices)
@@ -118,10 +117,7 @@ def read_tables(file: InputFile, columns: LabelColumns, id_column: str, counts: 
                 size = values.get("width"), values.get("height")
                 prompt = prompt_with_region(normalize(prompt), values.get(REGION), *size)
             images.append(replace(image, id=id_, prompt=prompt, columns=column_values(values)))
-            names |= dict.fromkeys(values)
-    read = {id_column, options.image_column, *columns.named, *(names_[0] for names_ in choices)}
-    unread = [name for name in names if name not in read]
-    return Labels(images, columns=unread, choices=choices, is_table=True)
+    return Labels(images, choices=choices, is_table=True)
 
 
 def table_files(file: InputFile) -> list[InputFile]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from pgcli.labels.labelled_image import (
     Labels,
     LabelSettings,
     merged,
-    objects_of,
+    with_location_objects,
 )
 from pgcli.labels.upright import UNKNOWN_SIZE, locate
-from pgcli.parsing import boxes as parse_boxes
-from pgcli.parsing import has_locations, text_spans
+from pgcli.parsing import has_locations
 from pgcli.records import BOX_TASKS, Item
 from pgcli.stores.urls import url_scheme
 
@@ -117,23 +115,11 @@ def row_objects(image: LabelledImage, task: object) -> tuple[LabelledObject, ...
 
     In result files, rows of captions have an empty list of boxes.
     """
-    objects = image.objects
-    texts = [text for text in image.answers if has_locations(text)]
-    if objects is None and texts and image.size is not None:
-        objects = location_objects(texts, image.size)
+    objects = with_location_objects(image, image.size).objects
     is_of_boxes = (
         task in BOX_TASKS if isinstance(task, str) else not any(map(str.strip, image.answers))
     )
     return tuple(map(scored, objects)) if objects or (objects is not None and is_of_boxes) else None
-
-
-def location_objects(
-    texts: Iterable[str], size: Sequence[int], area: float | None = None
-) -> tuple[LabelledObject, ...]:
-    """The objects that location tokens in texts are about, in an image of this size."""
-    width, height = size
-    read = (parse_boxes(text_spans(text), width=width, height=height) for text in texts)
-    return tuple(o._replace(area=area) for o in objects_of(chain.from_iterable(read)))
 
 
 def scored(known: LabelledObject) -> LabelledObject:

@@ -374,33 +374,14 @@ def test_folder_of_folders_is_a_truth_of_labels(cli):
     assert "it is directly in flowers" in refused(cli, "rows.jsonl", "--truth", truth)
 
 
-def test_labels_that_rows_were_not_classified_by_are_said(cli):
-    """Folders of a data set's splits, each with a folder per label."""
-    listed = [{"label": name, "probability": 0.5} for name in ("cat", "dog")]
-    known = row(0) | {"task": "classify", "labels": listed, "truncated": False}
-    names = {"test/cat/0.png": "cat", "test/dog/1.png": "dog"}
-    rows = [known | {"id": id_, "answer": name} for id_, name in names.items()]
-    write("rows.jsonl", rows)
-    truth = label_folder(*names)
-    code, out, err = cli("eval", "rows.jsonl", "--truth", truth)
-    assert (code, "accuracy  0.0000" in out) == (0, True), err
-    said = "its labels (test) and the labels of the rows (cat, dog) have none in common"
-    assert f"{truth}: {said}" in err
-    mixed = [{"id": id_, "label": name.replace("dog", "bird")} for id_, name in names.items()]
-    _, _, err = cli("eval", "rows.jsonl", "--truth", write("truth.jsonl", mixed))
-    assert "are none of those" not in err
-
-
-def test_hint_for_other_ids_is_that_of_the_kind_of_truth(cli):
+def test_hint_for_other_ids_names_the_column_of_ids(cli):
     rows = write("rows.jsonl", answers(("1.png", "red")))
     known = {"question_id": 7, "answers": [{"answer": "red"}]}
     Path("vqa.json").write_text(json.dumps({"annotations": [known]}))
     message = refused(cli, rows, "--truth", "vqa.json")
-    assert "ids of VQA are question ids" in message
+    assert "those of VQA question ids" in message
     truth = write("truth.jsonl", [{"id": "b", "answer": "red"}])
-    assert "--id-column NAME chooses the column of the truth" in refused(
-        cli, rows, "--truth", truth
-    )
+    assert "--id-column NAME chooses the column of a table" in refused(cli, rows, "--truth", truth)
 
 
 def test_folder_without_tables_and_folders_is_no_truth(cli):
