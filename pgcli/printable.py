@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import chain
 from typing import Any
@@ -43,6 +44,18 @@ def first_line(error: BaseException) -> str:
 def encodable(text: str) -> str:
     """The text with U+FFFD for each lone surrogate, which JSON can hold but UTF-8 cannot."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def json_object(data: bytes | None, levels: int = MAX_DEPTH) -> dict[str, Any] | None:
+    """The JSON object in the data; None for anything else, and if it is nested too deeply."""
+    try:
+        value = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    can_be_deep = data is not None and data.count(b"[") + data.count(b"{") > levels
+    return None if can_be_deep and is_deep(value, levels) else value
 
 
 def is_deep(value: Any, levels: int = MAX_DEPTH) -> bool:

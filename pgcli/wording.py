@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 
 MAX_NAMES = 5  # that a message lists
+MAX_SHOWN = 60  # characters of a value
+
+
+def shown(value: object, limit: int = MAX_SHOWN) -> str:
+    """The value as a message shows it, at most `limit` characters: a text as it is, else JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.printable import MAX_DEPTH, is_deep
+from pgcli.printable import MAX_DEPTH, is_deep, json_object
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, json_text, safe_json_text
 from pgcli.stores.files import open_regular
@@ -36,21 +36,15 @@ def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) ->
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
     """The row in a complete line; None for anything else."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and not is_too_deep(line, row) else None
+    return json_object(line, MAX_LEVELS) if line.endswith(b"\n") else None
 
 
-def is_too_deep(line: bytes, value: object = None) -> bool:
-    """Whether a line nests deeper than any row; `value` is the parsed line, if known."""
+def is_too_deep(line: bytes) -> bool:
+    """Whether a line nests deeper than any row."""
     if line.count(b"[") + line.count(b"{") <= MAX_LEVELS:
         return False
     try:
-        return is_deep(json.loads(line) if value is None else value, MAX_LEVELS)
+        return is_deep(json.loads(line), MAX_LEVELS)
     except (ValueError, RecursionError) as problem:
         return isinstance(problem, RecursionError)
 

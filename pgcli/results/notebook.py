@@ -16,7 +16,7 @@ from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Box
 from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.stores.files import parse_path
-from pgcli.wording import count
+from pgcli.wording import count, shown
 
 MAX_ROWS = 20
 SIDE = 240  # pixels of a thumbnail's longer side
@@ -83,7 +83,7 @@ def box_text(box: Box) -> str:
 
 def html_text(foreign: str) -> str:
     """Foreign text, escaped for HTML and truncated."""
-    return escape(printable(foreign[:MAX_CHARACTERS]) + "…" * (len(foreign) > MAX_CHARACTERS))
+    return escape(printable(shown(foreign, MAX_CHARACTERS)))
 
 
 def thumbnail(answer: Answer, source: Any) -> str:

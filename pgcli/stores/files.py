@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import stat
@@ -20,7 +19,7 @@ from pgcli.foreign_text import (
     is_lfs_pointer,
     without_marks,
 )
-from pgcli.printable import is_deep
+from pgcli.printable import json_object
 
 #: Opening never waits for a FIFO, and no terminal becomes the process's own.
 SAFELY = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -141,10 +140,9 @@ def refuse_pointer(path: FilePath) -> None:
 def read_json(file: Path) -> dict[str, Any] | None:
     """The JSON object in the file; None if the file is missing or damaged."""
     try:
-        value = json.loads(read_text(file))
-    except (OSError, ValueError, RecursionError):
+        return json_object(read_text(file).encode())
+    except (OSError, UnicodeError):
         return None
-    return value if isinstance(value, dict) and not is_deep(value) else None
 
 
 def _is_in(folder: str, descriptor: int, path: FilePath) -> bool:

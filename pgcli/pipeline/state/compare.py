@@ -21,13 +21,12 @@ from pgcli.records import Item
 from pgcli.regions import location_values, with_locations
 from pgcli.rows import prompt_of, task_of
 from pgcli.stores import LocalStore, Store
-from pgcli.wording import listed
+from pgcli.wording import listed, shown
 
 Row = Mapping[str, Any]
 STAMPS = "inputs/images"
 STAMP = struct.Struct("=3q")
 STAMP_BYTES = STAMP.size
-MAX_QUOTED = 60  # characters of a value in a message
 WAYS_OUT = "restore the input; another <-o> starts a new run; <--overwrite> replaces the output"
 
 
@@ -71,11 +70,11 @@ def input_difference(row: Row, item: Item, prompt: str) -> str:
     Images are compared by their file names: a data set may be moved to another folder.
     """
     if row.get("index") != item.index or (row.get("id") != encodable(item.id) and "id" in row):
-        return f"has the id {quoted(row.get('id'))}, but the input has {quoted(item.id)}"
+        return mismatch("id", row.get("id"), item.id)
     if "image" in row and file_name(row["image"]) != file_name(encodable(item.image)):
-        return f"has the image {quoted(row['image'])}, but the input has {quoted(item.image)}"
+        return mismatch("image", row["image"], item.image)
     if not is_prompt(row, item, prompt):
-        return f"has the prompt {quoted(prompt_of(row))}, but the input has {quoted(prompt)}"
+        return mismatch("prompt", prompt_of(row), prompt)
     return ""
 
 
@@ -96,10 +95,9 @@ def is_prompt(row: Row, item: Item, prompt: str) -> bool:
     return bool(shown == with_locations(prompt, location_values(item.region, width, height) or ()))
 
 
-def quoted(value: object) -> str:
-    """The value as a message shows it."""
-    text = repr(value)
-    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
+def mismatch(name: str, saved: object, wanted: object) -> str:
+    """How a saved row differs from the input."""
+    return f"has the {name} {shown(repr(saved))}, but the input has {shown(repr(wanted))}"
 
 
 def described(change: Change) -> str:

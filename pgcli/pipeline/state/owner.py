@@ -19,10 +19,11 @@ from secrets import token_hex
 from typing import Any
 
 from pgcli.errors import OutputFailed, OutputInUse
-from pgcli.pipeline.state.record import now, parse_object, shown_setting
-from pgcli.printable import is_deep
+from pgcli.pipeline.state.record import now
+from pgcli.printable import json_object
 from pgcli.stores import Held, LocalStore, Store, Version, open_folder
 from pgcli.stores.writing import temporary_name
+from pgcli.wording import shown
 
 OWNER, LOCK = "owner.json", "lock"
 SHARD = re.compile("shard-[0-9]+-of-[0-9]+")
@@ -283,8 +284,7 @@ def silent_seconds(store: Store, version: Version) -> float:
 
 def parse(version: Version) -> dict[str, Any]:
     """The values in an `owner.json`; empty if it is invalid."""
-    values = parse_object(version.data)
-    return {} if values is None or is_deep(values) else values
+    return json_object(version.data) or {}
 
 
 def describe(values: Values) -> str:
@@ -295,7 +295,7 @@ def describe(values: Values) -> str:
 
 def printable_value(value: object) -> str:
     """A number or text from untrusted values."""
-    return shown_setting(str(value)) if isinstance(value, int | str) else "?"
+    return shown(str(value)) if isinstance(value, int | str) else "?"
 
 
 def in_use(output: str, values: Values | None = None) -> OutputInUse:

@@ -12,16 +12,16 @@ from typing import Any
 
 from pgcli.errors import OutputExists
 from pgcli.output import reader
+from pgcli.printable import json_object
 from pgcli.stores import Store
 from pgcli.stores.files import parse_path
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import listed
+from pgcli.wording import listed, shown
 
 RUN = "run.json"
 VERSION = 4
 SOURCES = "sources"  # the setting that may grow, and that changes if a data set is moved
 FILES = ("checkpoint", "adapter_files")  # digests by file name for a folder
-MAX_CHARACTERS = 60  # of a value in a message
 WAYS_OUT = "run the command that made it, choose another <-o>, or replace it with <--overwrite>"
 
 Settings = Mapping[str, Any]
@@ -79,7 +79,7 @@ class RunRecord:
 
 def read_record(store: Store) -> RunRecord | None:
     """The record in a state folder; None if it is missing or invalid."""
-    values = parse_object(store.read(RUN))
+    values = json_object(store.read(RUN))
     if values is None or values.pop("version", None) != VERSION:
         return None
     try:
@@ -99,21 +99,12 @@ def other_run(
     return OutputExists(f"{output} belongs to a run with {what}: {'; '.join(changes)}", hint=hint)
 
 
-def parse_object(data: bytes | None) -> dict[str, Any] | None:
-    """The JSON object in the data; None for anything else."""
-    try:
-        values = json.loads(data or b"")
-    except (ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None
-
-
 def why_no_record(store: Store) -> str:
     """Why `read_record` returns None, as a clause of a message."""
     data, file = store.read(RUN), f"{store.url.rstrip('/')}/{RUN}"
     if data is None:
         return f"there is no {file}"
-    version = (parse_object(data) or {}).get("version")
+    version = (json_object(data) or {}).get("version")
     is_newer = isinstance(version, int) and version > VERSION
     reason = "was made by a newer pgcli" if is_newer else "is not a record of a run"
     return f"{file} {reason}"
@@ -147,13 +138,11 @@ def differences(old: Settings, new: Settings) -> list[str]:
 def setting_difference(name: str, old: Any, new: Any) -> str:
     """How a setting differs."""
     if name not in FILES or not (isinstance(old, dict) or isinstance(new, dict)):
-        return f"{name}: {shown_setting(old)} -> {shown_setting(new)}"
+        return f"{name}: {shown(old)} -> {shown(new)}"
     if isinstance(old, dict) and isinstance(new, dict):
         files = [file for file in sorted({**old, **new}) if old.get(file) != new.get(file)]
         return f"{name}: {listed(files)} differ{'s' * (len(files) == 1)}"
-    old, new = (
-        "a folder" if isinstance(value, dict) else shown_setting(value) for value in (old, new)
-    )
+    old, new = ("a folder" if isinstance(value, dict) else shown(value) for value in (old, new))
     return f"{name}: {old} -> {new}"
 
 
@@ -171,12 +160,6 @@ def is_same_place(before: str, now: str) -> bool:
     if url_scheme(before) or url_scheme(now) or "-" in (before, now):
         return False
     return os.path.realpath(parse_path(before)) == os.path.realpath(parse_path(now))
-
-
-def shown_setting(value: Any) -> str:
-    """The value as a message shows it."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 
 
 def now() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from typing import Any
 
 from pgcli.records import Answer, DecodedImage, Item
 
@@ -21,6 +22,8 @@ AnswerFn = Callable[[Iterator[tuple[int, DecodedImage] | None]], Iterator[tuple[
 #: After so many consecutive failed rows the stream to `ask` ends, and `ask` answers its pending
 #: images. Otherwise the rows of a million broken files would stay in memory before one is saved.
 MAX_REFUSED = 100
+#: The end of a stream of images, in which None means that no image has arrived.
+END: Any = object()
 
 
 def answer_items(
@@ -97,7 +100,3 @@ def rows_in_order(
         yield from ready()
         if waiting and not should_stop():
             raise AssertionError("an image was never answered")
-
-
-#: The end of a stream of images (None means that no image has arrived).
-END: tuple[int, DecodedImage] = (-1, None)  # type: ignore[assignment]

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.pipeline.checks import image_limits
 from pgcli.pipeline.progress.tally import Tally
 from pgcli.pipeline.rows import Numbered
+from pgcli.pipeline.workers.answer import END
 from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
@@ -113,7 +114,3 @@ class RowImages:
             pauses=self._pauses,
             default_workers=decoding_processes(device),
         )
-
-
-#: The end of the images (None means that no image has arrived).
-END: Any = object()
