@@ -48,9 +48,10 @@ class ImageDecoder:
         """The decoded item; see `decode`."""
         return decode(item, self.spec, self.limits)
 
-    def produces(self, shape: tuple[int, ...]) -> bool:
-        """Whether this is the shape of the model's pixels."""
-        return shape == (self.spec.resolution, self.spec.resolution, 3)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the model's pixels."""
+        return self.spec.resolution, self.spec.resolution, 3
 
 
 def decode(item: Item, spec: ImageSpec, limits: ImageLimits) -> DecodedImage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Any, ClassVar, Protocol, get_type_hints
@@ -14,7 +14,6 @@ from pgcli.records import DecodedImage, Fault, Item
 
 #: The most bytes of a decoded image; 896 x 896 RGB pixels are 2.4 MB.
 MAX_PIXEL_BYTES = 64 * 2**20
-MAX_LOAD_MS = 1e9
 
 
 class Decoder(Protocol):
@@ -25,8 +24,9 @@ class Decoder(Protocol):
     def __call__(self, item: Item) -> DecodedImage:
         """The decoded item, or its fault. Raises nothing for a bad image."""
 
-    def produces(self, shape: tuple[int, ...]) -> bool:
-        """Whether this decoder can make pixels of the shape."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the pixels that this decoder makes; -1 is any length."""
 
 
 def describe_decoder(decoder: Decoder) -> dict[str, Any]:
@@ -56,35 +56,19 @@ def from_fields(kind: type[Any], values: Mapping[str, Any]) -> Any:
     )
 
 
-def items_message(items: Sequence[Item]) -> tuple[dict[str, Any], bytes]:
-    """What decoding needs of some items; prompts and columns stay here."""
-    headers = [
-        {
-            "index": item.index,
-            "id": item.id,
-            "path": item.path,
-            "span": item.span,
-            "root": item.root,
-            "size": None if item.data is None else len(item.data),
-        }
-        for item in items
-    ]
-    data = [item.data for item in items if item.data]
-    return {"items": headers}, data[0] if len(data) == 1 else b"".join(data)
+def item_message(item: Item) -> tuple[dict[str, Any], bytes]:
+    """What decoding needs of an item; prompts and columns stay here."""
+    header = {"index": item.index, "id": item.id, "path": item.path}
+    header |= {"span": item.span, "root": item.root, "has_data": item.data is not None}
+    return header, item.data or b""
 
 
-def items_from(header: Mapping[str, Any], data: memoryview) -> list[Item]:
-    """The items to decode."""
-    items, start = [], 0
-    for values in header["items"]:
-        names = values["id"], values["id"], values["path"]
-        span = None if values["span"] is None else tuple(values["span"])
-        content = None
-        if (size := values["size"]) is not None:
-            content = bytes(data[start : start + size])
-            start += size
-        items.append(Item(values["index"], *names, content, root=values["root"], span=span))
-    return items
+def item_from(header: Mapping[str, Any], data: memoryview) -> Item:
+    """The item to decode."""
+    content = bytes(data) if header["has_data"] else None
+    span = header["span"] and tuple(header["span"])
+    names = header["id"], header["id"], header["path"]
+    return Item(header["index"], *names, content, root=header["root"], span=span)
 
 
 def most_bytes(item: Item) -> int:
@@ -101,7 +85,6 @@ def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | byt
         "height": image.height,
         "load_ms": image.load_ms,
         "fault": None if fault is None else [fault.code, fault.message],
-        "shape": None if pixels is None else pixels.shape,
         "stamp": image.stamp,
     }
     return header, b"" if pixels is None else np.ascontiguousarray(pixels).reshape(-1).data
@@ -115,21 +98,15 @@ def image_from(
     NumPy's integers have a range, as the columns that they are written to.
     """
     try:
-        fault, pixels = header["fault"], None
-        if fault is None:
-            pixels = np.frombuffer(data, np.uint8).reshape(header["shape"])
-            if not decoder.produces(pixels.shape):
-                raise ValueError("pixels of another shape")
-        else:
-            fault = Fault(*map(str, fault))
-        width, height = header["width"], header["height"]
+        fault = None if header["fault"] is None else Fault(*map(str, header["fault"]))
+        pixels = None if fault else np.frombuffer(data, np.uint8).reshape(decoder.shape)
+        width, height, stamp = header["width"], header["height"], header["stamp"]
         if fault is None or width is not None:
             width, height = max(1, int(np.int32(width))), max(1, int(np.int32(height)))
-        stamp = header["stamp"]
         if stamp is not None:
             size, time_ns, digest = (int(np.int64(number)) for number in stamp)
             stamp = size, time_ns, digest
-        load_ms = max(0.0, min(MAX_LOAD_MS, float(header["load_ms"])))  # also of NaN
+        load_ms = round(1000 * header["load_ms"]) / 1000  # refuses NaN and infinity
     except (LookupError, TypeError, ValueError, OverflowError) as problem:
         raise ProcessFailed(str(problem)) from problem
     return DecodedImage(without_data(item), width, height, pixels, load_ms, fault, stamp)

@@ -23,8 +23,8 @@ from pgcli.images.messages import (
     describe_decoder,
     image_from,
     image_message,
-    items_from,
-    items_message,
+    item_from,
+    item_message,
     load_decoder,
     most_bytes,
     without_data,
@@ -52,7 +52,7 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
     Image.MAX_IMAGE_PIXELS = None  # the decoder checks --max-pixels itself
     start_serving(connection)
     while True:
-        (item,) = items_from(*connection.receive(MAX_IMAGE_BYTES))
+        item = item_from(*connection.receive(MAX_IMAGE_BYTES))
         limit_processor_time(settings["processor_seconds"])
         message = image_message(decode(item))
         limit_processor_time(0)
@@ -184,7 +184,7 @@ class Worker:
             if self._sent and sum(self._sent) + size > MAX_WAITING_BYTES:
                 break
             self._sent.append(size)
-            self._process.send(*items_message([unsent.item]), TIME_LIMIT_SECONDS)
+            self._process.send(*item_message(unsent.item), TIME_LIMIT_SECONDS)
         reply, pixels = self._process.receive(MAX_PIXEL_BYTES, TIME_LIMIT_SECONDS)
         return image_from(reply, pixels, job.item, self._decoder)
 

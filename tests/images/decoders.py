@@ -16,7 +16,7 @@ import psutil
 from pgcli.images.limits import claim_memory
 from pgcli.records import DecodedImage, Fault, Item
 
-REPLY = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "shape": [1, 1, 3], "stamp": None}
+REPLY = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "stamp": None}
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ class ScriptedDecoder:
                 return DecodedImage(item, None, None, None, 0.0, Fault("missing", "No file."))
         return DecodedImage(item, 1, 1, np.zeros((1, 1, 3), np.uint8), 0.0)
 
-    def produces(self, shape: tuple[int, ...]) -> bool:
-        return shape == (1, 1, 3)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return 1, 1, 3
 
 
 def alone(item: Item, file: Path) -> DecodedImage:

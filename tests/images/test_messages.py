@@ -125,16 +125,13 @@ def test_message_that_nobody_reads_times_out(ends):
 @pytest.mark.parametrize(
     ("change", "data"),
     [
-        ({"shape": None}, 3),
-        ({"shape": [1, 1, 3.0]}, 3),
-        ({"shape": [1, 1, 3, 2**40]}, 3),
-        ({"shape": [2, 2, 3]}, 12),
         ({}, 2),
+        ({}, 12),
         ({"width": None}, 3),
-        ({"width": [1]}, 3),
         ({"width": 2**31}, 3),
         ({"load_ms": "soon"}, 3),
-        ({"load_ms": 10**400}, 3),
+        ({"load_ms": 1e400}, 3),
+        ({"load_ms": float("nan")}, 3),
         ({"fault": ["missing"]}, 0),
         ({"fault": ["missing", "m"], "height": None}, 0),
         ({"stamp": [1, 2]}, 3),
@@ -148,7 +145,7 @@ def test_impossible_reply_is_rejected(change, data):
 
 @pytest.mark.parametrize(
     ("change", "size", "load_ms"),
-    [({"load_ms": float("nan")}, (1, 1), 1e9), ({"load_ms": -1, "width": -5}, (1, 1), 0.0)],
+    [({"load_ms": 1.5}, (1, 1), 1.5), ({"width": -5}, (1, 1), 0.0)],
 )
 def test_numbers_of_a_reply_are_in_their_range(change, size, load_ms):
     image = image_from({**REPLY, **change}, bytearray(3), ITEM, ScriptedDecoder())
@@ -161,7 +158,7 @@ HOSTILE = {
     "a pickle": (b"\x80\x04cos\nsystem\n" * 10, "worker_crashed"),
     "not json": (frame(b"no"), "worker_crashed"),
     "too large": (frame(b"{}", size=2**30), "worker_crashed"),
-    "another shape": (reply(bytes(12), shape=[2, 2, 3]), "worker_crashed"),
+    "another shape": (reply(bytes(12)), "worker_crashed"),
     "too few pixels": (reply(b"\0"), "worker_crashed"),
     "half a message": (reply()[:-2], "timeout"),
     "half a size": (b"\0\0", "timeout"),

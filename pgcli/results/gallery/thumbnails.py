@@ -51,9 +51,10 @@ class ThumbnailMaker:
         milliseconds = (perf_counter() - started) * 1000
         return DecodedImage(item, size.width, size.height, pixels, milliseconds)
 
-    def produces(self, shape: tuple[int, ...]) -> bool:
-        """Whether this is the shape of a file's bytes."""
-        return len(shape) == 1
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a file's bytes."""
+        return (-1,)
 
 
 def without_copy(item: Item) -> DecodedImage:
