@@ -1,12 +1,10 @@
-"""Draws `curves.png` from the lines of metrics: with matplotlib if it is installed, or Pillow."""
+"""Draws `curves.png` from the lines of metrics."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +78,8 @@ def write_curves(
     if not lines:
         return
     curves = Curves([*_panels(lines)], lines[-1]["step"], best_step)
-    draw: Callable[[Curves], Image.Image] = draw_with_pillow
-    if find_spec("matplotlib") is not None:
-        draw = draw_with_matplotlib
-    image = draw(curves)
     with published(file, is_owner=True) as path:
-        image.save(path, "PNG", optimize=True)
+        draw_curves(curves).save(path, "PNG", optimize=True)
 
 
 def _panels(lines: Sequence[Mapping[str, Any]]) -> Iterator[CurvesPanel]:
@@ -122,55 +116,16 @@ def _smoothed(points: Points, span: int) -> Points:
     return smoothed
 
 
-def draw_with_matplotlib(curves: Curves) -> Image.Image:
+def draw_curves(curves: Curves) -> Image.Image:
     """The panels in a grid."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports that it builds its caches
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns, rows = _grid(len(curves.panels))
-    figure = Figure((WIDTH * columns / 100, HEIGHT * rows / 100), dpi=100, layout="constrained")
-    for number, panel in enumerate(curves.panels):
-        axes = figure.add_subplot(rows, columns, number + 1)
-        axes.set_title(panel.titled(curves.best_step), fontsize=10, loc="left")
-        axes.set_xlabel("step", fontsize=9)
-        ticks = round_ticks(*panel.range())
-        axes.set_yticks(ticks)
-        axes.set_ylim(ticks[0], ticks[-1])
-        axes.set_xticks(curves.step_ticks)
-        axes.set_xlim(0, curves.last_step)
-        axes.tick_params(labelsize=8)
-        axes.grid(color=GREY, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        if curves.best_step is not None:
-            axes.axvline(curves.best_step, color=GREEN, linewidth=1, linestyle="--", clip_on=False)
-        for points, colour, style in (
-            (panel.faint, FAINT, {"linewidth": 0.8}),
-            (panel.line, BLUE, {"linewidth": 1.6}),
-            (panel.dots, ORANGE, {"linestyle": "", "marker": "o", "markersize": 4}),
-        ):
-            x, y = [step for step, _ in points], [value for _, value in points]
-            axes.plot(x, y, color=colour, clip_on=points is panel.faint, zorder=3, **style)
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    size = canvas.get_width_height()
-    return Image.frombytes("RGBA", size, canvas.buffer_rgba()).convert("RGB")
-
-
-def draw_with_pillow(curves: Curves) -> Image.Image:
-    """The panels in a grid."""
-    scale, (columns, rows) = SUPERSAMPLING, _grid(len(curves.panels))
+    panels, scale = len(curves.panels), SUPERSAMPLING
+    columns = 2 if panels == 4 else min(panels, COLUMNS)
+    rows = -(-panels // columns)
     canvas = Image.new("RGB", (WIDTH * columns * scale, HEIGHT * rows * scale), "white")
     for number, panel in enumerate(curves.panels):
         row, column = divmod(number, columns)
         _draw_panel(ImageDraw.Draw(canvas), panel, (WIDTH * column, HEIGHT * row), curves)
     return canvas.reduce(scale)
-
-
-def _grid(panels: int) -> tuple[int, int]:
-    """The columns and rows of the panels."""
-    columns = 2 if panels == 4 else min(panels, COLUMNS)
-    return columns, -(-panels // columns)
 
 
 def _draw_panel(

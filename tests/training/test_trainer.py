@@ -4,7 +4,6 @@ import gc
 import json
 import math
 import resource
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -349,14 +348,7 @@ def drawn_lines(steps: int = 40) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("has_matplotlib", [True, False])
-def test_curves_mark_the_best_step_with_matplotlib_and_without(
-    tmp_path, monkeypatch, has_matplotlib
-):
-    found = curves.find_spec if has_matplotlib else lambda name: None
-    monkeypatch.setattr(curves, "find_spec", found)
-    if not has_matplotlib:
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
+def test_curves_mark_the_best_step(tmp_path):
     file = tmp_path / "curves.png"
     for best_step, columns in ((None, 0), (20, 3)):
         write_curves(file, drawn_lines(), best_step)
