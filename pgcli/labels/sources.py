@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,9 +10,11 @@ from pathlib import Path
 
 from pgcli import registry
 from pgcli.errors import UsageError
+from pgcli.foreign_text import decode_text
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import REGION
-from pgcli.inputs.readers import InputFile, ManifestRow, manifest_ending
+from pgcli.inputs.paths import display_name
+from pgcli.inputs.readers import InputFile, ManifestRow, error_text, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
 from pgcli.labels.coco import read_coco
@@ -25,9 +28,15 @@ from pgcli.labels.labelled_image import (
 )
 from pgcli.labels.upright import format_of
 from pgcli.output.reader import read_results, state_folder
+from pgcli.records import Item
 from pgcli.regions import prompt_with_region
+from pgcli.stores.files import NotRegularFileError, open_regular
+from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import normalize
 
+#: Endings of text files with the answer, beside an image of the same name.
+SIDECARS = (".txt", ".caption")
+MAX_SIDECAR_BYTES = 2**20
 HINT = (
     "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, annotations (COCO, YOLO, "
     "Label Studio or VQA), and a folder with a folder of images for each label"
@@ -145,3 +154,33 @@ def table_rows(file: InputFile) -> Iterator[ManifestRow]:
     schema = table.schema()
     names = frozenset(() if schema is None else schema.names)
     yield from (row for _, row in table.read(names, images=False))
+
+
+def text_beside(item: Item) -> tuple[str, ...]:
+    """The text of the file beside a local image; empty without such a file or text.
+
+    `a.png.txt` comes before `a.txt`, which may be about `a.jpg`. Raises ValueError for an
+    unreadable or invalid file.
+    """
+    if item.path is None or url_scheme(item.path):
+        return ()
+    stem = os.path.splitext(item.path)[0]  # noqa: PTH122 - Path would drop a leading ./
+    for path in (base + ending for base in (item.path, stem) for ending in SIDECARS):
+        name = display_name(path)
+        try:
+            with open_regular(path, item.root) as file:
+                data = file.read(MAX_SIDECAR_BYTES + 1)
+            text = decode_text(data).strip()
+        except (FileNotFoundError, NotRegularFileError):
+            continue
+        except OSError as problem:
+            raise ValueError(f"{name} cannot be read: {error_text(problem)}.") from problem
+        except UnicodeDecodeError as problem:
+            raise ValueError(f"{name} is not UTF-8.") from problem
+        if "\0" in text:
+            raise ValueError(f"{name} contains a NUL byte: save it as UTF-8.")
+        if len(data) > MAX_SIDECAR_BYTES:
+            raise ValueError(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
+        if text:
+            return (text,)
+    return ()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from pgcli.errors import NoInputError, PgcliError, UsageError
-from pgcli.foreign_text import decode_text
+from pgcli.errors import ManifestError, NoInputError, PgcliError, UsageError
 from pgcli.images import ImageHeader, Size
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.listing import locate_source
 from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import UNDERSCORE, error_text
+from pgcli.inputs.readers import UNDERSCORE, InputFile
 from pgcli.labels.columns import (
     LabelColumns,
     LabelReader,
@@ -25,23 +25,29 @@ from pgcli.labels.columns import (
     label_of_folder,
     note_of_choices,
 )
-from pgcli.labels.labelled_image import LabelledImage, objects_of
-from pgcli.labels.upright import is_stored, upright
+from pgcli.labels.labelled_image import LabelledImage, LabelSettings, objects_of
+from pgcli.labels.rows import check_ids, skipped
+from pgcli.labels.sources import text_beside
+from pgcli.labels.upright import format_of, is_stored, read_upright, upright
+from pgcli.output.lines import parse_row
+from pgcli.output.reader import REQUIRED_COLUMNS, read_results
 from pgcli.parsing import detection_text, has_locations
 from pgcli.pipeline.progress.events import Message, OnEvent, ignore
 from pgcli.pipeline.request.error_budget import ErrorBudget
-from pgcli.records import Box, Fault, Item
+from pgcli.records import COLUMNS, Box, Fault, Item
 from pgcli.regions import location_values, with_locations
-from pgcli.stores.files import NotRegularFileError, open_regular
+from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, TargetText, TrainingRows
-from pgcli.training.source_items import ERROR_COLUMNS, annotated_images, is_error_row, source_items
+from pgcli.wording import listed, note
 
-#: Endings of text files with the answer, beside an image of the same name.
-SIDECARS = (".txt", ".caption")
-MAX_SIDECAR_BYTES = 2**20
+#: The error columns of result files.
+ERROR_COLUMNS = ("error", "error_message")
+#: A file with these columns is a result file.
+COLUMNS_OF_RESULTS = REQUIRED_COLUMNS.intersection(COLUMNS)
 OUTSIDE_PIXELS = 1  # by which a box may exceed its image, since annotation tools round
 
 
@@ -274,37 +280,12 @@ class RowReader:
         has_columns = any(
             name in item.fields for name in (*self.columns.known, *self.columns.named)
         )
-        return answers or (() if has_columns else sidecar_text(item))
-
-
-def sidecar_text(item: Item) -> tuple[str, ...]:
-    """The text of the file beside a local image; empty without such a file or text.
-
-    `a.png.txt` comes before `a.txt`, which may be about `a.jpg`. Raises UnusableRow for an
-    unreadable or invalid file.
-    """
-    if item.path is None or url_scheme(item.path):
-        return ()
-    stem = os.path.splitext(item.path)[0]  # noqa: PTH122 - Path would drop a leading ./
-    for path in (base + ending for base in (item.path, stem) for ending in SIDECARS):
-        name = display_name(path)
+        if answers or has_columns:
+            return answers
         try:
-            with open_regular(path, item.root) as file:
-                data = file.read(MAX_SIDECAR_BYTES + 1)
-            text = decode_text(data).strip()
-        except (FileNotFoundError, NotRegularFileError):
-            continue
-        except OSError as problem:
-            raise UnusableRow(f"{name} cannot be read: {error_text(problem)}.") from problem
-        except UnicodeDecodeError as problem:
-            raise UnusableRow(f"{name} is not UTF-8.") from problem
-        if "\0" in text:
-            raise UnusableRow(f"{name} contains a NUL byte: save it as UTF-8.")
-        if len(data) > MAX_SIDECAR_BYTES:
-            raise UnusableRow(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
-        if text:
-            return (text,)
-    return ()
+            return text_beside(item)
+        except ValueError as problem:
+            raise UnusableRow(str(problem)) from problem
 
 
 def needs_header(image: LabelledImage) -> bool:
@@ -365,3 +346,99 @@ def image_header(item: Item, image: LabelledImage) -> ImageHeader:
     except UsageError as problem:
         raise UnusableRow(f"{problem}.") from problem
     return header
+
+
+def source_items(name: str, options: ReadOptions, on_event: OnEvent) -> Iterable[Item]:
+    """The items of a manifest, a folder or a result file, with their columns."""
+    is_manifest = options.image_column != ReadOptions.image_column
+    if name == "-" or url_scheme(name) or is_manifest:
+        return Inventory.scan([name], options)
+    path = Path(parse_path(name))
+    if not is_result_file(path):
+        return Inventory.scan([name], options)
+    locator = ImageLocator(on_event, url_reader=options.url_reader)
+    return result_items(path, options, locator)
+
+
+def is_error_row(item: Item) -> bool:
+    """Whether the item is an error row of a result file."""
+    fields = item.fields
+    return all(name in fields for name in ERROR_COLUMNS) and fields["error"] is not None
+
+
+def is_result_file(path: Path) -> bool:
+    """Whether the path has the columns of an answering command's output."""
+    if path.is_dir():
+        return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
+    names: Iterable[str] = ()
+    if path.is_file() and path.suffix.lower() == ".parquet":
+        from pgcli.inputs.parquet import ParquetTable  # slow to import
+
+        try:
+            names = ParquetTable(InputFile(str(path), str(path))).schema().names
+        except ManifestError:  # opening it as a source reports this
+            return False
+    elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):
+        with open_regular(path) as file:
+            names = parse_row(file.readline(MAX_LINE_BYTES)) or ()
+    return set(names) >= COLUMNS_OF_RESULTS
+
+
+def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
+    """The rows of a result file as items with their columns.
+
+    Raises UsageError for a missing column.
+    """
+    for number, row in enumerate(read_results(output)):
+        if not options.names.accepts(str(row["id"])):
+            continue
+        fields = fields_of(row, options, str(output))
+        item = Item(number, str(row["id"]), str(row["image"]), fields=fields)
+        if is_error_row(item):
+            yield item
+            continue
+        located = locator.item(number, ImageRef.of(row, output))
+        yield replace(
+            item,
+            path=located.path,
+            data=located.data,
+            fault=located.fault,
+            root=located.root,
+        )
+
+
+def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[str, object]:
+    """The requested columns of a row. Raises UsageError for a missing one."""
+    for column in options.fields:
+        if column not in row:
+            hint = f"its columns are: {listed(list(row), len(row))}"
+            raise UsageError(f"{name} has no column {column!r}", hint=hint)
+    return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
+
+
+def annotated_images(
+    name: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
+) -> list[LabelledImage] | None:
+    """The labels in an annotation file or folder, as `pgcli import` asks for them.
+
+    None for another source. A `prompt` for all rows replaces the prompts of annotations.
+    """
+    if name == "-" or url_scheme(name) or options.image_column != ReadOptions.image_column:
+        return None
+    path = Path(parse_path(name))
+    if (format := format_of(path)) is None:
+        return None
+    for column in options.fields:
+        raise UsageError(
+            f"{path} has no column {column!r}", hint="annotations have no columns, manifests have"
+        )
+    settings = LabelSettings(path if path.is_dir() else path.parent)
+    labels = read_upright(format, path, settings)
+    check_ids(labels, prompt)
+    images = [image for image in labels.asked() if options.names.accepts(image.id)]
+    for text in settings.counts.notes:
+        on_event(Message(f"{path}: {text}"))
+    for number, text in skipped(labels, settings.counts):
+        if number:
+            on_event(Message(f"{path}: {note(number, text)}"))
+    return images if prompt is None else [replace(image, prompt=None) for image in images]

@@ -17,9 +17,13 @@ from pycocotools.cocoeval import COCOeval
 from pgcli.boxes import iou
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import estimates, value_of
-from pgcli.evaluation.metrics import matching
-from pgcli.evaluation.metrics.ap import MeanOverLabels, average_precisions, measure_ap
-from pgcli.evaluation.metrics.matching import match_boxes
+from pgcli.evaluation.metrics import boxes as box_metrics
+from pgcli.evaluation.metrics.boxes import (
+    MeanOverLabels,
+    average_precisions,
+    match_boxes,
+    measure_ap,
+)
 from pgcli.labels.labelled_image import LabelledImage, LabelledObject
 from pgcli.records import Box
 
@@ -144,7 +148,7 @@ def test_dense_images_have_the_ap_of_pycocotools():
     truth = truth_of(true)
     rows = [JoinedRow("0", "", {}, truth, (*found, *true)), *sample(5, 3, crowds=True)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching, "MAX_PAIRS", 1000)
+        patch.setattr(box_metrics, "MAX_PAIRS", 1000)
         ours = [value_of(measure, 4) for measure in coco_measures(rows)]
     assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import estimates, mean, paired_differences, value_of
-from pgcli.evaluation.metrics import accuracy
-from pgcli.evaluation.metrics.cider import cider
-from pgcli.evaluation.metrics.ptb_tokenizer import chunk_tokens, chunks_of
-from pgcli.evaluation.metrics.texts import anls, is_relaxed_match, measure_exact
-from pgcli.evaluation.metrics.vqa import vqa_accuracy
+from pgcli.evaluation.metrics.cider import chunk_tokens, chunks_of, cider
+from pgcli.evaluation.metrics.texts import (
+    anls,
+    is_relaxed_match,
+    measure_accuracy,
+    measure_exact,
+    vqa_accuracy,
+    yes_or_no,
+)
 from pgcli.labels.labelled_image import LabelledImage
 
 
@@ -172,7 +176,7 @@ def rows_of(*pairs):
 
 
 def values(rows):
-    return {one.name: value_of(one, len(rows)) for one in accuracy.measure_accuracy(rows)}
+    return {one.name: value_of(one, len(rows)) for one in measure_accuracy(rows)}
 
 
 def test_yes_no_has_the_measures_of_pope():
@@ -203,7 +207,7 @@ def official_pope(answer):
     st.lists(st.sampled_from(["no", "No", "NO", "not", "yes", ".", ",", " ", "now"])).map("".join)
 )
 def test_answers_are_mapped_as_by_the_script_of_pope(answer):
-    assert accuracy.yes_or_no(answer) == official_pope(answer)
+    assert yes_or_no(answer) == official_pope(answer)
 
 
 def test_intervals_are_binomial_and_repeatable():

@@ -1,4 +1,8 @@
-"""CIDEr-D of captions, with the numbers of coco-caption.
+"""CIDEr-D of captions, with the numbers of coco-caption, and the tokens of Stanford's PTBTokenizer.
+
+Tokens are written to the output of CoreNLP 3.4.1 with `-lowerCase`, the version of coco-caption,
+without Java. Addresses, telephone numbers, faces and rare abbreviations, which captions do not
+have, may differ.
 
 Letters of shapes: R rows, those of an image together; C captions, of each row the answer and then
 the references; W words of all captions; G distinct n-grams, K n-grams in their order; E pairs of a
@@ -8,6 +12,7 @@ caption and an n-gram.
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +23,46 @@ import numpy as np
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, blocks, image_numbers, mean, offsets
 from pgcli.evaluation.metrics import Metric
-from pgcli.evaluation.metrics.ptb_tokenizer import chunk_tokens, chunks_of
 
 MAX_N = 4  # words of an n-gram
 SIGMA = 6.0  # of the penalty for a difference in length
 SCALE = 10.0
 MAX_WORDS = 2**18  # of the captions that are compared at a time
 PARTS = 8  # of the n-grams, each sorted alone, which takes less memory
+#: Removed from the tokens by coco-caption. Its names of brackets are in upper case and match no
+#: token, so brackets stay.
+REMOVED = frozenset("\" '' ' `` ` . ? ! , : ... .. ;".split())
+BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
+#: Characters that the tokenizer replaces.
+REPLACED = str.maketrans(
+    dict.fromkeys("‘’‹›", "'")
+    | dict.fromkeys("“”«»", " '' ")
+    | dict.fromkeys("–—―", " -- ")
+    | {"…": " ... ", "\u00a0": " ", "£": " # ", "€": " $ ", "½": " 1/2 "}
+)
+#: Words that keep a period behind them.
+ABBREVIATIONS = (
+    "ave co corp dept dr etc ft gov inc jr lt ltd mr mrs ms mt prof sgt sr st vs".split()
+)
+NUMBER = r"(?:[-+]?\d*(?:[.,:]\d+)+|[-+]\d+)"
+WORD = r"[^\W_]+(?:(?:[-_&]|[\u0300-\u036f]+)[^\W_]+)*[\u0300-\u036f]*"
+TOKEN = re.compile(
+    rf"""
+    (?:can(?=not\b)) | (?:(?:gon|wan)(?=na\b)) | (?:(?:got)(?=ta\b)) | (?:(?:gim|lem)(?=me\b))
+  | 't(?=(?:is|was)\b) | y'(?=all\b) | [^\W\d_]+?(?=n['`]t\b) | n['`]t\b
+  | '(?:s|m|d|re|ve|ll|em|n)\b(?:(?<='n)')?
+  | (?:o'clock|ma'am)\b | [a-hj-xz]'(?!re\b|ve\b|ll\b)[^\W\d_]{{2,}}
+  | (?:[^\W_]+-)?(?:[^\W\d_]\.)+[^\W\d_]\.(?![^\W_])(?:-(?:(?:[^\W\d_]\.){{2,}}|[^\W_]+))*
+  | [^\W\d_]\.(?:(?:-[^\W_]+)+|(?![^\W\d_]))
+  | (?:{"|".join(ABBREVIATIONS)})\.(?:(?:-[^\W_]+)+|(?![^\W\d_]))
+  | [^\W\d_][^\W_]*\.(?=[,;:])                                                  # as in etc.,
+  | [^\W_]+(?:-[^\W\d_]+){{0,2}}(?:\\?/[^\W_]+(?:-[^\W\d_]+){{0,2}}){{1,2}}(?![\w/])
+  | \d+-\d+/\d+ | \d+/\d+ | \d+(?:[.,]\d+)+(?:-[^\W_]+)+ | {NUMBER} | (?<![^\W_])'\d\ds?
+  | [^\W\d_][^\W_]*(?:[.!?][^\W\d_][^\W_]*)+ | {WORD}
+  | [!?]+ | \.{{3}} | \.{{2}} | -+ | '' | \S
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def measure_cider(rows: Sequence[JoinedRow]) -> list[Measure]:
@@ -174,3 +212,15 @@ def similarities(
     product_C = np.bincount(caption_E[shared], product, len(answer_C))
     scale_C = norm_C[answer_C] * norm_C
     return product_C / np.where(scale_C > 0, scale_C, 1)
+
+
+def chunks_of(caption: str) -> list[str]:
+    """The parts of a caption that are tokenised separately: whitespace is around them."""
+    # no character of REPLACED is in ASCII
+    return (caption if caption.isascii() else caption.translate(REPLACED)).split()
+
+
+def chunk_tokens(chunk: str) -> list[str]:
+    """The tokens of text without whitespace, in lower case and without punctuation."""
+    tokens = [BRACKETS.get(token, token).lower() for token in TOKEN.findall(chunk)]
+    return [token for token in tokens if token not in REMOVED and token.strip("-")]
