@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pgcli.errors import OutputExists
 from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, Row, indexed_rows
@@ -27,7 +26,7 @@ from pgcli.pipeline.state.compare import (
     input_difference,
     stamp_at,
 )
-from pgcli.pipeline.state.folder import inventory_name, recorded_inputs, shard_stores
+from pgcli.pipeline.state.folder import inventory_name, shard_stores
 from pgcli.pipeline.state.owner import owners
 from pgcli.pipeline.state.record import state_lacks
 from pgcli.records import Item
@@ -48,8 +47,8 @@ class RowComparison:
     While a run `is_running`, missing rows are no difference. `gone` counts rows of images that were
     removed from the input, `unstamped` images whose size and time were not recorded, `at_urls`
     images at URLs that no listing names.
-    `recorded` items are in the state. `changed_table` describes the first changed table of the
-    input, and `compared` what was compared.
+    `changed_table` describes the first changed table of the input, and `compared` what was
+    compared.
     """
 
     is_running: bool = False
@@ -61,7 +60,6 @@ class RowComparison:
     differences: int = 0
     unstamped: int = 0
     at_urls: int = 0
-    recorded: int | None = None
     compared: list[str] = field(default_factory=list)
     is_stdin: bool = False
     changed_table: str = ""
@@ -116,23 +114,9 @@ def checked_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]
         return
     expected = present_rows(store, request, comparison)
     stamps = ImageStamps.merged([store, *shard_stores(store)])
-    if (recorded := comparison.recorded) is not None and not comparison.is_running:
-        total, per_item = expected.inventory.total or 0, expected.per_item or 1
-        problem = state_lacks(store, inventory_name(len(recorded_inputs(store))))
-        rows = recorded_rows_only(rows, recorded * per_item, total * per_item, problem)
     yield from compare_with_input(rows, expected, request.input.limit, stamps, comparison)
     if comparison.unstamped and not stamps.any():
         raise state_lacks(store, STAMPS)
-
-
-def recorded_rows_only(
-    rows: Iterable[IndexedRow], recorded: int, total: int, problem: OutputExists
-) -> Iterator[IndexedRow]:
-    """The rows. Raises the problem at a row that is in the input but not in the recorded input."""
-    for position, row in rows:
-        if recorded <= position < total:
-            raise problem
-        yield position, row
 
 
 def complete_rows(rows: Iterable[IndexedRow], comparison: RowComparison) -> Iterator[IndexedRow]:
@@ -158,8 +142,6 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
     options = read_options(request)
     if recorded is None:
         raise state_lacks(store, inventory_name(0))
-    if recorded.per_item is not None:
-        comparison.recorded = recorded.inventory.total
     inventory = Inventory.scan(request.sources, options, recorded.inventory)
     rows = RunRows(inventory, question)
     comparison.gone = inventory.gone * (rows.per_item or 1)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MAX_GAP = 1000
 NOT_FOUND = Fault("missing", "The image no longer exists.")
 INPUT_CHANGED = Fault("missing", "The run's input changed: another image has this index now.")
-INPUT_NOT_READABLE = Fault("missing", "The image is in the run's input, which cannot be reopened.")
 NO_RUN_RECORD = Fault(
     "missing",
     "The image is in an archive or a table, and there is no record of the run of these rows.",
@@ -101,7 +100,7 @@ class ImageLocator:
     """Finds the images of rows, best in the order of the rows.
 
     A file is where its run found it. With `images`, it is searched for in this folder only, by the
-    paths of the run that lead into it, and by the rows' paths and ids relative to it. `url_reader`
+    path of the run if that leads into it, and by the row's path and id relative to it. `url_reader`
     fetches URLs. Problems of many images go to `on_event`. Raises UsageError if `images` is not a
     folder.
     """
@@ -115,8 +114,7 @@ class ImageLocator:
         if images is not None and not os.path.isdir(images):  # noqa: PTH112 - a NUL is no error
             raise UsageError(f"{images} is not a folder", hint="name the folder with the images")
         self.on_event, self.url_reader = on_event, url_reader
-        self._images = images
-        self._input = lru_cache(maxsize=None)(lambda output: RunInput(output, self))
+        self._images, self._inputs = images, dict[Path, RunInput]()
 
     def say(self, message: str, hint: str = "") -> None:
         """Report something about many images."""
@@ -145,40 +143,39 @@ class ImageLocator:
 
     def item(self, number: int, image: ImageRef) -> Item:
         """The image as a file, a URL, bytes, or with the fault why it is missing."""
-        run_input, is_url = self._input(image.output), url_scheme(image.image) is not None
-        path = None if is_url else self.find_file(image)
-        is_in_input = path is None or self._images is None
+        name, is_url = image.image, url_scheme(image.image) is not None
         if is_url:
-            url = locate_url(image.image, allow_urls=self.url_reader is not None)
-            if url.fault is not None:
-                return Item(number, image.id, image.image, url.path, fault=url.fault)
-            path = url.path
+            url = locate_url(name, allow_urls=self.url_reader is not None)
             # the run's input has the signature of a URL, unlike the row
-            is_in_input = is_in_container(url_path(image.image)) or is_web(image.image)
-        if is_in_input and (match := run_input.item(image)) is not None:
-            return replace(match, index=number, id=image.id, image=image.image)
-        is_lost = is_url and is_in_container(url_path(image.image)) and run_input.problem
-        if path is None or is_lost:
-            return Item(number, image.id, image.image, fault=run_input.fault(image.image))
-        root = None if is_url or self._images is None else os.path.realpath(self._images)
-        return Item(number, image.id, image.image, path, root=root)
-
-    def _candidates(self, image: ImageRef) -> list[str]:
-        """The possible paths of an image, the likeliest first."""
-        name, id_ = parse_path(image.image), parse_path(image.id)
-        candidates = [self.path_in_run(image)] if name else []
-        if name and not self._input(image.output).is_recorded:  # merged, corrected, imported rows
-            candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
-        if self._images is not None:
-            candidates += [os.path.join(self._images, part) for part in (name, id_) if part]  # noqa: PTH118
-        return candidates
+            is_plain = not is_web(name) and not is_in_container(url_path(name))
+            if url.fault is not None or is_plain:
+                return Item(number, image.id, name, url.path, fault=url.fault)
+        fault = NO_IMAGE if not name else NOT_FOUND
+        if is_url or self._images is None:
+            match = self._input(image.output).item(image)
+            if not isinstance(match, Fault):
+                return replace(match, index=number, id=image.id, image=name)
+            fault = match
+        if is_url:
+            is_lost = is_in_container(url_path(name))
+            return Item(number, image.id, name, url.path, fault=fault if is_lost else None)
+        path = self.find_file(image)
+        root = None if self._images is None else os.path.realpath(self._images)
+        return Item(number, image.id, name, path, root=root, fault=None if path else fault)
 
     def find_file(self, image: ImageRef) -> str | None:
         """The existing file of a row's path, unless it is an archive or table."""
-        root = None if self._images is None else os.path.realpath(self._images)
-        for path in self._candidates(image):
+        name, id_ = parse_path(image.image), parse_path(image.id)
+        candidates = [self.path_in_run(image)] if name else []
+        if self._images is not None:
+            candidates += [os.path.join(self._images, part) for part in (name, id_) if part]  # noqa: PTH118
+        elif name and self._input(image.output).sources is None:  # merged or imported rows
+            candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
+        for path in candidates:
             with suppress(ValueError):  # a NUL, which no file name has
-                if root is not None and not resolves_inside(path, root):
+                if self._images is not None and not resolves_inside(
+                    path, os.path.realpath(self._images)
+                ):
                     continue
                 if os.path.lexists(path) and not manifest_ending(path):
                     return path
@@ -192,92 +189,74 @@ class ImageLocator:
     def source_paths(self, outputs: Iterable[Path]) -> Iterator[str]:
         """The local sources of the runs of these outputs."""
         for run_input in map(self._input, outputs):
-            for source in run_input.sources:
+            for source in run_input.sources or ():
                 if source != "-" and not url_scheme(source):
                     path = os.path.join(run_input.folder, parse_path(source))  # noqa: PTH118
                     yield from expand_source(path)
 
-
-class SequentialItems:
-    """The items of an inventory by index; reading them in order is fast."""
-
-    def __init__(self, inventory: Inventory):
-        self.inventory = inventory
-        self._items: Iterator[Item] = iter(())
-        self._last: Item | None = None
-
-    def at(self, index: int) -> Item | None:
-        """The item of this index, or None."""
-        last = -1 if self._last is None else self._last.index
-        if not 0 <= index < (self.inventory.total or 0):
-            return None
-        if not 0 <= last <= index <= last + MAX_GAP:
-            self._items, self._last = self.inventory.items(index), None
-        while self._last is None or self._last.index < index:
-            self._last = next(self._items)
-        return self._last
+    def _input(self, output: Path) -> RunInput:
+        if output not in self._inputs:
+            self._inputs[output] = RunInput(output, self.url_reader)
+        return self._inputs[output]
 
 
 class RunInput:
-    """The input of a run by its record, opened when the first item is needed."""
+    """The input of a run by its record, opened when the first item is needed.
 
-    def __init__(self, output: Path, locator: ImageLocator):
-        self._output, self._locator = output, locator
-        self._record = saved_record(output)
-        values = self._record.input if self._record is not None else {}
+    `folder` is the working directory of the run, empty for the current one, and `sources` are None
+    without a record.
+    """
+
+    def __init__(self, output: Path, url_reader: Reader | None):
+        self._output, self._url_reader = output, url_reader
+        record = saved_record(output)
+        values = record.input if record is not None else {}
         folder, sources = values.get("folder"), values.get("sources")
-        #: The working directory of the run; empty for the current one.
         self.folder = folder if isinstance(folder, str) and os.path.isdir(folder) else ""  # noqa: PTH112
         listed = sources if isinstance(sources, list) else ()
-        self.sources = [source for source in listed if isinstance(source, str)]
-        self.is_recorded = self._record is not None
-        #: Why the input cannot be read; empty if it can.
-        self.problem = ""
-        self._hint, self._is_reported = "", False
-        self._reason: Fault | None = None  # why the last item is missing
+        self.sources = None if record is None else [name for name in listed if type(name) is str]
+        self._items: Iterator[Item] = iter(())
+        self._last: Item | None = None
+        self._problem = ""
 
     @cached_property
-    def _items(self) -> SequentialItems | None:
-        if self._record is None:
-            return None
-        rows = reopened_rows(str(self._output), self._locator.url_reader)
+    def _inventory(self) -> Inventory:
+        rows = reopened_rows(str(self._output), self._url_reader)
         if rows is None:
-            self.problem = "it was standard input, which can be read only once"
-        return None if rows is None else SequentialItems(rows.inventory)
+            raise UsageError("it was standard input, which can be read only once")
+        return rows.inventory
 
-    def item(self, image: ImageRef) -> Item | None:
-        """The image as the run read it, or None if it is gone."""
-        self._reason = None
-        if self.problem:
-            return None
+    def item(self, image: ImageRef) -> Item | Fault:
+        """The image as the run read it, or why it is missing."""
+        if not image.image:
+            return NO_IMAGE
+        is_inside = is_in_container(image.image)
+        if self.sources is None:
+            return NO_RUN_RECORD if is_inside else NOT_FOUND
         try:
-            if self._items is None:
-                return None
-            match = self._items.at(image.index)
+            match = None if self._problem else self._at(image.index)
         except (PgcliError, OSError, ValueError) as problem:
-            self.problem, self._hint = str(problem), getattr(problem, "hint", "")
-            return None
-        if match is not None and match.id != image.id:
-            is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
-            self._reason = match.fault if is_gone else INPUT_CHANGED
-            return None
-        if match is None or match.path is None or match.data is not None or match.span is not None:
+            self._problem = str(problem)
+        if self._problem:
+            message = f"The run's input cannot be reopened: {self._problem}."
+            return Fault("missing", message) if is_inside else NOT_FOUND
+        if match is None:
+            return NOT_FOUND
+        if match.id != image.id:
+            # a file that is gone says nothing of its rows
+            return GONE.fault if GONE.fault and match.fault == GONE.fault else INPUT_CHANGED
+        if match.path is None or match.data is not None or match.span is not None:
             return match
         is_here = url_scheme(match.path) is not None or os.path.lexists(match.path)
-        return match if is_here else None
+        return match if is_here else NOT_FOUND
 
-    def fault(self, image: str) -> Fault:
-        """Why the image is missing. A problem of the whole input is reported once."""
-        if not image:
-            return NO_IMAGE
-        # paths of files start with their source
-        is_file = any(f"{image}/".startswith(source.rstrip("/") + "/") for source in self.sources)
-        if self.problem and (is_in_container(image) or not is_file):
-            if not self._is_reported:
-                message = f"the input of {self._output} cannot be reopened: {self.problem}"
-                self._locator.say(message, self._hint)
-                self._is_reported = True
-            return INPUT_NOT_READABLE
-        if self._reason is not None:
-            return self._reason
-        return NO_RUN_RECORD if is_in_container(image) and self._record is None else NOT_FOUND
+    def _at(self, index: int) -> Item | None:
+        """The item of this index; reading them in order is fast."""
+        last = -1 if self._last is None else self._last.index
+        if not 0 <= index < (self._inventory.total or 0):
+            return None
+        if not 0 <= last <= index <= last + MAX_GAP:
+            self._items, self._last = self._inventory.items(index), None
+        while self._last is None or self._last.index < index:
+            self._last = next(self._items)
+        return self._last

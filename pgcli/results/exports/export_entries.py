@@ -15,18 +15,14 @@ from pgcli.images.decode import silence_decoders
 from pgcli.images.files import read_original
 from pgcli.images.formats import whole_header
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.labels.upright import is_stored, turned_corners, turned_mask
 from pgcli.output.reader import Row
-from pgcli.parsing import detection_text, has_locations
 from pgcli.printable import encodable
-from pgcli.records import Fault, Item, Mask
+from pgcli.records import Fault, Item
 from pgcli.results.drawings.formats import SUFFIXES
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
 from pgcli.results.images import ImageLocator, ImageRef
-from pgcli.rle import read_mask
-from pgcli.rows import box_to_dict, mask_to_dict, read_boxes
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path
 from pgcli.stores.target import Target
@@ -72,7 +68,6 @@ class ExportEntries:
             if not self._format.reads_images and (fault := image.size_fault):
                 self._export.counts.missing.add(ref.image or ref.id, fault)
                 continue
-            group = image.upright_rows()
             names = self._claim_name(number, group[0], image)
             address = ref.image if folder is None else self._relative_path(folder, ref)
             is_url = url_scheme(address) is not None
@@ -93,7 +88,7 @@ class ExportEntries:
             item = Item(number, ref.id, ref.image, path)
         # a text file is written next to the image even if the image has changed
         size = None if format.is_merged else (rows[0]["width"], rows[0]["height"])
-        return RowImage(item, size, rows, self._locator.url_reader)
+        return RowImage(item, size, self._locator.url_reader)
 
     def _sanitize(self, part: str, is_folder: bool) -> str:
         """An allowed name for a folder or file."""
@@ -141,16 +136,15 @@ CHANGED = "changed"  # the code of an image that has another size
 
 
 class RowImage:
-    """The image of `rows`: a file, bytes, or a URL. `size` is the expected one, None for any."""
+    """An image: a file, bytes, or a URL. `size` is the expected one, None for any."""
 
     def __init__(
         self,
         item: Item,
         size: tuple[int, int] | None,
-        rows: Sequence[Row],
         url_reader: Reader | None,
     ):
-        self._item, self._size, self._rows, self._url_reader = item, size, rows, url_reader
+        self._item, self._size, self._url_reader = item, size, url_reader
 
     @cached_property
     def path(self) -> str | None:
@@ -178,16 +172,6 @@ class RowImage:
             raise ImageError(self._header)
         return read_original(self._item, ImageLimits(), self._url_reader)
 
-    def upright_rows(self) -> tuple[Row, ...]:
-        """The rows, with boxes and masks of the stored image rotated upright.
-
-        An unreadable image changes nothing; `read` reports it if it is needed.
-        """
-        header = self._header
-        if isinstance(header, Fault) or self._size in (None, header.size):
-            return tuple(self._rows)
-        return tuple(turned_row(row, header) for row in self._rows)
-
     @property
     def size_fault(self) -> Fault | None:
         """The fault of an image of another size, or None."""
@@ -199,25 +183,11 @@ class RowImage:
         """The header of the image, or the fault of an unreadable image or of another size."""
         try:
             header = whole_header(self._item, self._url_reader)
-            is_stored(self._size, header)
         except ImageError as problem:
             return problem.fault
-        except UsageError as problem:
-            return Fault(CHANGED, f"The image changed since it was answered: {problem}.")
+        if self._size not in (None, header.size):
+            text = " x ".join(map(str, self._size or ()))
+            now = f"{header.size.width} x {header.size.height}"
+            message = f"The image changed since it was answered: it has {now} pixels, not {text}."
+            return Fault(CHANGED, message)
         return header
-
-
-def turned_row(row: Row, header: ImageHeader) -> Row:
-    """A row about the stored image as one about the upright image."""
-    width, height = header.size
-    boxes = [box.moved(turned_corners(box.corners, header)) for box in read_boxes(row["boxes"])]
-    turned = {**row, "width": width, "height": height, "boxes": [*map(box_to_dict, boxes)]}
-    if row.get("masks"):
-        # without the codes, which belong to the stored image
-        masks = [
-            mask and Mask((), turned_mask(mask, header)) for mask in map(read_mask, row["masks"])
-        ]
-        turned["masks"] = [mask and mask_to_dict(mask) for mask in masks]
-    if has_locations(row["answer"] or ""):
-        turned["answer"] = detection_text(boxes, width=width, height=height)
-    return turned
