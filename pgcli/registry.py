@@ -14,12 +14,12 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "coco": "pgcli.results.exports.coco.COCO",
         "yolo": "pgcli.results.exports.yolo.YOLO",
         "labelstudio": "pgcli.results.exports.labelstudio.LABEL_STUDIO",
-        "imagefolder": "pgcli.results.exports.imagefolder.IMAGEFOLDER",
-        "txt": "pgcli.results.exports.texts.TXT",
-        "caption": "pgcli.results.exports.texts.CAPTION",
+        "imagefolder": "pgcli.results.exports.image_files.IMAGEFOLDER",
+        "txt": "pgcli.results.exports.tables.TXT",
+        "caption": "pgcli.results.exports.tables.CAPTION",
         "csv": "pgcli.results.exports.tables.CSV",
         "parquet": "pgcli.results.exports.tables.TABLE",
-        "webdataset": "pgcli.results.exports.webdataset.WEBDATASET",
+        "webdataset": "pgcli.results.exports.image_files.WEBDATASET",
         "fiftyone": "pgcli.results.exports.coco.FIFTYONE",
     },
     "imports": {
@@ -70,7 +70,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
 #: The groups that entry points `pgcli.GROUP` add to. Each entry point names an instance of the
 #: class here, for manifests a subclass.
 PLUGIN_CLASSES: Mapping[str, str] = {
-    "exports": "pgcli.results.exports.entry.ExportFormat",
+    "exports": "pgcli.results.exports.rows.ExportFormat",
     "imports": "pgcli.labels.labelled_image.LabelFormat",
     "metrics": "pgcli.evaluation.metrics.Metric",
     "manifests": "pgcli.inputs.tables.Table",

@@ -18,7 +18,6 @@ import torch
 from PIL import Image
 
 import pgcli
-from pgcli.api.sources import MAX_KEPT
 from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.engine.model_runner import ModelRunner
@@ -525,25 +524,6 @@ class TestDisplay:
             expected = "device" if "devise" in str(refused.value) else "max_new_tokens"
             assert refused.value.hint == f"did you mean {expected}?"
             assert refused.value.__notes__ == [f"hint: {refused.value.hint}"]
-
-    def test_images_in_memory_are_shown(self, engine):
-        images = [drawing(40 + number, 30) for number in range(3)]
-        rows = [{"image": image, "id": f"number {n}"} for n, image in enumerate(images)]
-        batch = np.stack([np.array(images[0])] * 3)
-        for source in (images, rows, batch, (image for image in images), iter(rows)):
-            results = pgcli.Results(engine.caption(source, max_new_tokens=TOKENS))
-            assert results._repr_html_().count("<img") == 3
-            assert results[1:]._repr_html_().count("<img") == 2
-            last = results.filter(lambda row: row.index == 2)
-            assert f'alt="{last[0].id}"' in last._repr_html_()
-        other = pgcli.Results(engine.caption([images[0].tobytes()], max_new_tokens=TOKENS))
-        assert "<img" not in other._repr_html_()
-
-    def test_only_the_first_images_of_a_generator_are_kept(self, engine):
-        image = drawing(40, 30)
-        answers = engine.caption((image for _ in range(25)), max_new_tokens=1)
-        assert len(list(answers)) == 25
-        assert sorted(answers.images) == [*range(MAX_KEPT)]
 
 
 class TestManyImages:

@@ -80,7 +80,7 @@ def test_broken_plugins_cost_a_warning_each(tmp_path, monkeypatch, cli):
     reasons = {str(one.message).partition(" is ignored: ")[2] for one in said}
     assert reasons == {
         "ModuleNotFoundError: No module named 'no_such_module'",
-        "TypeError: it is not a pgcli.results.exports.entry.ExportFormat",
+        "TypeError: it is not a pgcli.results.exports.rows.ExportFormat",
         "TypeError: it is not a pgcli.inputs.tables.Table",
         "ValueError: another one has this name",
         "ValueError: its name is not a name such as abc",

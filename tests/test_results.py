@@ -1,7 +1,5 @@
 """Results of a file or an engine: sequences, tables and notebook display."""
 
-import base64
-import io
 import json
 import sys
 from array import array
@@ -13,12 +11,11 @@ import numpy
 import pandas
 import polars
 import pytest
-from PIL import Image
 
 import pgcli
 from pgcli.errors import OutputExists, UsageError
 from pgcli.output.schema import TYPES
-from pgcli.records import COLUMNS, Choice, LabelProbability, Mask, Rle, TextScore
+from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
@@ -191,91 +188,25 @@ def test_a_row_that_lacks_a_column_is_rejected(tmp_path):
 # --- notebook display
 
 
-def shown(results: pgcli.Results) -> Parsed:
-    return Parsed(results._repr_html_())
-
-
-def pictures(results: pgcli.Results) -> list[Image.Image]:
-    """The images in what a notebook shows."""
-    addresses = [one["src"] for one in shown(results).attributes if "src" in one]
-    return [Image.open(io.BytesIO(base64.b64decode(one.partition(",")[2]))) for one in addresses]
-
-
-def test_notebook_shows_images_with_boxes(tmp_path):
-    folder = make_images(tmp_path / "images")
-    results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
-    text = results._repr_html_()
-    assert "a.png" in text
-    assert "dog 0.25" in text
-    first, *others = pictures(results)
-    assert (first.size, len(others)) == ((64, 48), 2)
-    with Image.open(folder / "a.png") as plain:
-        assert first.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
-
-
-def test_boxes_are_scaled_with_their_image(tmp_path):
-    Image.new("RGB", (960, 480), (255, 255, 255)).save(tmp_path / "wide.png")
-    found = (box("cat", 480.0, 240.0, 720.0, 400.0),)
-    path = str(tmp_path / "wide.png")
-    row = answer(0, image=path, width=960, height=480, task="detect", boxes=found)
-    (image,) = pictures(pgcli.Results([row]))
-    pixels = numpy.array(image.convert("RGB"))
-    assert pixels.shape == (120, 240, 3)
-    rows, columns = numpy.nonzero((pixels != 255).any(axis=2))
-    assert (columns.min(), columns.max()) == pytest.approx((120, 179), abs=2)
-    assert rows.max() == pytest.approx(99, abs=2)
-    assert (pixels[60:100, 120:121] != 255).any(axis=2).all()
-
-
 HOSTILE = "<script>alert(1)</script><img src=x onerror=y>\x1b[2J\u202e&amp;\"'"
 
 
 def test_foreign_text_is_text_in_a_notebook():
-    hostile = answer(
-        0, id=HOSTILE, prompt=HOSTILE, answer=HOSTILE, boxes=(box(HOSTILE, 0, 0, 1, 1),)
-    )
+    hostile = answer(0, id=HOSTILE, prompt=HOSTILE, answer=HOSTILE)
     failed = refused(1, code=HOSTILE, message=HOSTILE)
-    results = pgcli.Results([hostile, failed])
-    page, text = shown(results), results._repr_html_()
-    assert {name for name, _ in page.tags} == {"p", "table", "tbody", "tr", "td", "b", "br", "i"}
-    assert {name for _, names in page.tags for name in names} <= {"style"}
-    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 6
+    text = pgcli.Results([hostile, failed])._repr_html_()
+    page = Parsed(text)
+    assert {name for name, _ in page.tags} == {"p", "table", "tbody", "tr", "td"}
+    assert not any(names for _, names in page.tags)
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
     assert "\x1b" not in text
     assert "\u202e" not in text
 
 
-def test_a_notebook_shows_scores_labels_and_nothing_found():
-    scores = (TextScore("a cat", 0.25, 0.75, 0.5), TextScore("a <dog>", 0.5, None, 0.125))
-    labels = tuple(LabelProbability(f"label {n}", 0.5) for n in range(12))
-    for task, changes, expected in (
-        ("score", {"scores": scores}, ("0.750 a cat<br>0.125 a &lt;dog&gt;", "1 answer<")),
-        ("classify", {"labels": labels}, ("0.500 label 9<br>and 2 more",)),
-        ("ask", {"choices": (Choice("yes", -0.5, 0.75),)}, ("a car<br>0.750 yes",)),
-        ("embed", {"embedding": array("f", [0.5, 0.5]), "answer": None}, ("of 2 numbers",)),
-        ("detect", {"answer": ""}, ("(nothing found)",)),
-        ("segment", {"answer": "<loc0001>"}, ("(nothing found)",)),
-    ):
-        page = pgcli.Results([answer(0, task=task, **changes)])._repr_html_()
-        assert all(text in page for text in expected), page
+def test_a_notebook_shows_the_labels_of_boxes():
     tokens = "<loc0001><loc0001><loc0009><loc0009> red car"
     page = pgcli.Results([answer(0, task="detect", answer=tokens, boxes=(BOX,))])._repr_html_()
-    assert "red car 0.94" in page
-    assert "loc" not in page
-    assert "(nothing found)" not in pgcli.Results([answer()])._repr_html_()
-
-
-def test_masks_are_drawn_on_a_larger_thumbnail(tmp_path):
-    Image.new("RGB", (960, 480), (255, 255, 255)).save(tmp_path / "wide.png")
-    inside = numpy.zeros((480, 960), dtype=bool)
-    inside[100:200, 300:500] = True
-    mask = Mask((0,) * 16, encode_mask(inside))
-    path, found = str(tmp_path / "wide.png"), (box("cat", 250.0, 50.0, 550.0, 250.0),)
-    row = answer(0, image=path, width=960, height=480, task="segment", boxes=found, masks=(mask,))
-    (image,) = pictures(pgcli.Results([row]))
-    pixels = numpy.array(image.convert("RGB"))
-    assert pixels.shape == (240, 480, 3)
-    assert (pixels[75, 200] != 255).any()  # the middle of the mask
-    assert (pixels[110, 200] == 255).all()  # in the box, below the mask
+    assert "<td>red car</td>" in page
 
 
 def test_an_answer_prints_the_values_that_are_not_empty():
@@ -295,14 +226,6 @@ def test_only_the_first_twenty_are_shown_and_long_answers_are_cut():
     assert page.count("<tr>") == 20
     assert "and 30 more" in page
     assert len(page) < 20 * 1000
-
-
-def test_removed_or_changed_image_is_not_shown(tmp_path):
-    folder = make_images(tmp_path / "images")
-    rows = captioned(folder, "one", "two", "three")
-    (folder / "a.png").unlink()
-    Image.new("RGB", (5, 5)).save(folder / "b.jpg")
-    assert len(pictures(pgcli.read(saved(tmp_path / "r.jsonl", rows)))) == 1
 
 
 # --- from an engine, and on import

@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 from pgcli.printable import printable
-from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
+from pgcli.results.exports.rows import Export, ExportEntry, ExportFormat
 
 
 def write_voc(folder: Path, entries: Iterable[ExportEntry], export: Export) -> None:

@@ -1,12 +1,12 @@
-"""The answers of a call, as an iterator that also holds its images in memory."""
+"""The answers of a call, as an iterator."""
 
 from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self
 
 from pgcli.errors import naming_keywords
 from pgcli.records import Answer, Task
@@ -17,16 +17,10 @@ UNFINISHED: weakref.WeakSet[AnswerIterator] = weakref.WeakSet()
 
 
 class AnswerIterator(Iterator[Answer]):
-    """The answers of a call, each computed when it is taken.
+    """The answers of a call, each computed when it is taken."""
 
-    `images` are images in memory by the index of their answers: of a list all, of a generator the
-    first ones.
-    """
-
-    def __init__(
-        self, answers: Generator[Answer, None, None], task: Task, images: Mapping[int, Any]
-    ):
-        self._answers, self._task, self.images = answers, task, images
+    def __init__(self, answers: Generator[Answer, None, None], task: Task):
+        self._answers, self._task = answers, task
         UNFINISHED.add(self)
 
     def __iter__(self) -> Self:

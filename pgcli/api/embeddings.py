@@ -150,8 +150,7 @@ class EmbeddingMethods:
         reader = make_reader(
             allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
         )
-        images: dict[int, Any] = {}
-        items, total = make_items(source, question, reader, images)
+        items, total = make_items(source, question, reader)
         decode = partial(
             decode_ahead,
             decoder=ImageDecoder(replace(engine.spec, fast_decode=self._fast_decode)),
@@ -166,7 +165,7 @@ class EmbeddingMethods:
         rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
         if call.progress:
             rows = with_progress(rows, question, total)
-        return AnswerIterator(rows, question.task, images)
+        return AnswerIterator(rows, question.task)
 
 
 def saved(rows: Generator[Answer, None, None]) -> Generator[Answer, None, None]:

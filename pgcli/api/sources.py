@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -29,15 +29,8 @@ InMemory = bytes | bytearray | memoryview | BytesIO | Image.Image
 Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike | Mapping[str, Any]
 
 
-#: The images of a generator that are kept for the display of `Results`.
-MAX_KEPT = 20
-
-
 def make_items(
-    source: Source | Iterable[Source],
-    question: AnyQuestion,
-    reader: Reader | None,
-    images: MutableMapping[int, Any],
+    source: Source | Iterable[Source], question: AnyQuestion, reader: Reader | None
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or several, and their number if it is known.
 
@@ -45,8 +38,6 @@ def make_items(
     each is an image file. An empty list yields no items. Raises UsageError before any image is
     read. An iterator, such as a generator, has no length: its images are taken one by one as they
     are asked for, each path of it is an image file, and a missing one has a fault.
-
-    `images` gets the images in memory by index: of a list all, of an iterator the first ones.
     """
     from pgcli.pipeline.checks import question_options  # imports pyarrow
 
@@ -54,8 +45,7 @@ def make_items(
     options = replace(question_options(question, ReadOptions.prompt_column), url_reader=reader)
     if not is_single(source) and not hasattr(source, "__len__"):
         stream: Iterable[Any] = source  # type: ignore[assignment]
-        rows_read = checked(map(as_row, stream), options)
-        return row_items(keep_first(rows_read, images), options), None
+        return row_items(checked(map(as_row, stream), options), options), None
     sources = source_list(source)
     paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
     has_rows = any(isinstance(row, Mapping) for row in sources)
@@ -63,7 +53,6 @@ def make_items(
         for path in () if has_rows else paths:
             check_file(path)
         rows = list(checked(map(as_row, sources), options))
-        images.update(in_memory(row["image"] for row in rows))
         return row_items(rows, options), len(rows)
     from pgcli.inputs import Inventory  # imports pyarrow
 
@@ -71,28 +60,6 @@ def make_items(
     repeats = len(set(paths)) < len(paths)
     inventory = Inventory.scan(paths, replace(options, repeats_ids=repeats))
     return inventory, inventory.total
-
-
-def in_memory(sources: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """The images in memory among the sources, with their index."""
-    for index, source in enumerate(sources):
-        if is_in_memory(source):
-            yield index, source
-
-
-def is_in_memory(source: object) -> bool:
-    """Whether the source is an image in memory."""
-    return is_array(source) or isinstance(source, InMemory)
-
-
-def keep_first(
-    rows: Iterable[Mapping[str, Any]], images: MutableMapping[int, Any]
-) -> Iterator[Mapping[str, Any]]:
-    """The rows; `images` gets the images in memory of the first rows."""
-    for number, row in enumerate(rows):
-        if number < MAX_KEPT and is_in_memory(row["image"]):
-            images[number] = row["image"]
-        yield row
 
 
 def is_single(source: Any) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, overload
 
+from pgcli.printable import printable
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, fill_columns, schema_of_answers
 from pgcli.wording import count
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from pgcli.output.reader import Row
+
+MAX_SHOWN = 20  # answers that a notebook shows
+MAX_CHARACTERS = 400  # of each text there
 
 
 def read(path: str | os.PathLike[str]) -> Results:
@@ -55,9 +60,6 @@ class Results(Sequence[Answer]):
     """
 
     def __init__(self, answers: Iterable[Answer]):
-        #: Images in memory by the index of their answers; the images of an iterator are known once
-        #: it was read to its end.
-        self._images: Mapping[int, Any] = getattr(answers, "images", {})
         self._answers = list(answers)
 
     @property
@@ -67,13 +69,7 @@ class Results(Sequence[Answer]):
 
     def filter(self, condition: Callable[[Answer], bool]) -> Results:
         """The answers for which the condition holds."""
-        return self._part(filter(condition, self))
-
-    def _part(self, answers: Iterable[Answer]) -> Results:
-        """Some of the answers, with the same images."""
-        part = Results(answers)
-        part._images = self._images
-        return part
+        return Results(filter(condition, self))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write a result file, .jsonl or .parquet, which every command on results reads.
@@ -128,7 +124,7 @@ class Results(Sequence[Answer]):
     def __getitem__(self, index: slice) -> Results: ...
     def __getitem__(self, index: int | slice) -> Answer | Results:
         if isinstance(index, slice):
-            return self._part(self._answers[index])
+            return Results(self._answers[index])
         return self._answers[index]
 
     def __iter__(self) -> Iterator[Answer]:
@@ -144,9 +140,14 @@ class Results(Sequence[Answer]):
         return f"<Results: {count(len(self), 'answer')}{f', {errors:,} failed' if errors else ''}>"
 
     def _repr_html_(self) -> str:
-        from pgcli.results.notebook import page
+        def cells(answer: Answer) -> Iterator[str]:
+            text = ", ".join(box.label for box in answer.boxes) or answer.answer or ""
+            for value in (answer.id, answer.prompt, answer.error or text):
+                yield f"<td>{escape(printable(value[:MAX_CHARACTERS]))}</td>"
 
-        return page(self, self._images)
+        rows = "".join(f"<tr>{''.join(cells(answer))}</tr>" for answer in self[:MAX_SHOWN])
+        more = f"<p>and {len(self) - MAX_SHOWN:,} more</p>" if len(self) > MAX_SHOWN else ""
+        return f"<p>{count(len(self), 'answer')}</p><table><tbody>{rows}</tbody></table>{more}"
 
 
 def library(name: str) -> Any:

@@ -37,7 +37,6 @@ from pgcli.tasks import EmbeddingQuestion
 from pgcli.wording import count
 
 MAX_DIFFERENCES_SHOWN = 10
-MAX_MISSING = 1000  # images that are counted one by one
 
 
 @dataclass
@@ -247,19 +246,16 @@ def compare_with_each_other(
         if not comparison.add_row(position, row) or row is None:
             continue
         number, prompt = row.get("index"), str(prompt_of(row))
-        if not isinstance(number, int) or number < index:
-            comparison.add(f"row {position + 1:,} is out of order")
-        elif number != index:
-            for missing in range(index + 1, min(number, index + 1 + MAX_MISSING)):
-                comparison.add(f"image {missing + 1:,} has no row", missing=True)
-            index, prompts = number, set()
+        if number != index:
+            if not isinstance(number, int) or number != index + 1:
+                comparison.add(f"row {position + 1:,} is out of order")
+            index, prompts = number if isinstance(number, int) else index, set()
         if prompt in prompts:
             comparison.add(f"row {position + 1:,} is a duplicate: {row.get('id')!r}")
         prompts.add(prompt)
     if comparison.rows < saved and not comparison.differences:
-        comparison.add(
-            f"the run saved {saved:,} rows, and {comparison.rows:,} remain", missing=True
-        )
+        remain = f"the run saved {saved:,} rows, and {comparison.rows:,} remain"
+        comparison.add(remain, missing=True)
 
 
 def not_compared(comparison: RowComparison) -> Iterator[str]:

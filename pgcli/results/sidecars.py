@@ -7,24 +7,20 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
-from pgcli.foreign_text import decode_text
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.file_names import LONGEST_NAME, name_key
-from pgcli.results.files_below import write_below
-from pgcli.results.row_hook import RowHook
-from pgcli.stores.files import open_regular
+from pgcli.results.row_hook import RowHook, write_below
 from pgcli.stores.urls import url_scheme
 from pgcli.wording import count, with_notes
 
-MAX_BLANK_BYTES = 2**16
 HINT = "free disk space, or check the folder's permissions; the same command writes the rest"
 
 
 class Sidecars(RowHook):
     """Writes `photo.txt` next to `photo.jpg`, or `photo.jpg.txt` if another image has that name.
 
-    An existing text is kept, or replaced with `overwrite`; a blank file is filled. Saved rows of an
+    An existing text is kept, or replaced with `overwrite`. Saved rows of an
     earlier run get a text too; failed rows and images that are not files get none. With
     `is_only_output`, images with a kept text are skipped. Exports use `claim` and `write`.
     """
@@ -116,24 +112,12 @@ class Sidecars(RowHook):
                 leaf,
                 text.encode(),
                 hint=HINT,
-                replace=self._overwrite or is_blank(name),
+                replace=self._overwrite,
             )
         self.counts["written" if is_written else "kept"] += 1
 
     def _is_kept(self, name: str) -> bool:
-        return not self._overwrite and os.path.lexists(name) and not is_blank(name)
-
-
-def is_blank(path: str) -> bool:
-    """Whether the path is a file, not a link, with whitespace or a byte order mark only."""
-    try:
-        if Path(path).is_symlink():
-            return False
-        with open_regular(path) as file:
-            data = file.read(MAX_BLANK_BYTES + 1)
-        return len(data) <= MAX_BLANK_BYTES and not decode_text(data).strip()
-    except (OSError, UnicodeDecodeError):
-        return False
+        return not self._overwrite and os.path.lexists(name)
 
 
 def is_file(item: Item) -> bool:

@@ -220,7 +220,7 @@ def piped(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("tamper", "expected"),
     [
-        (lambda rows: rows[:2] + rows[4:], "image 2 has no row"),
+        (lambda rows: rows[:2] + rows[4:], "row 3 is out of order"),
         (lambda rows: rows[:3] + rows[4:], "the run saved 8 rows, and 7 remain"),
         (lambda rows: rows[:3] + rows[2:], "row 4 is a duplicate"),
         (lambda rows: rows[2:4] + rows[:2] + rows[4:], "is out of order"),

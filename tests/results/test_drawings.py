@@ -16,11 +16,10 @@ from pgcli.images import ImageError, ImageLimits
 from pgcli.images.files import read_original
 from pgcli.records import Box, Fault, Item, Mask
 from pgcli.results.drawings import drawings
-from pgcli.results.drawings.colours import LabelColours
 from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answer
-from pgcli.results.drawings.formats import DRAWN, SUFFIXES
+from pgcli.results.drawings.overlay import DRAWN, SUFFIXES, LabelColours
 from pgcli.results.file_names import FileNames
-from pgcli.results.files_below import write_below
+from pgcli.results.row_hook import write_below
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused

@@ -5,7 +5,6 @@ import io
 import numpy
 import pytest
 from PIL import Image, ImageOps
-from PIL.JpegImagePlugin import get_sampling
 
 from pgcli.results.exports.image_files import upright_file
 from tests.support.exporting import exported, row, saved
@@ -62,13 +61,6 @@ def test_rotated_png_keeps_its_mode(mode):
     upright = upright_file(photograph("PNG", 6, mode))
     with Image.open(io.BytesIO(upright)) as image:
         assert (image.mode, image.size) == (mode, SIZE[::-1])
-
-
-def test_rotated_jpeg_keeps_its_chroma_subsampling():
-    for sampling in (0, 2):
-        upright = upright_file(photograph("JPEG", 6, subsampling=sampling))
-        with Image.open(io.BytesIO(upright)) as image:
-            assert get_sampling(image) == sampling
 
 
 def test_damaged_rotated_image_is_skipped_and_reported(cli, tmp_path):

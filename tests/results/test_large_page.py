@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgcli.cli.main import main
-from pgcli.results.gallery import gallery_page, parts
+from pgcli.results.gallery import gallery_page, thumbnails
 from pgcli.results.gallery.cards import Cards, ResultFile
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, gallery, hostile, row
 from tests.support.runs import wait_until
@@ -19,7 +19,7 @@ ROWS = 60
 def bounds(monkeypatch):
     """Pages of more than 20 rows are large, and their parts small."""
     monkeypatch.setattr(gallery_page, "MAX_ROWS_IN_PAGE", 20)
-    for module in (gallery_page, parts):
+    for module in (gallery_page, thumbnails):
         monkeypatch.setattr(module, "ROWS_PER_PART", 6)
         monkeypatch.setattr(module, "IMAGES_PER_PART", 4)
 
@@ -80,7 +80,7 @@ def test_row_whose_boxes_are_all_invalid_has_a_part():
     cards = Cards()
     cards.add(ResultFile("rows"), [row(0, boxes=invalid), row(1, boxes=[])])
     assert cards.columns["boxes"] == [[], None]
-    assert dict(parts.detail_parts(cards.details)) == {
+    assert dict(thumbnails.detail_parts(cards.details)) == {
         "rows-0": '[[[{"label":"cat","xmin":"left"}],null],null]'
     }
 

@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pgcli.records import Box, Mask
-from pgcli.results.drawings import labels as label_text
 from pgcli.results.drawings import overlay
-from pgcli.results.drawings.colours import PALETTE, LabelColours, contrasting
-from pgcli.results.drawings.labels import label_position, render_label
-from pgcli.results.drawings.overlay import draw_overlay, style_for
+from pgcli.results.drawings import overlay as label_text
+from pgcli.results.drawings.overlay import (
+    PALETTE,
+    LabelColours,
+    contrasting,
+    draw_overlay,
+    label_position,
+    render_label,
+    style_for,
+)
 from pgcli.rle import encode_mask
 
 GREY = (90, 90, 90)

@@ -2,21 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from io import BytesIO
 from math import ceil, floor, sqrt
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFile, ImageFont
 
+from pgcli.boxes import overlap
+from pgcli.printable import printable
 from pgcli.records import Box, Mask
-from pgcli.results.drawings.colours import Colour, LabelColours, contrasting
-from pgcli.results.drawings.labels import PixelFrame, label_position, render_label
 from pgcli.rle import decode_mask
+
+#: The usual suffix of files of each format.
+SUFFIXES: Mapping[str, str] = MappingProxyType(
+    {
+        "JPEG": ".jpg",
+        "PNG": ".png",
+        "WEBP": ".webp",
+        "GIF": ".gif",
+        "BMP": ".bmp",
+        "TIFF": ".tif",
+        "AVIF": ".avif",
+        "PPM": ".ppm",
+    }
+)
+#: How Pillow saves each format, so that lines and letters stay sharp.
+SAVE_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "JPEG": {"quality": 95, "subsampling": 0},
+        "PNG": {"compress_level": 4},  # a third of the time of 6, and a few percent larger
+        "WEBP": {"lossless": True, "quality": 20, "method": 0},  # lossy WebP blurs thin lines
+        "TIFF": {"compression": "tiff_lzw"},
+        "AVIF": {"quality": 90, "speed": 8, "subsampling": "4:4:4"},
+    }
+)
+#: The endings of drawings, each with its format.
+DRAWN = MappingProxyType({".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"})
+
+
+def drawing_file(image: Image.Image, original: ImageFile.ImageFile, ending: str) -> bytes:
+    """The RGB image as a file for this ending, with the colour profile of its original.
+
+    Raises OSError or ValueError.
+    """
+    profile = original.info.get("icc_profile")
+    # a profile for grey or CMYK is wrong for RGB
+    is_rgb = isinstance(profile, bytes) and profile[16:20] == b"RGB "
+    format, file = DRAWN[ending.lower()], BytesIO()
+    image.save(file, format, **SAVE_OPTIONS[format], icc_profile=profile if is_rgb else None)
+    return file.getvalue()
+
+
+Colour = tuple[int, int, int]
+
+#: Okabe and Ito's seven, Tol's indigo and wine, and a light green. Any two are distinguishable
+#: with normal, protan, deutan and tritan vision.
+PALETTE: tuple[Colour, ...] = (
+    (230, 159, 0),
+    (0, 158, 115),
+    (51, 34, 136),
+    (204, 121, 167),
+    (169, 255, 140),
+    (136, 34, 85),
+    (240, 228, 66),
+    (86, 180, 233),
+    (213, 94, 0),
+    (0, 114, 178),
+)
+BLACK: Colour = (0, 0, 0)
+WHITE: Colour = (255, 255, 255)
+
+
+class LabelColours:
+    """The colour of each label: of labels in `distinct` by their order, of others a hash."""
+
+    def __init__(self, distinct: Iterable[str] = ()):
+        labels = sorted({_normalized(label) for label in distinct})
+        self._assigned = {label: number % len(PALETTE) for number, label in enumerate(labels)}
+
+    def of(self, label: str) -> Colour:
+        """The label's colour; case and surrounding whitespace are ignored."""
+        normalized = _normalized(label)
+        return PALETTE[self._assigned.get(normalized, _hashed(normalized))]
+
+
+def contrasting(colour: Colour) -> Colour:
+    """Black or white, with a contrast of at least 4.5 to 1 to a colour of the palette (WCAG)."""
+    red, green, blue = colour
+    return BLACK if 0.3 * red + 0.6 * green + 0.1 * blue > 96 else WHITE
+
+
+def _normalized(label: str) -> str:
+    return label.strip().casefold()
+
+
+def _hashed(label: str) -> int:
+    # Python's hash of a string differs between processes
+    digest = blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % len(PALETTE)
+
+
+#: Left, top, right and bottom in whole pixels, as Pillow takes them; the last two are exclusive.
+PixelFrame = tuple[int, int, int, int]
+
+#: Fonts of common systems for labels that are not ASCII, which is all that Pillow's own font has.
+#: The first installed one is used.
+SYSTEM_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "wqy-microhei.ttc",
+    "DroidSansFallbackFull.ttf",
+    "DejaVuSans.ttf",
+    "Arial Unicode.ttf",
+    "PingFang.ttc",
+    "msyh.ttc",
+    "segoeui.ttf",
+)
+MAX_CHARACTERS = 200  # of a label; no image is wide enough for more
+
+
+def label_position(
+    box: PixelFrame,
+    size: tuple[int, int],
+    image_size: tuple[int, int],
+    taken: Sequence[PixelFrame],
+) -> PixelFrame | None:
+    """The position of a label of `size` (width, height): above its box, else at the top of the box,
+    below it or at its bottom. None if every position is outside the image or overlaps a label.
+    """
+    width, height = size
+    left = max(0, min(box[0], image_size[0] - width))
+    right = left + width
+    for top in (box[1] - height, box[1], box[3], box[3] - height):
+        bottom = top + height
+        is_inside = top >= 0 and bottom <= image_size[1] and right <= image_size[0]
+        if is_inside and not any(
+            overlap(left, right, label[0], label[2]) and overlap(top, bottom, label[1], label[3])
+            for label in taken
+        ):
+            return left, top, right, bottom
+    return None
+
+
+def render_label(label: str, size: int, width: int) -> Image.Image | None:
+    """The label as a mask (mode L) with a font size of `size`, no wider than `width`.
+
+    Control characters are escaped, and a label that is too long ends in dots. None for a blank
+    label, and if not even the first character fits.
+    """
+    text, ending = unicodedata.normalize("NFC", printable(label.strip()[:MAX_CHARACTERS])), ""
+    font = _font(size, is_ascii=text.isascii())
+    while text and font.getlength(text + ending) > width:
+        text, ending = text[:-1].rstrip(), "..."
+    if not text:
+        return None
+    ascent, descent = font.getmetrics()
+    text += ending
+    mask = Image.new("L", (max(1, round(font.getlength(text))), ascent + descent))
+    ImageDraw.Draw(mask).text((0, 0), text, fill=255, font=font)  # stacked accents are cropped
+    return mask
+
+
+@lru_cache(maxsize=64)
+def _font(size: int, *, is_ascii: bool) -> ImageFont.FreeTypeFont:
+    for name in () if is_ascii else SYSTEM_FONTS:
+        with suppress(OSError):
+            return ImageFont.truetype(name, size)
+    font = ImageFont.load_default(size)
+    assert isinstance(font, ImageFont.FreeTypeFont)  # with a size, it is no bitmap font
+    return font
+
 
 MIN_FONT_SIZE = 9  # pixels; smaller text in Pillow's own font is illegible
 FILL_ALPHA = 115  # of 255, inside a mask
-MAX_LABEL_SHARE = 0.5  # of the image, covered by all labels together
 
 
 @dataclass(frozen=True)
@@ -38,8 +203,7 @@ def draw_overlay(
     """A copy of the RGB image with the boxes, given in its pixels, and their masks, if any.
 
     The copy has no metadata. Equal boxes with equal labels are drawn once. Labels without a free
-    position are skipped, and labels of small boxes if all labels would cover more than half of the
-    image, as on an icon.
+    position are skipped.
     """
     colours = colours or LabelColours()
     image = image.copy()
@@ -108,9 +272,8 @@ def _draw_labels(
     colours: LabelColours,
     style: DrawStyle,
 ) -> None:
-    """Write the labels of larger boxes first, while there is room."""
+    """Write the labels of larger boxes first."""
     padding = max(1, style.font_size // 5)
-    free = MAX_LABEL_SHARE * image.width * image.height
     labels: list[PixelFrame] = []
     for name, box in boxes:
         text = render_label(name, style.font_size, image.width - 2 * padding)
@@ -118,7 +281,7 @@ def _draw_labels(
             continue
         size = (text.width + 2 * padding, text.height)
         label = label_position(box, size, image.size, labels)
-        if label is None or (free := free - _pixels(label)) < 0:
+        if label is None:
             continue
         labels.append(label)
         colour = colours.of(name)

@@ -15,9 +15,15 @@ from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
 from pgcli.records import Box, Mask
 from pgcli.regions import prompt_with_region
-from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
-from pgcli.results.exports.rows import box_sides, is_text_row
+from pgcli.results.exports.rows import (
+    Export,
+    ExportEntry,
+    ExportFormat,
+    box_sides,
+    is_text_row,
+    without_leading_dot,
+)
 from pgcli.rows import json_text, mask_to_dict
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import tarfile
+from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageFile
-from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from pgcli.images import ImageError, ImageLimits, stored_and_upright
 from pgcli.images.errors import wrap_image_errors
-from pgcli.results.drawings.formats import SAVE_OPTIONS
-from pgcli.results.exports.entry import Export, ExportEntry
-
-SUBSAMPLING_420 = 2  # symmetric, so that rotation loses no colour resolution
+from pgcli.results.drawings.overlay import SAVE_OPTIONS
+from pgcli.results.exports.rows import (
+    Export,
+    ExportEntry,
+    ExportFormat,
+    box_sides,
+    without_leading_dot,
+)
+from pgcli.rows import json_text
 
 
 def upright_file(data: bytes) -> bytes | None:
@@ -35,11 +43,9 @@ def upright_file(data: bytes) -> bytes | None:
 
 def save_options(stored: ImageFile.ImageFile, upright: Image.Image) -> dict[str, Any]:
     """Options that save the rotated image with its colour profile and EXIF."""
-    options = dict(SAVE_OPTIONS.get(str(stored.format), {}))
-    if isinstance(stored, JpegImageFile) and get_sampling(stored) == SUBSAMPLING_420:
-        options["subsampling"] = SUBSAMPLING_420
     names = ("icc_profile",) if stored.format == "TIFF" else ("icc_profile", "exif")
-    return options | {name: upright.info[name] for name in names if upright.info.get(name)}
+    kept = {name: upright.info[name] for name in names if upright.info.get(name)}
+    return {**SAVE_OPTIONS.get(str(stored.format), {}), **kept}
 
 
 def store_image(folder: Path, entry: ExportEntry, export: Export) -> bool:
@@ -73,3 +79,85 @@ def image_bytes(entry: ExportEntry, export: Export) -> bytes | None:
     except ImageError as problem:
         export.counts.missing.add(entry.image, problem.fault)
         return None
+
+
+#: The words of names that `datasets` takes for a split, a shard, a hidden file or an archive.
+SPECIAL = re.compile(
+    r"(?:^|(?<=[-._ 0-9]))"
+    r"(?:train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?=[-._ 0-9]|$)"
+    r"|-[0-9]{5}-of(?=-[0-9]{5})|^_(?=_)|:(?=:)"
+)
+
+
+def write_imagefolder(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+    """Fill the folder, without unreadable images."""
+    with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
+        for entry in entries:
+            if not store_image(target, entry, export):
+                continue
+            file.write(json_text(metadata(entry, export)) + "\n")
+            export.counts.images += 1
+
+
+def metadata(entry: ExportEntry, export: Export) -> dict[str, Any]:
+    """The image's line: its text, and its boxes if a row has boxes.
+
+    `categories` are indices into the list of all labels, `labels` their names.
+    """
+    line: dict[str, Any] = {"file_name": entry.name}
+    if texts := entry.texts:
+        line["text"] = texts[0]
+    if export.labels or len(texts) < len(entry.rows):
+        boxes = [box for box, _ in entry.boxes()]
+        export.counts.boxes += len(boxes)
+        line["objects"] = {
+            "bbox": [[float(side) for side in box_sides(box)] for box in boxes],
+            "categories": [export.labels[box.label] for box in boxes],
+            "labels": [box.label for box in boxes],
+            "scores": [box.score for box in boxes],
+        }
+    return line
+
+
+def imagefolder_name(part: str, is_folder: bool) -> str:
+    """The name with a `~` after every word that `datasets` would interpret.
+
+    It makes splits of folders and files with such names, and drops their metadata.
+    """
+    return SPECIAL.sub(r"\g<0>~", without_leading_dot(part, is_folder))
+
+
+IMAGEFOLDER = ExportFormat(
+    write_imagefolder,
+    is_folder=True,
+    max_one="texts",
+    reads_images=True,
+    suffixes=frozenset({".jsonl"}),
+    sanitize_name=imagefolder_name,
+    options=frozenset({"label", "label_file", "store_images"}),
+)
+
+
+def write_webdataset(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+    """Write the tar, without unreadable images. Keys are numbers, which contain no dot."""
+    with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for entry in entries:
+            data = image_bytes(entry, export)
+            if data is None:
+                continue
+            (row,) = entry.rows
+            add_file(tar, entry.name, data)
+            add_file(tar, f"{entry.stem}.txt", (row["answer"] or "").encode())
+            add_file(tar, f"{entry.stem}.json", json_text(row).encode())
+            export.counts.images += 1
+            export.counts.boxes += len(row["boxes"])
+
+
+def add_file(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a file without time and owner, for reproducible exports."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+WEBDATASET = ExportFormat(write_webdataset, max_one="answers", reads_images=True)

@@ -13,8 +13,15 @@ from pgcli.labels.labelstudio import HAS_BOXES, PROMPT, TEXT_PROMPT
 from pgcli.output.reader import Row
 from pgcli.records import Box
 from pgcli.regions import parse_region
-from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
-from pgcli.results.exports.rows import box_sides, is_text_row, outline, row_boxes
+from pgcli.results.exports.rows import (
+    Export,
+    ExportEntry,
+    ExportFormat,
+    box_sides,
+    is_text_row,
+    outline,
+    row_boxes,
+)
 from pgcli.rows import json_text
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pgcli.records import Box, Mask
-from pgcli.results.exports.entry import (
+from pgcli.results.exports.image_files import store_image
+from pgcli.results.exports.rows import (
     Export,
     ExportEntry,
     ExportFormat,
+    outline,
     without_leading_dot,
 )
-from pgcli.results.exports.image_files import store_image
-from pgcli.results.exports.rows import outline
 from pgcli.rows import json_text
 
 #: Characters that JSON leaves unescaped and that YAML reads as line ends or rejects.

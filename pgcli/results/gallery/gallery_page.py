@@ -21,19 +21,17 @@ from pgcli.output.reader import Row, read_results
 from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
 from pgcli.results.gallery.cards import Cards
-from pgcli.results.gallery.parts import (
+from pgcli.results.gallery.run_info import path_on_page, read_run_info
+from pgcli.results.gallery.thumbnails import (
     IMAGES_PER_PART,
     MAX_ROWS_IN_PAGE,
     ROWS_PER_PART,
-    image_parts,
-    write_parts,
-)
-from pgcli.results.gallery.run_info import path_on_page, read_run_info
-from pgcli.results.gallery.thumbnails import (
     ThumbnailMaker,
     default_side,
+    image_parts,
     thumbnail_entry,
     without_copy,
+    write_parts,
 )
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.options import GalleryOptions
