@@ -11,7 +11,7 @@ from PIL import Image
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.records import Fault
 
-MISSING = Fault("missing", "The file does not exist.")
+NO_SUCH_FILE = Fault("missing", "The file does not exist.")
 EMPTY = Fault("not_an_image", "The file is empty.")
 UNKNOWN = Fault("not_an_image", "The file is not an image of a known format.")
 WEB_PAGE = Fault("not_an_image", "The file is a web page (HTML), not an image.")

@@ -6,7 +6,7 @@ import os
 
 from pgcli.images.errors import (
     EMPTY,
-    MISSING,
+    NO_SUCH_FILE,
     NOT_A_FILE,
     TRUNCATED,
     ImageError,
@@ -84,14 +84,14 @@ def read_file(
     except OutsideFolderError as problem:
         raise ImageError(OUTSIDE_FOLDER) from problem
     except (FileNotFoundError, NotADirectoryError) as problem:
-        raise ImageError(MISSING) from problem
+        raise ImageError(NO_SUCH_FILE) from problem
     except PermissionError as problem:
         raise ImageError(Fault("permission_denied", "No permission to read the file.")) from problem
     except OSError as problem:
         reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
         raise ImageError(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
     except (ValueError, OverflowError) as problem:  # an invalid character in the path, such as NUL
-        raise ImageError(MISSING) from problem
+        raise ImageError(NO_SUCH_FILE) from problem
 
 
 def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:
