@@ -128,7 +128,8 @@ def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = Non
     truths.ignores_prompts = columns.prompt == ""
     truths.has_prompts &= not truths.ignores_prompts
     if not truths.by_key:
-        raise UsageError(f"{shown} has no rows", hint="--truth names a manifest with answers")
+        reasons = "; ".join([f"{shown} has no rows", *truths.remarks])
+        raise UsageError(reasons, hint="--truth names a manifest with answers")
     return truths
 
 

@@ -1,1 +1,1 @@
-"""Reads the annotations of other tools as labelled rows: `pgcli import`."""
+"""Reads labels of every format as one record, `LabelledImage`: for `import`, `eval` and `train`."""
