@@ -26,18 +26,6 @@ PROMPT_HINT = "<--prompt-column NAME> names the column of the truth with the pro
 Truth = Sequence[LabelledImage]
 
 
-@dataclass(frozen=True)
-class TruthColumns:
-    """The names of columns, as the command line gives them.
-
-    With an empty prompt column, rows are joined by id alone.
-    """
-
-    id: str = "id"
-    prompt: str | None = None
-    answer: str | None = None
-
-
 @dataclass
 class Truths:
     """The truth by id and prompt.
@@ -115,15 +103,24 @@ class Truths:
         yield from ((remark, "") for remark in self.remarks)
 
 
-def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
-    """The truth in a local file or folder, or in a file at a URL. Raises UsageError."""
+def read_truth(
+    name: str,
+    columns: LabelColumns | None = None,
+    id_column: str = "id",
+    url_reader: Reader | None = None,
+) -> Truths:
+    """The truth in a local file or folder, or in a file at a URL. Raises UsageError.
+
+    With an empty prompt column, rows are joined by id alone.
+    """
+    columns = columns or LabelColumns()
     file = locate_source(name, ReadOptions(url_reader=url_reader))
     if file.url_reader is None and not (Path(file.path).exists() or is_run(file)):
         raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
     counts, shown = LeftOut(), display_path(name)
     named = LabelColumns(columns.prompt or None, columns.answer)
     with usage_errors(shown):
-        labels = read_source(file, named, columns.id, counts)
+        labels = read_source(file, named, id_column, counts)
         truths = truths_of(labels, shown, counts)
     truths.ignores_prompts = columns.prompt == ""
     truths.has_prompts &= not truths.ignores_prompts

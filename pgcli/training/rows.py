@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.pipeline.progress.tally import Tally
@@ -25,17 +24,6 @@ def seed_of(*values: int | str) -> int:
     """A seed of 63 bits, derived from the values."""
     digest = hashlib.sha256(repr(values).encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-
-
-class TargetText(NamedTuple):
-    """The training target of a row: a text, a label, or the answer to a prompt.
-
-    `truth` is the whole ground truth for the metrics of generated answers, or None.
-    """
-
-    text: str
-    prompt: str = ""
-    truth: LabelledImage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +93,21 @@ class TrainingRows(list[TrainingRow]):
         self.faults: list[str] = []
         self.columns: dict[str, None] = {}
 
-    def add(self, item: Item, target: TargetText) -> None:
-        """Append a row; the store keeps the bytes of an image outside of files."""
+    def add(self, item: Item, labels: LabelledImage, *, keeps_truth: bool = False) -> None:
+        """Append a row whose target is the most frequent of its answers, a text or a label.
+
+        `keeps_truth` keeps the labels for the metrics of generated answers. The store keeps the
+        bytes of an image outside of files.
+        """
         key, bytes_at = item.path or item.image, None
         if item.span is not None:
             key = f"{key}, {item.span[0]}"
         elif item.data is not None:
             key, bytes_at = hashlib.sha256(item.data).hexdigest(), self.store.add(item.data)
         plain = Item(len(self), item.id, item.image, item.path, root=item.root, span=item.span)
-        text, prompt, truth = target
-        self.append(TrainingRow(plain, text, key, bytes_at, prompt, truth))
+        target = Counter(map(str.strip, labels.answers)).most_common(1)[0][0]
+        truth = labels if keeps_truth else None
+        self.append(TrainingRow(plain, target, key, bytes_at, labels.prompt or "", truth))
 
     @property
     def digest(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,7 +40,7 @@ from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
-from pgcli.training.rows import RowErrors, TargetText, TrainingRows
+from pgcli.training.rows import RowErrors, TrainingRows
 from pgcli.wording import listed, note
 
 #: The error columns of result files.
@@ -125,7 +124,7 @@ class RowReader:
                 rows.skipped["with_error"] += 1
                 continue
             if (target := self._attempt(item, target_of, rows, errors)) is not None:
-                rows.add(item, target)
+                rows.add(item, target, keeps_truth=self.keeps_truth and self.label is None)
         if text := note_of_choices(choices):
             hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
             self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
@@ -152,10 +151,10 @@ class RowReader:
     def _attempt(
         self,
         item: Item,
-        target_of: Callable[[Item], TargetText | None],
+        target_of: Callable[[Item], LabelledImage | None],
         rows: TrainingRows,
         errors: RowErrors,
-    ) -> TargetText | None:
+    ) -> LabelledImage | None:
         """The target of an item; None for a row without one or with a fault, which is counted."""
         fault, target = item.fault, None
         try:
@@ -171,7 +170,9 @@ class RowReader:
 
     def _open(
         self, name: str, options: ReadOptions
-    ) -> tuple[Iterable[Item], Callable[[Item], TargetText | None], Mapping[tuple[str, ...], int]]:
+    ) -> tuple[
+        Iterable[Item], Callable[[Item], LabelledImage | None], Mapping[tuple[str, ...], int]
+    ]:
         """The items of a source, the function that returns their targets, and the columns read.
 
         Raises UsageError.
@@ -207,7 +208,7 @@ class RowReader:
         reader = LabelReader.of(locate_source(name, options), columns)
         return source_items(name, read, self.on_event), partial(self._row, reader), reader.choices
 
-    def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> TargetText:
+    def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> LabelledImage:
         """The label of an image: its folder directly below the source. Raises UsageError."""
         hint = f"or name a manifest with a column {self.label!r}"
         if not is_folder:
@@ -215,9 +216,9 @@ class RowReader:
                 f"{display_name(source)} is not a folder with a subfolder for each label",
                 hint=f"name such a folder, {hint}",
             )
-        return TargetText(label_of_folder(source, item.id, f", {hint}"))
+        return LabelledImage(answers=(label_of_folder(source, item.id, f", {hint}"),))
 
-    def _row(self, reader: LabelReader, item: Item) -> TargetText | None:
+    def _row(self, reader: LabelReader, item: Item) -> LabelledImage | None:
         """The prompt and answer of a row, or its label, or None. Raises UnusableRow, UsageError."""
         fields = reader.fields(item.fields)
         try:
@@ -227,14 +228,14 @@ class RowReader:
         if self.label is not None:
             answers = image.answers if is_text(fields.get(self.label)) else ()
             text = answers[0].strip() if answers else ""
-            return TargetText(text) if text else None
+            return LabelledImage(answers=(text,)) if text else None
         masks = fields.get("masks")
         codes = [mask and mask.get("codes") for mask in (masks if isinstance(masks, list) else ())]
         return self._target(item, image, codes)
 
     def _target(
         self, item: Item, image: LabelledImage, codes: Sequence[Any] = ()
-    ) -> TargetText | None:
+    ) -> LabelledImage | None:
         """The prompt and answer of an image, or None. Raises UnusableRow and UsageError."""
         prompt = self._prompt(item, image)
         if self.columns.answer is None and image.objects is not None:
@@ -245,11 +246,8 @@ class RowReader:
         answers = self._answers(item, image)
         if prompt is None or not answers:
             return None
-        truth = None
-        if self.keeps_truth:
-            objects = None if image.boxes is None else objects_of(image.boxes)
-            truth = LabelledImage(answers=image.answers or answers, objects=objects)
-        return TargetText(Counter(answers).most_common(1)[0][0], prompt, truth)
+        objects = None if image.boxes is None else objects_of(image.boxes)
+        return LabelledImage(prompt=prompt, answers=image.answers or answers, objects=objects)
 
     def _prompt(self, item: Item, image: LabelledImage) -> str | None:
         """The prompt for the model, or None. Raises UsageError if it conflicts with `--prompt`."""

@@ -8,7 +8,7 @@ import pytest
 
 from pgcli.evaluation.join import join
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.truth import TruthColumns, read_truth
+from pgcli.evaluation.truth import read_truth
 from pgcli.rle import encode_mask
 from tests.support.evaluating import answers, evaluate, refused, save, write
 from tests.support.exporting import box, row
@@ -37,7 +37,7 @@ def found(*boxes: Any, prompt: str = "detect cat", task: Any = "detect", **chang
 
 
 def joined(truth: str) -> JoinedRow:
-    return join("rows.jsonl", read_truth(truth, TruthColumns())).rows[0]
+    return join("rows.jsonl", read_truth(truth)).rows[0]
 
 
 CODES = "".join(f"<seg{n:03d}>" for n in range(16))

@@ -11,7 +11,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from pgcli.evaluation.join import join
-from pgcli.evaluation.truth import TruthColumns, read_truth
+from pgcli.evaluation.truth import read_truth
 from pgcli.labels.labelled_image import merged
 from tests.support.evaluating import answers, evaluate, refused, save, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented
@@ -49,7 +49,7 @@ def test_join_takes_time_in_proportion_to_the_rows():
     for count in (1_000, 8_000):
         pairs = [(str(number), "red") for number in range(count)]
         rows, truth = write("rows.jsonl", answers(*pairs)), truth_of(*pairs)
-        truths, start = read_truth(truth, TruthColumns()), time.process_time()
+        truths, start = read_truth(truth), time.process_time()
         join(rows, truths)
         seconds.append(time.process_time() - start)
     assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
@@ -58,7 +58,7 @@ def test_join_takes_time_in_proportion_to_the_rows():
 def test_joined_rows_share_the_names_of_their_columns():
     pairs = [("a", "red"), ("b", "blue")]
     rows, truth = write("rows.jsonl", answers(*pairs)), truth_of(*pairs)
-    first, second = join(rows, read_truth(truth, TruthColumns())).rows
+    first, second = join(rows, read_truth(truth)).rows
     assert all(name is other for name, other in zip(first.row, second.row, strict=True))
 
 
@@ -69,7 +69,7 @@ def test_rows_of_one_prompt_are_merged_in_linear_time():
         boxes = [{"label": "cat", **corners, "xmax": number + 1.0} for number in range(count)]
         truth = write("truth.jsonl", [{"id": "a", "split": one["xmax"], **one} for one in boxes])
         start = time.process_time()
-        known, _ = merged(read_truth(truth, TruthColumns()).by_key["a", None])
+        known, _ = merged(read_truth(truth).by_key["a", None])
         seconds.append(time.process_time() - start)
         assert [box.xmax for box in known.boxes or ()] == [one["xmax"] for one in boxes]
     assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
@@ -202,7 +202,7 @@ def test_true_boxes_of_coco_json_are_read_as_they_are():
     sides = [[-5.25, 3.123456789, 25.25, 27.376543211], [40.0, 10.0, 40.0, 50.75]]
     annotations = [{"image_id": 1, "category_id": 1, "bbox": four} for four in sides]
     write_coco([{"id": "1.png", "width": 64, "height": 48}], annotations, "dog")
-    (truth,) = read_truth("coco.json", TruthColumns()).by_key["1.png", None]
+    (truth,) = read_truth("coco.json").by_key["1.png", None]
     found = [
         [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin] for box in truth.boxes or ()
     ]

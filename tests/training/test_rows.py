@@ -21,12 +21,13 @@ from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
 from pgcli.labels.columns import LabelColumns
+from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import image_checks
 from pgcli.training.answers.task import tokenized
 from pgcli.training.image_checks import check_apart, split_by_image
-from pgcli.training.rows import RowStore, TargetText, TrainingRow, TrainingRows
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.sources import RowReader
 from tests.support.awkward import tar_of
 from tests.support.turned_images import (
@@ -388,7 +389,7 @@ def test_class_integers_become_the_names_in_the_schema(store):
 def files(store: RowStore, *names: str) -> TrainingRows:
     rows = TrainingRows(store)
     for number, name in enumerate(names):
-        rows.add(Item(number, name, name, name), TargetText("x"))
+        rows.add(Item(number, name, name, name), LabelledImage(answers=("x",)))
     return rows
 
 
@@ -398,7 +399,9 @@ def test_no_image_is_on_both_sides_of_the_split(store):
         Path(f"copy-{number}.png").write_bytes(Path(f"{number}.png").read_bytes())
     names = [f"{prefix}{number}.png" for prefix in ("", "copy-", "") for number in range(20)]
     rows = files(store, *names)
-    rows.add(Item(60, "bytes", "table", data=Path("3.png").read_bytes()), TargetText("x"))
+    rows.add(
+        Item(60, "bytes", "table", data=Path("3.png").read_bytes()), LabelledImage(answers=("x",))
+    )
     train, held_out = split_by_image(rows, 0.1, seed=0)
     assert len(train) + len(held_out) == 61
     assert len(held_out) in (6, 7)

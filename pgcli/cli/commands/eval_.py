@@ -95,8 +95,9 @@ def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli.ui import evaluation_report as printed
     from pgcli.evaluation.evaluate import compare_files, evaluate
     from pgcli.evaluation.join import join, only_common, paired
-    from pgcli.evaluation.truth import TruthColumns, read_truth
+    from pgcli.evaluation.truth import read_truth
     from pgcli.evaluation.worst_rows import write_worst_rows
+    from pgcli.labels.columns import LabelColumns
     from pgcli.results.images import ImageLocator
     from pgcli.results.options import GalleryOptions
     from pgcli.results.pages.page import page_target
@@ -118,8 +119,9 @@ def eval_(results: FileArgs, call: CliCall) -> None:
         read = filter(None, (*results, truth, texts))
         page_target(view, "--view", inputs=read, overwrite=options.overwrite).check()
     with screen.status("reading rows"):
-        columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
-        truths = read_truth(truth, columns, call.build(AddressOptions).url_reader)
+        columns = LabelColumns(options.prompt_column, options.answer_column)
+        reader = call.build(AddressOptions).url_reader
+        truths = read_truth(truth, columns, options.id_column, reader)
         joined = [join(name, truths, locator) for name in results]
     for note, hint in truths.notes():
         screen.info(f"{truths.name}: {note}", hint=hint)
