@@ -195,16 +195,15 @@ class ObjectStore:
         The first failure of a kind is repeated: `obstore` does not repeat conditional puts and
         deletes whose connection broke. Until a call of the kind succeeds, each has LOST_SECONDS.
         """
-        deadline = Deadline(LOST_SECONDS if kind in self._failed_kinds else inf, self._stopped)
+        seconds = LOST_SECONDS if kind in self._failed_kinds else inf
         try:
             with store_errors():
-                result = in_thread(call, deadline, self.url)
-        except TransientError as problem:
-            if kind not in self._failed_kinds:
-                self._failed_kinds.add(kind)
-                return self._call(call, kind)
-            raise self._failed(problem.fault) from problem
+                result = in_thread(call, Deadline(seconds, self._stopped), self.url)
         except RemoteError as problem:
+            if isinstance(problem, TransientError) and kind not in self._failed_kinds:
+                self._failed_kinds.add(kind)
+                with suppress(OutputFailed):
+                    return self._call(call, kind)
             raise self._failed(problem.fault) from problem
         self._failed_kinds.discard(kind)
         return result

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LARGE_BYTES = 16 * 2**20
 #: The limit for fetching an image, with all tries.
 FETCH_SECONDS = 60.0
-#: The limit for a part of any other file, and for a copy, where its bytes extend it.
+#: The limit for the copy of a file on a web server; its bytes extend it.
 FILE_SECONDS = 120.0
 MIN_BYTES_PER_SECOND = 10_000
 BUFFER_BYTES = 8 * 2**20
@@ -83,16 +83,13 @@ class Reader:
         if is_web(url):
             return self.local_copy(url).open("rb")
 
-        def wait(call: Callable[[], Any], size: int = 0) -> Any:
-            seconds = PATIENCE_SECONDS + FILE_SECONDS + size / MIN_BYTES_PER_SECOND
+        def wait(call: Callable[[], Any]) -> Any:
             with lasting_errors(url):
-                return self._wait(url, call, seconds=seconds)
+                return self._wait(url, call)
 
-        def read(start: int, stop: int) -> Any:  # of more than a buffer for a large read
-            return wait(lambda: read_range(start, stop), stop - start)
-
-        size, read_range = wait(lambda: self._files(url).open(url))
-        return io.BufferedReader(RemoteFile(size, read), buffer_bytes)
+        size, read = wait(lambda: self._files(url).open(url))
+        file = RemoteFile(size, lambda start, stop: wait(lambda: read(start, stop)))
+        return io.BufferedReader(file, buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
         """A copy of the file at a URL on a web server, made once, and deleted with this reader.
@@ -158,16 +155,12 @@ class Reader:
             return file.getvalue()
 
     def _wait(
-        self,
-        url: str,
-        call: Callable[[], Result],
-        deadline: Deadline | None = None,
-        seconds: float = inf,
+        self, url: str, call: Callable[[], Result], deadline: Deadline | None = None
     ) -> Result:
         """The result of a call that reads a URL. Raises RemoteError."""
         check_url(url)
         with self._files(url).errors():
-            return in_thread(call, deadline or Deadline(seconds, self._stopped), url)
+            return in_thread(call, deadline or Deadline(inf, self._stopped), url)
 
     def _files(self, url: str) -> Any:
         """The reader for this kind of URL."""
@@ -235,9 +228,6 @@ class RemoteFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}

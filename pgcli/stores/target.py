@@ -42,10 +42,8 @@ class Target:
 
     @property
     def path(self) -> Path:
-        """The path, with the link resolved if it is a folder to which files are added."""
-        path = Path(self.name)
-        is_link = self.kind == "folder" and path.is_symlink() and path.is_dir()
-        return path.resolve() if is_link else path
+        """The path on this machine."""
+        return Path(self.name)
 
     @property
     def replaces(self) -> bool:
@@ -72,6 +70,10 @@ class Target:
             self._check_input(source)
         return self._check_path()
 
+    @property
+    def _hint(self) -> str:
+        return f"choose another <{self.option}=>"
+
     @cached_property
     def _root(self) -> str:
         return os.path.realpath(self.path)
@@ -86,9 +88,7 @@ class Target:
         if resolves_inside(source, self._root):
             is_same = os.path.realpath(source) == self._root
             what = "would be overwritten" if is_same else f"is in {self.name}, which is written"
-            raise UsageError(
-                f"{source} is an input and {what}", hint=f"choose another <{self.option}=>"
-            )
+            raise UsageError(f"{source} is an input and {what}", hint=self._hint)
 
     @contextmanager
     def publish(self) -> Iterator[Path]:
@@ -126,7 +126,7 @@ class Target:
     def _check_address(self) -> None:
         """Raise UsageError for a URL, unless it is a run's folder in an object store."""
         bucket, _, path = self.name.partition("://")[2].partition("/")
-        is_folder = bucket.rpartition("@")[2] and path.strip("/") and self.name.endswith("/")
+        is_folder = bucket and path.strip("/") and self.name.endswith("/")
         is_stored = is_in_object_store(self.name) and not has_credentials(self.name)
         if not (self.is_run and is_folder and is_stored):
             stored = ", or a folder in an object store: <-o s3://bucket/rows/>, gs:// or az://"
@@ -137,73 +137,64 @@ class Target:
 
     def _check_input(self, source: str) -> None:
         """Raise UsageError if the target is the source, under any name, or contains it."""
-        name, exists = self.name, os.path.exists(self.name)  # noqa: PTH110 - long names
         if source == "-" or url_scheme(source):
             return
-        path = parse_path(source)
-        is_same = os.path.abspath(path) == os.path.abspath(name)  # noqa: PTH100
-        if exists and not is_same:
-            if os.path.exists(path):  # noqa: PTH110
-                is_same = Path(path).samefile(name)
-            elif has_magic(path) and not self._has_run:
-                is_same = is_match(path, name)  # a run does not read its own output
-        if is_same:
+        path, exists = parse_path(source), os.path.lexists(self.name)
+        is_pattern = has_magic(path) and not os.path.lexists(path)
+        # a run does not read its own output
+        names = iglob(path, recursive=True) if is_pattern and not self._has_run else [path]
+        if any(is_same_file(name, self.name) for name in names):
             raise UsageError(
-                f"{name} is {'an input' if exists else 'another output'} and would be overwritten",
-                hint=f"choose another <{self.option}=>",
+                f"{self.name} is {'an input' if exists else 'another output'} and would be "
+                "overwritten",
+                hint=self._hint,
             )
         if self.kind != "file" and exists:
             self.refuse_inside(path)
 
     def _check_path(self) -> None:
         """Raise UsageError, OutputExists or OutputFailed for the current state of the path."""
-        path, option, is_folder = self.path, f"<{self.option}=>", self.kind != "file"
+        path, is_folder = self.path, self.kind != "file"
         try:
-            if self.kind == "whole folder" and (path.is_symlink() or is_foreign_folder(path)):
+            exists, is_empty = (
+                path.exists(),
+                is_folder and path.is_dir() and not any(path.iterdir()),
+            )
+            is_foreign = exists and not is_empty and not (path / MARK).is_file()
+            if self.kind == "whole folder" and (path.is_symlink() or is_foreign):
                 raise OutputExists(
                     f"{path} was not written by pgcli, so pgcli does not replace it",
-                    hint=f"choose another {option}",
+                    hint=self._hint,
                 )
             folder = next(filter(os.path.lexists, path.parents), path)
             if not folder.is_dir():
-                raise UsageError(f"{folder} is not a folder", hint=f"choose another {option}")
-            if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
+                raise UsageError(f"{folder} is not a folder", hint=self._hint)
+            if exists and not (path.is_dir() if is_folder else path.is_file()):
                 kind = "folder" if is_folder else "regular file"
-                raise UsageError(f"{path} is not a {kind}", hint=f"choose another {option}")
-            is_empty = is_folder and path.is_dir() and next(path.iterdir(), None) is None
+                raise UsageError(f"{path} is not a {kind}", hint=self._hint)
             if os.path.lexists(path) and not is_empty and not self.replaces:
                 raise OutputExists(
                     f"{path} is not empty" if is_folder else f"{path} exists",
-                    hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or choose "
-                    f"another {option}",
+                    hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or "
+                    f"{self._hint}",
                 )
             if self._has_run and not self.is_run:
-                raise OutputExists(
-                    f"{path} is the output of a run",
-                    hint=f"choose another {option}",
-                )
-            existing = path if path.exists() else folder
+                raise OutputExists(f"{path} is the output of a run", hint=self._hint)
+            existing = path if exists else folder
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
                 raise OutputFailed(
-                    f"{path} is not writable",
-                    hint=f"correct the permissions, or choose another {option}",
+                    f"{path} is not writable", hint=f"correct the permissions, or {self._hint}"
                 )
         except OSError as problem:
             raise OutputFailed(
                 f"cannot write {path}: {problem.strerror or problem}",
-                hint=f"correct the path, or choose another {option}",
+                hint=f"correct the path, or {self._hint}",
             ) from problem
 
 
-def is_match(pattern: str, output: str) -> bool:
-    """Whether a pattern names the output."""
-    names = iglob(pattern, recursive=True)
-    return any(os.path.samefile(name, output) for name in names if os.path.exists(name))  # noqa: PTH110, PTH121
-
-
-def is_foreign_folder(folder: Path) -> bool:
-    """Whether the folder has files that no export wrote."""
+def is_same_file(name: str, other: str) -> bool:
+    """Whether two names are of one file, or equal if there is none."""
     try:
-        return any(folder.iterdir()) and not (folder / MARK).is_file()
-    except OSError:  # not a folder, or unreadable
-        return False
+        return os.path.samefile(name, other)  # noqa: PTH121 - long names
+    except (OSError, ValueError):
+        return os.path.abspath(name) == os.path.abspath(other)  # noqa: PTH100

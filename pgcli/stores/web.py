@@ -199,14 +199,8 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
 
 
 def retry_after(text: str) -> float:
-    """The seconds of a Retry-After header, which may be a date; 0 for anything else."""
+    """The seconds of a Retry-After header; 0 for a date."""
     try:
         return float(text)
     except ValueError:
-        pass
-    from email.utils import parsedate_to_datetime  # slow to import
-
-    try:
-        return parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError):
         return 0.0

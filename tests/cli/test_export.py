@@ -1,12 +1,10 @@
 """export: refusals, reports, and files that stay unchanged."""
 
-import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -146,30 +144,6 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(boxes, tmp_path)
 def tree(folder: Path) -> dict[str, str]:
     files = (file for file in folder.rglob("*") if file.is_file() and file.suffix in (".txt", ""))
     return {str(file.relative_to(folder)): file.read_text() for file in files}
-
-
-@pytest.mark.parametrize(
-    ("problem", "code"),
-    [(OSError(errno.EIO, "Input/output error"), 14), (KeyboardInterrupt(), 130)],
-)
-def test_earlier_export_is_put_back_where_the_new_one_cannot_be_named(
-    cli, boxes, monkeypatch, problem, code
-):
-    target = boxes.parent / "yolo"
-    assert exported(cli, boxes, "yolo", target)[0] == 0
-    (target / "mine.txt").write_text("kept")
-    before, names = tree(target), sorted(boxes.parent.iterdir())
-    rename = Path.rename
-
-    def fail(path: Path, new: Path) -> Any:
-        if path.name.endswith(".part"):
-            raise problem
-        return rename(path, new)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    assert exported(cli, boxes, "yolo", target, "--overwrite")[0] == code
-    assert tree(target) == before
-    assert sorted(boxes.parent.iterdir()) == names
 
 
 @pytest.mark.parametrize("to", ["yolo", "coco"])

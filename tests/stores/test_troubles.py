@@ -18,7 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from pgcli import process_end
 from pgcli.errors import OutputFailed, PgcliError, SourceUnavailable
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, calls, objects, reader
+from pgcli.stores import Reader, RemoteError, calls, objects
 from pgcli.stores.errors import (
     DENIED,
     EXPIRED,
@@ -315,25 +315,6 @@ def test_failures_of_the_hub_are_told_apart():
         with pytest.raises(RemoteError) as problem, HubFiles().errors():
             raise error
         assert not isinstance(problem.value, TransientError)
-
-
-def test_large_read_has_more_time_than_a_buffer(server, monkeypatch):
-    given: list[float] = []
-    wait = Reader._wait
-
-    def recorded(self: Reader, url: str, call: Any, *more: Any, seconds: float) -> Any:
-        given.append(seconds)
-        return wait(self, url, call, *more, seconds=seconds)
-
-    monkeypatch.setattr(Reader, "_wait", recorded)
-    monkeypatch.setattr(reader, "MIN_BYTES_PER_SECOND", 1)
-    server.files["bucket/large"] = bytes(5000)
-    with Reader().open("s3://bucket/large", 16) as file:
-        assert len(file.read(3)) == 3
-        assert len(file.read(4900)) == 4900
-    base = given[0]
-    assert given[1] == base + 16
-    assert max(given) > base + 4000
 
 
 def test_threads_read_ranges_of_a_file_on_the_hub_one_at_a_time():

@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from email.utils import formatdate
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -134,13 +133,6 @@ def test_retry_after_is_respected(server, short_pauses, monkeypatch):
 )
 def test_retry_after_is_parsed_or_ignored(text, seconds):
     assert web.retry_after(text) == seconds
-
-
-def test_retry_after_may_be_a_date():
-    later = formatdate(time.time() + 50, usegmt=True)
-    assert 48 < web.retry_after(later) < 51
-    assert web.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") < 0
-    assert web.retry_after("Wed, 99 Oct 2015 07:28:00 GMT") == 0
 
 
 def test_wait_longer_than_the_deadline_does_not_start(server):
