@@ -55,7 +55,7 @@ class Truths:
         Texts of regions without a prompt are skipped: a region is part of a prompt.
         """
         prompt = None if image.objects is not None else image.prompt
-        if image.objects is not None and not image.boxes and image.unread:
+        if (image.unread and not image.boxes) or (image.objects is None and not image.answers):
             return
         if prompt is not None and image.size is not None:
             prompt = prompt_with_region(prompt, image.region, *image.size)

@@ -114,7 +114,7 @@ def read_images(document: JsonEntry, settings: LabelSettings) -> Labels:
         own = [*read_entry(entry, what, by_image, names, settings)]
         if own and (first := known.setdefault(own[0].id, what)) != what:
             raise InvalidValue(f"{first} and {what} have the same name: {own[0].id}")
-        read += own if has_objects else own[1:]
+        read += own if has_objects or not own else [replace(own[0], objects=None), *own[1:]]
     value = document.get("info")
     prompt = value.get("prompt") if isinstance(value, dict) else None
     return Labels(

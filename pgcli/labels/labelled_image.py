@@ -251,7 +251,8 @@ class Labels:
         """
         for image in (image for group in self.by_id() for image in group):
             if image.objects is None:
-                yield replace(image, prompt=prompt or image.prompt or CAPTION)
+                if image.answers:
+                    yield replace(image, prompt=prompt or image.prompt or CAPTION)
                 continue
             own = None if each else image.prompt or self.prompt
             searched = image.searched

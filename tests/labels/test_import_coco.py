@@ -150,6 +150,9 @@ def test_of_captions_alone_no_image_has_a_row_of_boxes(cli):
     assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
     rows = read_rows("rows.jsonl")
     assert [row["task"] for row in rows] == ["caption", "caption", "caption", "ask"]
+    Path("given.json").write_text(json.dumps(document(CAPTIONS[0], CAPTIONS[3])))
+    assert cli("import given.json --from coco -o rows.jsonl --overwrite")[0] == 0
+    assert [row["index"] for row in read_rows("rows.jsonl")] == [0, 2]  # b.png has no caption
 
 
 def test_images_of_lvis_are_asked_for_labels_they_were_searched_for(cli):
