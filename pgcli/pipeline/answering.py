@@ -203,7 +203,7 @@ class Answering:
         self.model.note(info, None if self.output is None else self.output.record)
         self.progress.begin_rows()
         if self.output is not None:
-            self.output.note_model(info)
+            self.output.note_command(info)
 
     def _error_rows(self, rows: range) -> Iterator[tuple[int, Answer]]:
         """The failed rows of an image that crashed too many engines."""

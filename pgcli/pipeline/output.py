@@ -96,7 +96,6 @@ class RunOutput:
             [state.owner.store],
             schema=self.schema,
             kept=rows.kept,
-            per_item=rows.per_item if rows.is_addressable else None,
             create=True,
         )
         self.file_rows = self.saved.file_rows
@@ -376,41 +375,26 @@ class RunOutput:
                 hint="run the same command again",
             )
 
-    def note_command(self) -> None:
-        """Write the sources of this command into the record: the input may have moved."""
-        record = self.state.record
-        if record is None or self.shard is not None:
-            return
-        later = replace(
-            record, settings=run_settings(self.request), input=input_settings(self.request)
-        )
-        if (resumed := record.resumed_by(later)) != record:
-            self.record = resumed
-            self.state.update(resumed)
-
-    def note_model(self, info: EngineInfo | None) -> None:
-        """Write the model and the facts of this command into the record.
+    def note_command(self, info: EngineInfo | None = None) -> None:
+        """Write the sources of this command into the record, and its loaded model.
 
         Shards share the record: the first shard that loads the model writes it.
         """
-        if info is None:
+        if self.state.record is None or (info is None and self.shard is not None):
             return
         record = read_record(self.state.store) or self.record
         if self.shard is not None:
-            record = record if record.model else replace(record, model=info.model)
+            assert info is not None
+            later = record if record.model else replace(record, model=info.model)
         else:
-            record = record.resumed_by(
-                replace(
-                    self.record,
-                    settings=run_settings(self.request),
-                    input=input_settings(self.request),
-                    model=info.model,
-                    versions=versions(),
-                )
-            )
-        if record != self.record:
-            self.record = record
-            self.state.update(record)
+            settings, sources = run_settings(self.request), input_settings(self.request)
+            later = replace(record, settings=settings, input=sources)
+            if info is not None:
+                later = replace(later, model=info.model, versions=versions())
+            later = record.resumed_by(later)
+        if later != record:
+            self.state.update(later)
+        self.record = later
 
     def save(self, number: int, line: bytes) -> None:
         """Save the next row. Raises OutputFailed."""

@@ -85,19 +85,6 @@ class RunRows:
         for rows in ranges:
             yield from self.numbered(rows)
 
-    def sample(self, images: int) -> Numbered:
-        """So many items with their first rows: evenly spaced, or of tables the first ones.
-
-        A table is read from the start of a row group, which may have all of its rows.
-        """
-        per_item = self.per_item or 1
-        if self.inventory.has_columns:
-            return self.numbered(range(min(images * per_item, self.total or 0)))
-        step = ((self.total or 0) // per_item) // images * per_item
-        return self.numbered_ranges(
-            range(row, row + per_item) for row in range(0, step * images, step)
-        )
-
     def chosen(self, numbers: Sequence[int]) -> Numbered:
         """The items of some rows in order, each with the prompt of its row."""
         if self.per_item is not None:

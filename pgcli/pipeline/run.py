@@ -17,7 +17,7 @@ from pgcli.pipeline import checks
 from pgcli.pipeline.answering import Answering
 from pgcli.pipeline.model import RunModel
 from pgcli.pipeline.output import RunOutput, SaveLine, check_record, record_inventory
-from pgcli.pipeline.plan import MIN_IMAGES, estimated_time, plan_facts
+from pgcli.pipeline.plan import plan_facts
 from pgcli.pipeline.progress import events
 from pgcli.pipeline.progress.run_progress import RunProgress
 from pgcli.pipeline.progress.shutdown import Interrupted
@@ -105,12 +105,9 @@ class Run:
         self.finish()
 
     def show_plan(self) -> None:
-        """Show the plan of `--dry-run` and an estimate of the time; nothing is written."""
+        """Show the plan of `--dry-run`; nothing is written."""
         rows = self.read_input()
         self.progress.show(events.FactTable(plan_facts(self.request, rows)))
-        if (rows.images or 0) > MIN_IMAGES and rows.total:
-            time = estimated_time(self.request, rows, self.model, self.progress)
-            self.progress.show(events.FactTable([("time", time)]))
 
     # the input
 
@@ -268,7 +265,7 @@ class Run:
     def saving(self) -> Iterator[SaveLine]:
         """Begin the output, and yield what saves its rows."""
         self.output.begin()
-        self.output.note_model(self.model.info)
+        self.output.note_command(self.model.info)
         yield self.output.save
 
     def retry(self) -> None:
@@ -286,7 +283,7 @@ class Run:
             else:
                 chosen = self.rows.chosen(retry.missing)
                 answering.here(chosen, sink, images=None, note_stamp=note_stamp)
-        output.note_model(self.model.info)
+        output.note_command(self.model.info)
         retry.merge()
 
     def answer_to_stream(self) -> None:

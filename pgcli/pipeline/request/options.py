@@ -283,7 +283,7 @@ class RunningOptions:
     retry_changed: bool = _retry(
         "Answer rows again if their image has changed, and keep the others."
     )
-    dry_run: bool = _flag("Check everything, print the plan and the estimated time, and exit.")
+    dry_run: bool = _flag("Check everything, print the plan, and exit.")
     quiet: bool = _flag("Print errors only.", short=("-q",))
     verbose: bool = _flag("Print the plan, and the time of each stage.", short=("-v",))
 

@@ -11,7 +11,6 @@ from io import BytesIO
 from itertools import chain
 from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow
 
 from pgcli.arrow_types import TYPES_HINT, UnfitValue, fit_table
@@ -24,9 +23,7 @@ from pgcli.pipeline.state.lines import (
     ALL_ROWS,
     OutputPart,
     changed,
-    edited,
     errors_in,
-    is_cut_answer,
     open_stream,
 )
 from pgcli.pipeline.state.record import RunRecord
@@ -48,9 +45,8 @@ class Parts:
     """Parquet files, each complete or missing, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
-    and all rows. Reading needs no schema and no kept columns. With `per_item`, the rows of each
-    item, the indexes of rows on this machine are checked. All methods raise OutputFailed and
-    OutputExists.
+    and all rows. Reading needs no schema and no kept columns. All methods
+    raise OutputFailed and OutputExists.
     """
 
     def __init__(
@@ -61,10 +57,9 @@ class Parts:
         schema: RowSchema,
         kept: ReadKept,
         name: str = "",
-        per_item: int | None = None,
     ):
         self._store, self._format, self._record = store, format, record
-        self._schema, self._kept, self._name, self._per_item = schema, kept, name, per_item
+        self._schema, self._kept, self._name = schema, kept, name
         self.is_single = bool(name)
         self.file_rows = ALL_ROWS if name else record().file_rows
         self._parts: dict[int, OutputPart] = {}
@@ -82,21 +77,7 @@ class Parts:
                     hint="move it away, or choose another <-o>",
                 )
         self._parts = {number: part for number, part in parts.items() if part is not None}
-        if self._per_item is not None and isinstance(self._store, LocalStore):
-            for part in self._parts.values():
-                self._check_indexes(part, self._per_item)
         return self._parts
-
-    def _check_indexes(self, part: OutputPart, per_item: int) -> None:
-        """Raise OutputExists if a row was added to a file, removed from it, or moved."""
-        tables = [table["index"].to_numpy() for _, table in self._tables(part, ["index"])]
-        saved = np.concatenate(tables) if tables else np.arange(0)
-        expected = np.arange(part.first, part.end) // per_item
-        shared = min(len(saved), len(expected))
-        others = np.flatnonzero(saved[:shared] != expected[:shared])
-        if len(others) or len(saved) != len(expected):
-            row = int(others[0]) if len(others) else shared
-            raise edited(self._label(part.first // self.file_rows), part.first + row)
 
     def part(self, number: int, size: int | None = None) -> OutputPart | None:
         """The rows in a file of this run; None for a missing or foreign file."""
@@ -104,7 +85,7 @@ class Parts:
         info = None if stream is None else self._format.part_info(stream)
         if info is None or info.run != self._record().run_id:
             return None
-        return OutputPart(number * self.file_rows, info.rows, Counter(info.errors), cut=info.cut)
+        return OutputPart(number * self.file_rows, info.rows, Counter(info.errors))
 
     def rows(
         self, number: int, columns: Sequence[str] | None = None
@@ -142,8 +123,7 @@ class Parts:
             yield from chain((table for _, table in earlier), new)
 
         self._write(number, tables, part, replace=saved is not None)
-        errors = Counter(part.errors)
-        self._parts[number] = OutputPart(part.first, part.rows, errors, cut=part.cut)
+        self._parts[number] = OutputPart(part.first, part.rows, Counter(part.errors))
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
         """Replace rows of a complete output."""
@@ -152,13 +132,7 @@ class Parts:
             own = {row: line for row, line in lines.items() if part.first <= row < part.end}
             errors = errors_in(own.values())
             errors.update(code for row, code in self.error_rows(number) if row not in own)
-            cut = sum(map(is_cut_answer, own.values())) + sum(
-                finish == "length"
-                for first, table in self._tables(part, ["finish"])
-                for row, finish in enumerate(table.to_pydict().get("finish", ()), first)
-                if row not in own
-            )
-            part = OutputPart(part.first, part.rows, errors, cut=cut)
+            part = OutputPart(part.first, part.rows, errors)
             self._write(number, partial(self._merged, part, own), part, replace=True)
             self._parts[number] = part
 
@@ -171,7 +145,7 @@ class Parts:
     def _write(self, number: int, tables: ReadTables, part: OutputPart, *, replace: bool) -> None:
         record, name = self._record(), self._name_of(number)
         settings = {**record.settings, **record.model, "versions": dict(record.versions)}
-        info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings, part.cut)
+        info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings)
 
         def write(file: BinaryIO) -> None:
             self._format.write_tables(file, tables, part_metadata(info))

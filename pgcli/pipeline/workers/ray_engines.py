@@ -60,20 +60,6 @@ class Resources:
         ]
         return int(min(counts) + 1e-6)
 
-    def shortage(self, nodes: Sequence[dict[str, float]]) -> str:
-        """The resources of an actor and of all nodes, as a clause of a message."""
-        gpus, cpus = (sum(node.get(name, 0.0) for node in nodes) for name in (GPU, CPU))
-        needed = f"{amount(self.gpus, 'GPU')} and {amount(self.cpus, 'core')}"
-        return (
-            f"each needs {needed} on one machine, and the cluster has {amount(gpus, 'GPU')} and "
-            f"{amount(cpus, 'core')}"
-        )
-
-
-def amount(number: float, unit: str) -> str:
-    """`1 GPU`, `0.5 GPUs`, `8 cores`."""
-    return f"{number:g} {unit}{'s' * (number != 1)}"
-
 
 class Actor:
     """A process of the cluster with its own model. Ray does not keep the order of calls to it."""
@@ -230,9 +216,10 @@ class RayEngines(Workers):
             self._says_at = monotonic() + NOTE_SECONDS
         elif monotonic() >= self._says_at:
             self._says_at += 10**9
-            shortage = self._resources.shortage(self._cluster.resources())
+            gpus, cpus = self._resources.gpus, self._resources.cpus
             self._progress.say(
-                f"no engine is loaded after {NOTE_SECONDS:.0f} s: {shortage}; still waiting"
+                f"no engine is loaded after {NOTE_SECONDS:.0f} s; still waiting for a machine with "
+                f"{gpus:g} free GPUs and {cpus:g} free cores"
             )
 
 
