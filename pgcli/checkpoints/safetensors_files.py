@@ -201,5 +201,3 @@ def write_tensors(
         for tensor in tensors:
             flat = tensor.detach().cpu().contiguous().reshape(-1)
             stream.write(flat.view(torch.uint8).numpy().data)
-        stream.flush()
-        os.fsync(stream.fileno())
