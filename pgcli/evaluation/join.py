@@ -70,7 +70,7 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
             if any(old.size != new.size for old, new in zip(truth, known, strict=True)):
                 turned[key[0]] = None
             truth = known
-        joined.append(joined_row(row, key, truth, truths.repeated))
+        joined.append(joined_row(row, key, truth))
     if turned:
         truths.remarks[note_of_turned([*turned])] = None
     surplus = sum(row.truth is None for row in joined)
@@ -168,18 +168,11 @@ def upright_truth(
     return upright(truth, header, f"{name}: {truth.id}: ")
 
 
-def joined_row(
-    row: Row, key: Key, truth: Truth | None, repeated: dict[str, None] | None = None
-) -> JoinedRow:
-    """A row and its truth, without true boxes that the prompt does not ask for.
-
-    `repeated` gets the id of a truth with a box twice.
-    """
+def joined_row(row: Row, key: Key, truth: Truth | None) -> JoinedRow:
+    """A row and its truth, without true boxes that the prompt does not ask for."""
     prompt = str(prompt_of(row))
     task = measured_task(task_of(row), prompt, truth)
-    known, repeats = (None, 0) if truth is None else merged_truth(truth, task, row, key[0])
-    if repeats and repeated is not None:
-        repeated[key[0]] = None
+    known = None if truth is None else merged_truth(truth, task, row, key[0])
     labels = prompt_labels(task, prompt) if key[1] is None else None
     if known is not None and labels is not None:
         known = known.of_labels(labels)
@@ -234,7 +227,7 @@ def missing_rows(
     for (id_, prompt), truth in truths.items():
         is_asked = prompt is None and len(measured) == 1
         own_task = min(measured) if is_asked else measured_task(task, prompt, truth)
-        known, _ = merged_truth(truth, own_task, {}, id_)
+        known = merged_truth(truth, own_task, {}, id_)
         if asked and not by_prompt:
             known = known.of_labels(asked)
         rows.append(JoinedRow(id_, prompt, None, known, task=own_task))
@@ -262,11 +255,11 @@ def says_boxes(truth: Truth) -> bool:
     return is_known or is_empty or any(map(has_locations, filter(None, texts)))
 
 
-def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> tuple[LabelledImage, int]:
+def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> LabelledImage:
     """The truth in one, with the boxes in its answers that have location tokens.
 
-    The number says how many boxes repeat. Missing and failed rows may have no size: then boxes are
-    only counted, and areas are NaN. Raises UsageError if the row has boxes but no size.
+    Missing and failed rows may have no size: then boxes are only counted, and areas are NaN. Raises
+    UsageError if the row has boxes but no size.
     """
     size = stated_size(row)
     is_unsized = size is None and row.get("boxes") and task in BOX_TASKS
@@ -275,10 +268,9 @@ def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> tuple[LabelledI
             f"the true boxes of {id_!r} are location tokens, and its row has no width and height",
             hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
         )
-    image, repeated = merged([with_location_objects(image, size) for image in truth])
-    if image.objects is None and task in BOX_TASKS and says_boxes(truth):
-        image = replace(image, objects=())
-    return image, repeated
+    image, _ = merged([with_location_objects(image, size) for image in truth])
+    is_empty = image.objects is None and task in BOX_TASKS and says_boxes(truth)
+    return replace(image, objects=()) if is_empty else image
 
 
 def last_rows(rows: Sequence[Row]) -> list[Row]:

@@ -18,7 +18,7 @@ from pgcli.labels.sources import is_run, read_source
 from pgcli.parsing import has_locations
 from pgcli.regions import prompt_with_region
 from pgcli.stores import Reader
-from pgcli.wording import count, with_notes
+from pgcli.wording import with_notes
 
 Key = tuple[str, str | None]
 PROMPT_HINT = "<--prompt-column NAME> names the column of the truth with the prompts"
@@ -32,8 +32,7 @@ class Truths:
 
     With `has_prompts`, rows are joined by prompt, too; with `ignores_prompts`, the user asked for
     ids alone. With `has_references`, an image without a prompt may have several texts, as COCO's
-    captions. `choices` counts rows by the columns that were read. `remarks` are printed as notes,
-    and `repeated` ids have a box twice.
+    captions. `choices` counts rows by the columns that were read. `remarks` are printed as notes.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Truths:
     has_references: bool = False
     choices: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
-    repeated: dict[str, None] = field(default_factory=dict)
     _added: dict[Key, list[LabelledImage]] = field(default_factory=dict)
 
     def add(self, key: Key, truth: LabelledImage) -> None:
@@ -94,12 +92,9 @@ class Truths:
             raise UsageError(message, hint=hint)
 
     def notes(self) -> Iterator[tuple[str, str]]:
-        """Notes about ambiguous columns and repeated boxes, each with a hint."""
+        """Notes about ambiguous columns and what was left out, each with a hint."""
         if note := note_of_choices(self.choices):
             yield note, "--answer-column and --prompt-column name the columns that are read"
-        if self.repeated:
-            images, (first, *_) = count(len(self.repeated), "image"), self.repeated
-            yield f"boxes that two rows of {images} have count once (first: {first})", ""
         yield from ((remark, "") for remark in self.remarks)
 
 
