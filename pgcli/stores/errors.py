@@ -36,7 +36,14 @@ class RemoteError(OSError):
 
 
 class TransientError(RemoteError):
-    """An error after which the same command may succeed later, as after a lost server."""
+    """An error after which the same command may succeed later, as after a lost server.
+
+    A web server may say after how many seconds.
+    """
+
+    def __init__(self, fault: Fault, retry_after: float = 0.0):
+        super().__init__(fault)
+        self.retry_after = retry_after
 
 
 def too_large(limit: int) -> Fault:

@@ -200,9 +200,7 @@ def lasting_errors(url: str) -> Iterator[None]:
     """
     try:
         yield
-    except RemoteError as error:
-        if not isinstance(error, TransientError):
-            raise
+    except TransientError as error:
         raise source_unavailable(url, error.fault) from error
 
 

@@ -156,12 +156,9 @@ class Target:
         """Raise UsageError, OutputExists or OutputFailed for the current state of the path."""
         path, is_folder = self.path, self.kind != "file"
         try:
-            exists, is_empty = (
-                path.exists(),
-                is_folder and path.is_dir() and not any(path.iterdir()),
-            )
-            is_foreign = exists and not is_empty and not (path / MARK).is_file()
-            if self.kind == "whole folder" and (path.is_symlink() or is_foreign):
+            exists, has_files = path.exists(), path.is_dir() and any(path.iterdir())
+            is_foreign = path.is_symlink() or (has_files and not (path / MARK).is_file())
+            if self.kind == "whole folder" and is_foreign:
                 raise OutputExists(
                     f"{path} was not written by pgcli, so pgcli does not replace it",
                     hint=self._hint,
@@ -172,7 +169,8 @@ class Target:
             if exists and not (path.is_dir() if is_folder else path.is_file()):
                 kind = "folder" if is_folder else "regular file"
                 raise UsageError(f"{path} is not a {kind}", hint=self._hint)
-            if os.path.lexists(path) and not is_empty and not self.replaces:
+            is_taken = has_files or (os.path.lexists(path) and not path.is_dir())
+            if is_taken and not self.replaces:
                 raise OutputExists(
                     f"{path} is not empty" if is_folder else f"{path} exists",
                     hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or "

@@ -13,7 +13,6 @@ from typing import BinaryIO
 import httpcore2
 import httpx2
 
-from pgcli.records import Fault
 from pgcli.stores import errors
 from pgcli.stores.calls import PATIENCE_SECONDS, Deadline
 from pgcli.stores.errors import RemoteError, TransientError, failed, too_large
@@ -58,14 +57,6 @@ def http_errors() -> Iterator[None]:
         raise RemoteError(errors.INVALID_URL) from error
 
 
-class Busy(TransientError):
-    """A response after which a server may be asked again, at the earliest after so many seconds."""
-
-    def __init__(self, fault: Fault, seconds: float):
-        super().__init__(fault)
-        self.seconds = seconds
-
-
 class Pauses:
     """The pauses between the tries of one request, at most `limit`, for PATIENCE_SECONDS."""
 
@@ -80,9 +71,7 @@ class Pauses:
         limit = MAX_RETRIES if isinstance(error, Unreachable) else self._limit
         seconds = min(FIRST_PAUSE_SECONDS * 2**self._count, LONGEST_PAUSE_SECONDS)
         # jitter, so that requests that failed together are not repeated together
-        seconds *= random.uniform(1, 1.5)
-        if isinstance(error, Busy):
-            seconds = max(seconds, error.seconds)
+        seconds = max(seconds * random.uniform(1, 1.5), error.retry_after)
         if self._count >= limit or now + seconds > min(self._end, self._deadline.end):
             raise error
         self._count += 1
@@ -191,7 +180,7 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
         raise RemoteError(errors.DENIED)
     fault = errors.TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
-        raise Busy(fault, retry_after(headers.get("Retry-After", "")))
+        raise TransientError(fault, retry_after(headers.get("Retry-After", "")))
     if status not in (200, 206):
         raise RemoteError(fault)
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":

@@ -87,6 +87,12 @@ def test_only_folders_of_exports_are_replaced_whole(workdir):
     (workdir / "photos" / MARK).touch()
     with target.publish() as part:
         (part / "b.png").touch()
+    (workdir / "file").touch()
+    (workdir / "link").symlink_to("nothing")
+    with pytest.raises(OutputExists, match="link is not empty"):
+        Target(name="link", kind="folder").check()
+    with pytest.raises(UsageError, match="file is not a folder"):
+        Target(name="file", kind="whole folder", overwrite=True).check()
     assert sorted(path.name for path in (workdir / "photos").iterdir()) == [MARK, "b.png"]
 
 
