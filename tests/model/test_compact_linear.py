@@ -48,9 +48,9 @@ def test_each_processor_has_one_kernel_for_each_way(monkeypatch, kind):
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 64, 700])
 @pytest.mark.parametrize(("inner", "outer"), [(16, 48), (33, 7), (24, 5), (192, 640)])
 @pytest.mark.parametrize("kernel", [CompactLinearKernel, CompactInt8LinearKernel])
-@pytest.mark.parametrize("block", [compact_linear.BLOCK_VALUES, 1000])
+@pytest.mark.parametrize("block", [compact_linear.MOST_CHANNELS, 32])
 def test_compact_kernels_equal_f_linear(monkeypatch, rows, inner, outer, kernel, block):
-    monkeypatch.setattr(compact_linear, "BLOCK_VALUES", block)
+    monkeypatch.setattr(compact_linear, "MOST_CHANNELS", block)
     weight = drawn(outer, inner, dtype=torch.bfloat16)
     bias = drawn(outer, dtype=torch.bfloat16, seed=2)
     x = drawn(rows, inner, dtype=torch.bfloat16, seed=1)

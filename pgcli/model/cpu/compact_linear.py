@@ -14,9 +14,9 @@ from pgcli.model.cpu.packed_linear import gelu_
 from pgcli.model.cpu.processor import LinearKernel, reads_int8
 from pgcli.model.quantized.quantize import quantize_per_channel
 
-#: Weights are converted in blocks of so many values, which fit into a cache, or for many rows in
-#: blocks of so many channels, as every block reads all rows.
-BLOCK_VALUES, BLOCK_CHANNELS = 2**18, 512
+#: Weights are converted in blocks of so many channels, which fit into the cores' caches: for each
+#: thread where rows are few, else for all, as every block reads all rows.
+CHANNELS_A_THREAD, MOST_CHANNELS, FEW_ROWS = 64, 512, 64
 #: Up to so many rows, PyTorch's kernel that reads the weights as they are stored is faster.
 FEW_BFLOAT16_ROWS, FEW_INT8_ROWS = 4, 16
 INT8_WIDTH = 16  # the kernel reads beyond widths that are no multiple of this
@@ -51,12 +51,15 @@ class CompactLinearKernel(LinearKernel):
     def _in_blocks(self, x_MD: Tensor) -> Tensor:
         """The product in float32, of one block of output channels after the other."""
         (channels, width), rows = self._weight_ND.shape, len(x_MD)
-        size = max(1, BLOCK_VALUES // width, min(BLOCK_CHANNELS, rows))
+        size = MOST_CHANNELS if rows > FEW_ROWS else CHANNELS_A_THREAD * torch.get_num_threads()
+        size = min(size, MOST_CHANNELS, channels)
         out_MN, block_ND = x_MD.new_empty(rows, channels), x_MD.new_empty(size, width)
+        product_NM = x_MD.new_empty(size, rows)  # in this order, few rows are multiplied faster
         for start in range(0, channels, size):
             weight_ND = self._weight_ND[start : start + size]
             wide_ND = block_ND[: len(weight_ND)].copy_(weight_ND)
-            torch.mm(x_MD, wide_ND.T, out=out_MN[:, start : start + size])
+            product = torch.mm(wide_ND, x_MD.T, out=product_NM[: len(weight_ND)])
+            out_MN[:, start : start + size] = product.T
         return out_MN
 
 
