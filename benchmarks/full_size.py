@@ -3,8 +3,8 @@
     python benchmarks/full_size.py --generation 2 --folder runs/3b-second --quantize int8
 
 Writes a bfloat16 checkpoint of 6 GB in the Hub's layout, unless it exists. Prints as JSON the time
-to load and to caption, and the peak resident memory of both; for loading also relative to the size
-of the loaded weights.
+to load and to answer 16 tokens a row, and the peak resident memory of both; for loading also
+relative to the size of the loaded weights.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ def main() -> None:
         generation=(1, 2),
         resolution=(224, 448, 896),
         rows=2,
+        dtype=("auto", "bfloat16", "float32"),
         quantize=("none", "int8"),
         measure=False,  # in the measured process
     )
     if args.measure:
-        json.dump(measured(args.folder, args.rows, args.quantize), sys.stdout)
+        json.dump(measured(args.folder, args.rows, args.dtype, args.quantize), sys.stdout)
         return
     if not (args.folder / "config.json").exists():
         make(args.folder, args.generation, args.resolution)
     command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", args.rows]
-    command += ["--folder", args.folder.absolute(), "--quantize", args.quantize]
+    command += ["--folder", args.folder.absolute(), "--dtype", args.dtype]
+    command += ["--quantize", args.quantize]
     process = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, check=True, cwd=ROOT)
     sys.stdout.write(json.dumps(json.loads(process.stdout), indent=2) + "\n")
 
@@ -82,7 +84,7 @@ def _close(folder: Path, shard: dict, shards: dict[str, str]) -> None:
     shard.clear()
 
 
-def measured(folder: Path, rows: int, quantize: str) -> dict[str, object]:
+def measured(folder: Path, rows: int, dtype: str, quantize: str) -> dict[str, object]:
     """Seconds and bytes of loading the checkpoint and answering `rows` rows, in this process."""
     from time import perf_counter, process_time
 
@@ -98,18 +100,18 @@ def measured(folder: Path, rows: int, quantize: str) -> dict[str, object]:
     imported = peak()
     began, cpu_began = perf_counter(), process_time()
     checkpoint = Checkpoint("full size", folder)
-    engine = open_engine(checkpoint, dtype="bfloat16", batch_size=rows, quantize=quantize)
+    engine = open_engine(checkpoint, dtype=dtype, batch_size=rows, quantize=quantize)
     loaded, cpu_loaded, after_load = perf_counter(), process_time(), peak()
     weights = weight_bytes(
-        engine.model.config, torch.bfloat16, device=engine.device, quantize=quantize
+        engine.model.config, getattr(torch, engine.dtype), device=engine.device, quantize=quantize
     )
     side = engine.spec.resolution
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    question = tasks.caption(max_new_tokens=8)
+    question = tasks.caption(max_new_tokens=16)
     items = (Item(n, str(n), str(n), prompts=question.templates or ()) for n in range(rows))
     stream = ((n, DecodedImage(item, side, side, noise, 0.0)) for n, item in enumerate(items))
     answers = [answer for _, answer in engine.ask(stream, question)]
-    answered = perf_counter()
+    answered, cpu_answered = perf_counter(), process_time()
     return {
         "device": engine.device,
         "dtype": engine.dtype,
@@ -120,6 +122,7 @@ def measured(folder: Path, rows: int, quantize: str) -> dict[str, object]:
         "load_peak_over_weights": round((after_load - imported) / weights, 3),
         "rows": rows,
         "answer_seconds": round(answered - loaded, 1),
+        "answer_processor_seconds": round(cpu_answered - cpu_loaded, 1),
         "prefill_ms_a_row": round(sum(answer.prefill_ms or 0 for answer in answers) / rows),
         "decode_ms_a_token": round(
             sum(answer.decode_ms or 0 for answer in answers)
