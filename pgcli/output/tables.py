@@ -37,18 +37,24 @@ READ_BYTES = 2**30
 PAGE_RATIO, MAX_RATIO = 4, 1000
 #: The metadata keys: the settings, which are part of the contract, and the fields of `PartInfo`.
 SETTINGS = b"pgcli"
-RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
+RUN, FIRST, ROWS, ERRORS, CUT = (
+    b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors", b"cut")
+)
 
 
 @dataclass(frozen=True)
 class PartInfo:
-    """The content of a run's file: `rows` rows from the run's row `first`, and errors by code."""
+    """The content of a run's file: `rows` rows from the run's row `first`.
+
+    `errors` counts the error rows by code, `cut` the answers that the limit of tokens cut.
+    """
 
     run: str
     first: int
     rows: int
     errors: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    cut: int = 0
 
 
 def part_metadata(info: PartInfo) -> dict[bytes, bytes]:
@@ -59,6 +65,7 @@ def part_metadata(info: PartInfo) -> dict[bytes, bytes]:
         FIRST: str(info.first).encode(),
         ROWS: str(info.rows).encode(),
         ERRORS: json.dumps(dict(info.errors)).encode(),
+        CUT: str(info.cut).encode(),
     }
 
 
@@ -163,12 +170,13 @@ class TableFormat:
         try:
             errors = {str(code): int(n) for code, n in json.loads(metadata[ERRORS]).items()}
             first, rows = int(metadata[FIRST]), int(metadata[ROWS])
+            cut = int(metadata.get(CUT, b"0"))
             run = metadata[RUN].decode()
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
             return None
-        if min(first, rows, *errors.values()) < 0:
+        if min(first, rows, cut, *errors.values()) < 0:
             return None
-        return PartInfo(run, first, rows, errors, _settings(metadata))
+        return PartInfo(run, first, rows, errors, _settings(metadata), cut)
 
     def _metadata(self, source: Path | BinaryIO) -> Mapping[bytes, bytes]:
         """A file's metadata; empty if the file has another format."""

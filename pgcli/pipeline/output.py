@@ -96,6 +96,7 @@ class RunOutput:
             [state.owner.store],
             schema=self.schema,
             kept=rows.kept,
+            per_item=rows.per_item if rows.is_addressable else None,
             create=True,
         )
         self.file_rows = self.saved.file_rows

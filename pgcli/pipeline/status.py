@@ -82,7 +82,7 @@ class RunStatus:
 
     `owner` is the command that writes the output or wrote it last; each of the `shards` has its
     own. `exit_code` is the owner's, or the highest of all shards; None while a command runs and
-    after a kill. `surplus` rows belong to images that were
+    after a kill. The limit of tokens `cut` answers. `surplus` rows belong to images that were
     removed from the input.
     """
 
@@ -91,6 +91,7 @@ class RunStatus:
     rows: int = 0
     total: int | None = None
     errors: dict[str, int] = field(default_factory=dict)
+    cut: int = 0
     rows_per_second: float | None = None
     seconds_left: float | None = None
     exit_code: int | None = None
@@ -125,6 +126,7 @@ def read_status(output: str) -> RunStatus:
         hint = "check the URL, and the credentials in the environment"
         raise UsageError(str(problem), hint=hint) from problem
     status = RunStatus(output, rows=sum(part.rows for part in parts.values()), begun=begun)
+    status.cut = sum(part.cut for part in parts.values())
     status.errors = dict(sum((part.errors for part in parts.values()), Counter[str]()))
     add_owners(status, known)
     is_complete = status.exit_code in (0, INCOMPLETE)

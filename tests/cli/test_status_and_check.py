@@ -97,10 +97,10 @@ def with_id(row: bytes) -> bytes:
 
 #: What another program does to saved rows; the exit code of a resume, and part of its message.
 EDITS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int, str]] = {
-    "added twice": (lambda rows: [*rows[:3], *rows[2:]], 13, "row 13 is not the row"),
+    "added twice": (lambda rows: [*rows[:3], *rows[2:]], 13, "row 4 is not the row"),
     "twice at the end": (lambda rows: [*rows, rows[-1]], 13, "row 13 is not the row"),
-    "removed": (lambda rows: rows[:3] + rows[4:], 13, "another input: row 4 "),
-    "swapped": (lambda rows: [rows[1], rows[0], *rows[2:]], 13, "another input: row 1 "),
+    "removed": (lambda rows: rows[:3] + rows[4:], 13, "row 4 is not the row"),
+    "swapped": (lambda rows: [rows[1], rows[0], *rows[2:]], 13, "row 1 is not the row"),
     "an id": (lambda rows: [*rows[:5], with_id(rows[5]), *rows[6:]], 13, "row 6 has the id 'x"),
     "not JSON": (lambda rows: [*rows[:5], rows[5][:20] + b"}\n", *rows[6:]], 13, "row 6 is not"),
     "garbage": (lambda rows: [*rows, b"garbage\n"], 13, "row 13 is not the row"),

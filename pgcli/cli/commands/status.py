@@ -14,7 +14,8 @@ from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.declare import opt
 from pgcli.errors import INCOMPLETE, OutputInUse, UsageError
-from pgcli.wording import count, duration, listed
+from pgcli.rows import CUT_ANSWERS
+from pgcli.wording import count, duration, listed, note
 
 if TYPE_CHECKING:
     from pgcli.pipeline.status import OwnerStatus, RunStatus, ShardStatus
@@ -94,6 +95,8 @@ def lines(status: RunStatus) -> Iterator[str]:
     rows = row_count(status.rows, None if is_complete else status.total)
     share = f" ({status.rows / status.total:.1%})" if status.total and not is_complete else ""
     yield f"{status.output}: {status.state}, {rows}{share}, {with_errors}"
+    if status.cut:
+        yield note(status.cut, CUT_ANSWERS)
     if status.surplus:
         yield f"{count(status.surplus, 'row')} of images that were removed from the input"
     if is_complete:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice, takewhile
@@ -27,8 +27,9 @@ PROBE_EVERY = 4000
 #: Bytes to read at once.
 BLOCK_BYTES = 2**18
 #: The start and end of every row: compact JSON with a fixed order of columns.
-BEGINNING, ENDING = b'{"index":', b"}\n"
-ERROR = b'"error":'
+BEGINNING, INDEX, ENDING = b'{"index":', b'{"index":%d,', b"}\n"
+ERROR, FINISH = b'"error":', b'"finish":'
+CUT = FINISH + b'"length"'
 
 
 @dataclass
@@ -36,6 +37,7 @@ class OutputPart:
     """The saved rows of one file of the output: `rows` from row `first` on, and the failed ones.
 
     The last `in_log` of them are only in the part's log, until a file of the output has them too.
+    The limit of tokens `cut` some of the answers.
     """
 
     first: int
@@ -43,6 +45,7 @@ class OutputPart:
     errors: Counter[str] = field(default_factory=Counter)
     in_log: int = 0
     log: Log | None = None
+    cut: int = 0
 
     @property
     def end(self) -> int:
@@ -68,7 +71,7 @@ def merge_ranges(ranges: Iterable[range]) -> list[range]:
 
 @dataclass(frozen=True)
 class Lines:
-    """The complete lines of a file: their number and bytes, and failed rows by code.
+    """The complete lines of a file: their number and bytes, failed rows by code, and cut answers.
 
     `probes` are sample lines by number, for comparison with the input. `cut_lines` are complete
     lines after an incomplete one. `foreign_row` is the number of the first line that no run and no
@@ -81,14 +84,16 @@ class Lines:
     probes: Mapping[int, bytes] = field(default_factory=dict)
     cut_lines: int = 0
     foreign_row: int | None = None
+    cut: int = 0
 
 
-def scan_lines(stream: BinaryIO) -> Lines:
+def scan_lines(stream: BinaryIO, per_item: int | None = None) -> Lines:
     """The complete rows at the start of a file; its writer may have been killed.
 
-    They end before the first line that is incomplete or damaged. Raises OSError.
+    They end before the first line that is incomplete or damaged. If each item has `per_item` rows,
+    the index of each row is compared with its place. Raises OSError.
     """
-    rows = size = cut_lines = 0
+    rows = size = cut_lines = cut = 0
     is_cut, foreign_row = False, None
     errors: Counter[str] = Counter()
     probes: dict[int, bytes] = {}
@@ -97,6 +102,8 @@ def scan_lines(stream: BinaryIO) -> Lines:
         valid = [] if is_cut else whole_rows(lines)
         for at in range(-rows % PROBE_EVERY, len(valid), PROBE_EVERY):
             probes[rows + at] = valid[at]
+        if foreign_row is None:
+            foreign_row = misplaced(valid, rows, per_item)
         if len(valid) < len(lines):
             others = lines[len(valid) :]
             if foreign_row is None and not all(is_row(line) or is_damaged(line) for line in others):
@@ -106,10 +113,23 @@ def scan_lines(stream: BinaryIO) -> Lines:
         data = b"".join(valid)
         if ERROR + b'"' in data:
             errors += errors_in(valid)
+        if CUT in data:
+            cut += sum(map(is_cut_answer, valid))
         rows, size, last = rows + len(valid), size + sum(map(len, valid)), (valid or [last])[-1]
     if rows:
         probes[rows - 1] = last
-    return Lines(rows, size, errors, probes, cut_lines, foreign_row)
+    return Lines(rows, size, errors, probes, cut_lines, foreign_row, cut)
+
+
+def misplaced(lines: Sequence[bytes], first: int, per_item: int | None) -> int | None:
+    """The first row whose index is not that of its place."""
+    if per_item is None:
+        return None
+    starts = (INDEX % (row // per_item) for row in range(first, first + len(lines)))
+    if all(map(bytes.startswith, lines, starts)):
+        return None
+    rows = enumerate(lines, first)
+    return next(row for row, line in rows if not line.startswith(INDEX % (row // per_item)))
 
 
 def whole_rows(lines: list[bytes]) -> list[bytes]:
@@ -135,6 +155,11 @@ def error_of(line: bytes) -> str:
     """The error code of a row, from its line; empty for an answered row."""
     at = line.find(ERROR) + len(ERROR)  # the first one: kept columns at the end may have more
     return "" if line.startswith(b"null", at) else line[at + 1 : line.find(b'"', at + 1)].decode()
+
+
+def is_cut_answer(line: bytes) -> bool:
+    """Whether the limit of tokens cut the answer of a row."""
+    return line.startswith(CUT, line.find(FINISH))  # the first one: see `error_of`
 
 
 def errors_in(lines: Iterable[bytes]) -> Counter[str]:
@@ -219,13 +244,13 @@ class Log:
         #: The rows in memory that the store does not have.
         self.unsaved: list[bytes] = []
 
-    def scan(self) -> Lines:
+    def scan(self, per_item: int | None = None) -> Lines:
         """The complete rows of the file; later rows are written after these."""
         stream = self._stream()
         if stream is None:
             return Lines()
         with stream, wrap_write_errors(self.name):
-            lines = scan_lines(stream)
+            lines = scan_lines(stream, per_item)
         self._size = lines.size
         return lines
 

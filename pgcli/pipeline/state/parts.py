@@ -24,6 +24,7 @@ from pgcli.pipeline.state.lines import (
     OutputPart,
     changed,
     errors_in,
+    is_cut_answer,
     open_stream,
 )
 from pgcli.pipeline.state.record import RunRecord
@@ -45,8 +46,8 @@ class Parts:
     """Parquet files, each complete or missing, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
-    and all rows. Reading needs no schema and no kept columns. All methods
-    raise OutputFailed and OutputExists.
+    and all rows. Reading needs no schema and no kept columns. All methods raise OutputFailed and
+    OutputExists.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Parts:
         info = None if stream is None else self._format.part_info(stream)
         if info is None or info.run != self._record().run_id:
             return None
-        return OutputPart(number * self.file_rows, info.rows, Counter(info.errors))
+        return OutputPart(number * self.file_rows, info.rows, Counter(info.errors), cut=info.cut)
 
     def rows(
         self, number: int, columns: Sequence[str] | None = None
@@ -123,7 +124,8 @@ class Parts:
             yield from chain((table for _, table in earlier), new)
 
         self._write(number, tables, part, replace=saved is not None)
-        self._parts[number] = OutputPart(part.first, part.rows, Counter(part.errors))
+        errors = Counter(part.errors)
+        self._parts[number] = OutputPart(part.first, part.rows, errors, cut=part.cut)
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
         """Replace rows of a complete output."""
@@ -132,7 +134,13 @@ class Parts:
             own = {row: line for row, line in lines.items() if part.first <= row < part.end}
             errors = errors_in(own.values())
             errors.update(code for row, code in self.error_rows(number) if row not in own)
-            part = OutputPart(part.first, part.rows, errors)
+            cut = sum(map(is_cut_answer, own.values())) + sum(
+                finish == "length"
+                for first, table in self._tables(part, ["finish"])
+                for row, finish in enumerate(table.to_pydict().get("finish", ()), first)
+                if row not in own
+            )
+            part = OutputPart(part.first, part.rows, errors, cut=cut)
             self._write(number, partial(self._merged, part, own), part, replace=True)
             self._parts[number] = part
 
@@ -145,7 +153,7 @@ class Parts:
     def _write(self, number: int, tables: ReadTables, part: OutputPart, *, replace: bool) -> None:
         record, name = self._record(), self._name_of(number)
         settings = {**record.settings, **record.model, "versions": dict(record.versions)}
-        info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings)
+        info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings, part.cut)
 
         def write(file: BinaryIO) -> None:
             self._format.write_tables(file, tables, part_metadata(info))

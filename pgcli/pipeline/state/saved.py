@@ -24,6 +24,7 @@ from pgcli.pipeline.state.lines import (
     OutputPart,
     edited,
     error_of,
+    is_cut_answer,
     merge_ranges,
 )
 from pgcli.pipeline.state.parts import Parts, ReadKept
@@ -55,11 +56,13 @@ def open_saved(
     *,
     schema: RowSchema | None = None,
     kept: ReadKept = lambda start, stop: None,
+    per_item: int | None = None,
     create: bool = False,
 ) -> SavedRows:
     """The rows of an output whose logs are in these state folders; new logs are in the first one.
 
-    With `create`, a missing output folder is created. Reading needs no schema and no kept columns.
+    With `create`, a missing output folder is created. With `per_item`, the rows of each item, the
+    indexes of JSON lines are checked. Reading needs no schema and no kept columns.
     Raises FileNotFoundError for a missing folder.
     """
     path, schema = Path(output), schema or RowSchema()
@@ -69,7 +72,7 @@ def open_saved(
         return SavedRows(states, files)
     beside, format = LocalStore(path.parent, follow=True), load_format(path)
     if isinstance(format, LineFormat):
-        return SavedRows(states, beside.path / path.name)
+        return SavedRows(states, beside.path / path.name, per_item)
     files = Parts(beside, format, record, schema, kept, path.name)
     return SavedRows(states, files)
 
@@ -80,8 +83,8 @@ class SavedRows:
     `output` is a JSON lines file, or has the Parquet files.
     """
 
-    def __init__(self, states: Sequence[Store], output: Parts | Path):
-        self._states = states
+    def __init__(self, states: Sequence[Store], output: Parts | Path, per_item: int | None = None):
+        self._states, self._per_item = states, per_item
         self._files = output if isinstance(output, Parts) else None
         self._path = None if isinstance(output, Parts) else output
         self.file_rows = ALL_ROWS if self._files is None else self._files.file_rows
@@ -111,6 +114,7 @@ class SavedRows:
             if lines.rows and part.log is None and first == part.end:
                 part.log, part.in_log, part.rows = log, lines.rows, part.rows + lines.rows
                 part.errors += lines.errors
+                part.cut += lines.cut
                 self._probes |= {first + line: probe for line, probe in lines.probes.items()}
                 self.parts[first // self.file_rows] = part
             else:  # its rows are in a file by now, or follow rows that were deleted
@@ -118,7 +122,7 @@ class SavedRows:
 
     def _find_lines(self, path: Path) -> None:
         log = self._output_log(path)
-        lines = log.scan()
+        lines = log.scan(self._per_item)
         if lines.foreign_row is not None:
             raise edited(path, lines.foreign_row)
         if lines.cut_lines > MAX_CUT_LINES:
@@ -129,7 +133,7 @@ class SavedRows:
                 "<--overwrite> replaces it",
             )
         self._probes = dict(lines.probes)
-        self.parts = {0: OutputPart(0, lines.rows, lines.errors, log=log)}
+        self.parts = {0: OutputPart(0, lines.rows, lines.errors, log=log, cut=lines.cut)}
 
     def _logs(self) -> Iterator[tuple[int, Log]]:
         """The logs of parts, each with its first row."""
@@ -214,6 +218,7 @@ class SavedRows:
         part.log.append(line)
         part.rows += 1
         part.in_log += self._files is not None
+        part.cut += is_cut_answer(line)
         if code := error_of(line):
             part.errors[code] += 1
         self.parts[number // self.file_rows] = part
