@@ -190,9 +190,9 @@ class Target:
             ) from problem
 
 
-def is_same_file(name: str, other: str) -> bool:
+def is_same_file(name: str, output: str) -> bool:
     """Whether two names are of one file, or equal if there is none."""
     try:
-        return os.path.samefile(name, other)  # noqa: PTH121 - long names
+        return os.path.samefile(name, output)  # noqa: PTH121 - long names
     except (OSError, ValueError):
-        return os.path.abspath(name) == os.path.abspath(other)  # noqa: PTH100
+        return os.path.abspath(name) == os.path.abspath(output)  # noqa: PTH100
