@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
+from math import prod
 from queue import Empty, SimpleQueue
 from tempfile import NamedTemporaryFile
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from pgcli.images.child_process import process_errors
 from pgcli.images.limits import Budget
 from pgcli.images.messages import Decoder
 from pgcli.images.worker import Job, JobQueue, LocalWorker, Worker, start_errors, with_fault
@@ -26,8 +28,6 @@ __all__ = ["DEFAULT_WORKERS", "MIN_ITEMS_FOR_WORKERS", "Decoder", "decode_ahead"
 
 DEFAULT_WORKERS = 4
 MIN_ITEMS_FOR_WORKERS = 32  # for fewer, processes take longer to start than they save
-#: The assumed size of decoded pixels until some have arrived: the largest model's 896 x 896.
-LARGEST_PIXEL_BYTES = 896 * 896 * 3
 #: Images that are decoded ahead, a few batches, however small their pixels are.
 MAX_IMAGES_AHEAD = 256
 #: With `pauses`, None is yielded after this long without an image.
@@ -75,14 +75,14 @@ class _Pool:
 
     def __init__(self, decoder: Decoder, count: int, max_bytes: int, reader: Reader | None):
         self._decoder, self._count = decoder, count
-        self._lock = NamedTemporaryFile()  # noqa: SIM115 - closed with the pool
+        self._files = ExitStack()
         self._workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
         self._reader = copy(reader)  # the copy closes with the pool, the original stays open
         self._fetching = ThreadPoolExecutor(reader.fetch_threads) if reader else None
         self._fetched = Budget(count + (reader.fetch_threads if reader else 0))
-        self._ahead, self._least = Budget(max_bytes), max_bytes // MAX_IMAGES_AHEAD
-        self._usual_bytes = LARGEST_PIXEL_BYTES
+        self._ahead = Budget(max_bytes)
+        self._image_bytes = max(max_bytes // MAX_IMAGES_AHEAD, prod(decoder.shape))
         self._waiting: JobQueue = SimpleQueue()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()  # all, in order
         self._is_closed = False
@@ -99,8 +99,12 @@ class _Pool:
         """None once items are being decoded; after that the images, in order."""
         try:
             with start_errors():
-                for _ in range(self._count):
-                    self._workers.append(Worker(self._decoder, self._lock.name))
+                if self._count:
+                    with process_errors():
+                        lock = NamedTemporaryFile()  # noqa: SIM115 - closed with the pool
+                        self._files.callback(lock.close)
+                    for _ in range(self._count):
+                        self._workers.append(Worker(self._decoder, lock.name))
                 here = [] if self._workers else [LocalWorker(self._decoder)]
                 for worker in (*self._workers, *here):
                     thread = threading.Thread(target=self._decode, args=(worker,), daemon=True)
@@ -136,10 +140,9 @@ class _Pool:
         try:
             for item in items:
                 if isinstance(item, DecodedImage):
-                    job = Job(item.item, self._bytes_of(item))
+                    job = Job(item.item, self._image_bytes)
                 else:
-                    size = len(item.data or b"") + self._usual_bytes
-                    job = Job(item, max(self._least, size))
+                    job = Job(item, self._image_bytes + len(item.data or b""))
                 if not self._ahead.take(job.reserved):
                     return
                 self._jobs.put(job)
@@ -191,16 +194,11 @@ class _Pool:
             self._fetched.give(1)
             image = replace(image, load_ms=image.load_ms + job.fetch_ms)
         job.item = image.item  # without its bytes
-        self._usual_bytes = _pixel_bytes(image) or self._usual_bytes
-        if surplus := job.reserved - self._bytes_of(image):
-            job.reserved -= surplus
-            self._ahead.give(surplus)
+        if job.reserved > self._image_bytes:  # its file
+            self._ahead.give(job.reserved - self._image_bytes)
+            job.reserved = self._image_bytes
         job.image = image
         job.done.set()
-
-    def _bytes_of(self, image: DecodedImage) -> int:
-        """The memory that a decoded image takes, at least that of MAX_IMAGES_AHEAD images."""
-        return max(self._least, _pixel_bytes(image))
 
     def _close(self) -> None:
         self._is_closed = True
@@ -218,7 +216,7 @@ class _Pool:
             self._fetching.shutdown(wait=True, cancel_futures=True)
         for worker in self._workers:
             worker.close()
-        self._lock.close()
+        self._files.close()
 
     def _release_waiting(self) -> None:
         """Release the bytes of waiting jobs: other threads that fetch may wait for them."""
@@ -227,7 +225,3 @@ class _Pool:
                 if job := self._waiting.get_nowait():
                     job.release()
         self._waiting.put(None)
-
-
-def _pixel_bytes(image: DecodedImage) -> int:
-    return 0 if image.pixels is None else image.pixels.nbytes

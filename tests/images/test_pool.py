@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -278,6 +279,13 @@ def test_thread_that_the_system_refuses_is_explained(monkeypatch):
         list(decode_ahead(items(3), DECODE, workers=2, total=None))
     monkeypatch.undo()
     assert not worker_processes()
+
+
+def test_processes_need_a_folder_for_temporary_files_and_a_few_images_do_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(NoUsableDevice, match=r"cannot start: .*No such file"):
+        list(decode_ahead(items(3), DECODE, workers=2, total=None))
+    assert codes(list(decode_ahead(items(3), DECODE, workers=None, total=3))) == [None] * 3
 
 
 def test_output_of_a_decoder_does_not_enter_the_pipe():
