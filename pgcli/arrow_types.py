@@ -23,16 +23,8 @@ MISMATCHES = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
 TYPES_HINT = "convert the column; another -o starts anew, --overwrite writes all rows again"
 MAX_SHOWN = 60  # characters of a value in a message
 GUESSED_VALUES = 1000  # of a column whose type is guessed, at a time
-#: Types that convert to each other if the values fit.
-KINDS: Sequence[Sequence[Any]] = (
-    (types.is_integer, types.is_floating, types.is_decimal),
-    (types.is_string, types.is_large_string, types.is_string_view),
-    (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view),
-    (types.is_date,),
-    (types.is_time,),
-    (types.is_duration,),
-)
-LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+#: Types that convert to each other, if the values fit, have the same of these in their names.
+KINDS = ("string", "binary", "bool", "date", "time", "tz=", "duration", "list", "map", "struct")
 
 
 def common_type(kinds: Iterable[pyarrow.DataType], *, exact: bool = False) -> pyarrow.DataType:
@@ -131,36 +123,15 @@ def fits(column: Column, kind: pyarrow.DataType) -> bool:
 
     Booleans and texts are not numbers; every value can be text.
     """
-    if column.type in (kind, NULL) or kind == STRING:
+    if column.type == kind or kind == STRING or column.null_count == len(column):
         return True
+    if any((name in str(column.type)) != (name in str(kind)) for name in KINDS):
+        return False
     try:
-        values = values_of(column)
-        if not any(value is not None for value in values):
-            return True
-        return is_same_kind(column.type, kind) and (
-            json_safe(values_of(cast_column(column, kind).cast(column.type))) == json_safe(values)
-        )
+        back = cast_column(column, kind).cast(column.type)
     except MISMATCHES:
         return False
-
-
-def is_same_kind(first: pyarrow.DataType, second: pyarrow.DataType) -> bool:
-    """Whether values of both types are numbers, or both texts, and so on."""
-    if NULL in (first, second):
-        return True
-    if types.is_dictionary(first) or types.is_dictionary(second):
-        plain = [kind.value_type if types.is_dictionary(kind) else kind for kind in (first, second)]
-        return is_same_kind(*plain)
-    if types.is_struct(first) and types.is_struct(second):
-        names = {field.name for field in first} & {field.name for field in second}
-        return all(is_same_kind(first.field(name).type, second.field(name).type) for name in names)
-    if types.is_timestamp(first) and types.is_timestamp(second):
-        return (first.tz is None) == (second.tz is None)
-    if all(any(is_list(kind) for is_list in LISTS) for kind in (first, second)):
-        return is_same_kind(first.value_type, second.value_type)
-    return first == second or any(
-        all(any(is_kind(kind) for is_kind in kinds) for kind in (first, second)) for kinds in KINDS
-    )
+    return bool(json_safe(values_of(back)) == json_safe(values_of(column)))
 
 
 def values_of(column: Column) -> list[Any]:

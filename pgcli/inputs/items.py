@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 
@@ -11,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from pgcli.arrow_types import (
-    NULL,
     STRING,
     TYPES_HINT,
     Kinds,
@@ -88,13 +86,7 @@ class FileItems:
             add_kinds(kinds, table.kept_schema)
         if not kinds:
             kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
-        common = {
-            name: types[0] if len(types) == 1 else common_type(types, exact=True)
-            for name, types in kinds.items()
-        }
-        return pa.schema(
-            [(name, STRING if kind == NULL else kind) for name, kind in common.items()]
-        )
+        return pa.schema([(name, common_type(types, exact=True)) for name, types in kinds.items()])
 
     def _each_table(self, start: int = 0, stop: int | None = None) -> Iterator[Table]:
         """The tables with rows among the records from `start` to before `stop`."""
@@ -175,11 +167,7 @@ class FileItems:
         path, row_id, image = files.located(record.place, record.name)
         root = None if options.allow_outside_root or record.place != BELOW else files.root
         fault = FAULTS[record.problem] if record.problem else None
-        item = Item(index, row_id, image, path, fault=fault, root=root)
-        if not (options.keep or options.fields):
-            return item
-        kept = {column.output: image for column in named_columns(options.keep)}
-        return replace(item, fields=dict.fromkeys(options.fields, image), kept=kept)
+        return Item(index, row_id, image, path, fault=fault, root=root)
 
     @cached_property
     def _stdin(self) -> Stdin:

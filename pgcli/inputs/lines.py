@@ -38,13 +38,6 @@ MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
 #: Matches numbers that may exceed 64-bit floats; Python reads these as infinity.
 _LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
 MAX_SHOWN = 40  # characters of such a number
-#: The beginnings of the csv module's messages, and what they mean.
-CSV_PROBLEMS = {
-    "new-line character": "it has a carriage return outside quotes",
-    "unexpected end": "a quote is not closed",
-    "',' expected": "text follows the closing quote of a cell",
-    "'\t' expected": "text follows the closing quote of a cell",
-}
 
 
 class LineTable(Table):
@@ -210,7 +203,7 @@ class CsvTable(LineTable):
             try:
                 cells = next(rows, None)
             except csv.Error as problem:
-                raise self.not_a_row(number, csv_reason(problem)) from problem
+                raise self.not_a_row(number, str(problem).partition(" - ")[0]) from problem
             if cells is None:
                 return
             if cells:
@@ -221,12 +214,6 @@ class TsvTable(CsvTable):
     """CSV with tabs between cells."""
 
     delimiter = "\t"
-
-
-def csv_reason(problem: csv.Error) -> str:
-    """Why a row of CSV is invalid, in the words of a person without Python."""
-    words = str(problem)
-    return next((CSV_PROBLEMS[start] for start in CSV_PROBLEMS if words.startswith(start)), words)
 
 
 def parse_line(line: bytes) -> dict[str, Any]:

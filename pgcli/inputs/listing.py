@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,8 +53,6 @@ _HINTS = {
     "path_not_allowed": "rename the object",
     "url_blocked": "<--allow-private-hosts> reads from any machine",
 }
-#: Endings of compressed files and archives that are not read.
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar")
 PARQUET, ARCHIVE = ".parquet", ".tar"
 #: The folder of a Delta table that says which of its files are current.
 DELTA_LOG = "_delta_log"
@@ -159,9 +156,6 @@ class SourceFiles:
             if place == BELOW and not has_images:
                 tables = self._dataset(tables)
                 held = list(tables)
-            elif place == MATCHED and not has_images and self._has_imageless_tables(place, tables):
-                held = [name for name in held if kind_of_table(name) != PARQUET]
-                self.ignored += Counter(map(ending, tables.keys() - held))
             yield from (self._record(place, TABLE, tables[name]) for name in held)
             if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
@@ -262,8 +256,7 @@ class SourceFiles:
     def _dataset(self, tables: Mapping[str, WalkedFile]) -> dict[str, WalkedFile]:
         """The tables of a folder to read: all of one kind, Parquet files before archives.
 
-        Patterns that match whole files may choose any kind. Parquet files without images beside
-        archives, as in the output of img2dataset, are skipped.
+        Patterns that match whole files may choose any kind.
         """
         names = self._options.names
         read = [name for name in tables if not self._is_output(tables[name], BELOW)]
@@ -272,43 +265,25 @@ class SourceFiles:
         chosen = [name for name in accepted if matches(name, names.include)]
         kinds = {kind_of_table(name): name for name in reversed(chosen or accepted)}
         others = kinds.keys() - {PARQUET}
-        if self._has_imageless_tables(BELOW, {name: tables[name] for name in kinds.values()}):
-            del kinds[PARQUET]
         order = [PARQUET, ARCHIVE, *(sorted(others) if chosen else ())]
         kind = next((kind for kind in order if kind in kinds), None)
         dataset = {name: tables[name] for name in accepted if kind_of_table(name) == kind}
         self.ignored -= Counter(map(ending, dataset))
         return dataset
 
-    def _has_imageless_tables(self, place: int, tables: Mapping[str, WalkedFile]) -> bool:
-        """Whether there are archives, and Parquet files without an image column (by the first)."""
-        first = next((name for name in tables if kind_of_table(name) == PARQUET), None)
-        if first is None or ARCHIVE not in map(kind_of_table, tables):
-            return False
-        try:
-            schema = self.open_table(self._record(place, TABLE, tables[first])).schema()
-        except ManifestError:  # reading the file reports it
-            return False
-        return schema is not None and self._options.image_column not in schema.names
-
     def _refuse(self, place: int) -> NoReturn:
         """Raise the error for an unsupported file, or for a pattern without a match."""
         name = display_path(self.name)
         if place == NAMED:
             if self.path.lower().endswith(".json"):
-                self._refuse_json(name)
+                reader = reader_of(self.name, self._options) if self.is_url else None
+                refuse_lfs_pointer(InputFile(self.path, name, reader, base=self._base))
+                raise UsageError(
+                    f"{name} is not a manifest: pgcli does not read .json files as sources",
+                    hint="rename it to .jsonl if it has a JSON object on each line; read "
+                    "annotations with pgcli import",
+                )
             hint = f"{images_hint()}; or name it in a manifest's row"
-            if (kind := ending(self.path)) in PACKED:
-                raise UsageError(
-                    f"{name} is a {kind} file, which pgcli does not read",
-                    hint="unpack it first; archives of images may be .tar, .tar.gz or .tgz",
-                )
-            if kind == ".txt":
-                raise UsageError(
-                    f"{name} is neither an image nor a manifest",
-                    hint="a list of paths is read from standard input: `pgcli caption - < "
-                    f"{shlex.quote(name)}`",
-                )
             raise UsageError(
                 f"{name if self.is_url else self.name} is neither an image nor a manifest: unknown "
                 "extension",
@@ -319,16 +294,6 @@ class SourceFiles:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
             hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
         raise NoInputError(f"nothing matches {name}", hint=hint)
-
-    def _refuse_json(self, name: str) -> NoReturn:
-        """Raise the error for a JSON file."""
-        reader = reader_of(self.name, self._options) if self.is_url else None
-        refuse_lfs_pointer(InputFile(self.path, name, reader, base=self._base))
-        raise UsageError(
-            f"{name} is not a manifest: pgcli does not read .json files as sources",
-            hint="rename it to .jsonl if it has a JSON object on each line; read annotations with "
-            "pgcli import",
-        )
 
     def _record(self, place: int, kind: int, file: WalkedFile) -> FileRecord:
         self._options.track(int(kind == IMAGE))

@@ -14,9 +14,6 @@ from pgcli.stores import Reader
 
 #: All columns except for the image and names that the output already has.
 ALL = "*"
-#: The column that every row has: its file and place in it (`photos.parquet, row 12`), or the path
-#: of an image file. A column of this name in a manifest takes precedence.
-SOURCE = "source"
 #: The columns of prompts in labelled rows, in the order in which training and `eval` read them.
 PROMPT_COLUMNS = ("prefix", "prompt")
 #: The column of the part of an image that its prompts refer to.
@@ -148,7 +145,7 @@ def named_columns(keep: Iterable[str]) -> tuple[KeptColumn, ...]:
 
 
 def needed_columns(options: ReadOptions, kept: Iterable[KeptColumn]) -> set[str]:
-    """The columns that a row must have, with these kept columns; every row has `SOURCE`."""
+    """The columns that a row must have, with these kept columns."""
     names = {options.image_column, *options.fields, *(column.source for column in kept)}
     names |= {options.choices_column} if options.choices_column is not None else set()
     return names

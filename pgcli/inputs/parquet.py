@@ -18,7 +18,6 @@ from pgcli.arrow_types import cast_column
 from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError, SourceUnavailable
 from pgcli.images.child_process import ProcessFailed
-from pgcli.inputs.options import SOURCE
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
 from pgcli.inputs.readers import START, ManifestRow, Mark, refuse_lfs_pointer
 from pgcli.inputs.tables import Table
@@ -173,7 +172,6 @@ class ParquetTable(Table):
             tables.append(table)
         table = pa.concat_tables(tables).take([row - rows[0] for row in rows])
         columns: dict[str, Any] = {
-            SOURCE: pa.array(f"{self.name}, row {row + 1}" for row in rows),
             **{name: pa.array([value] * len(rows)) for name, value in self.partitions.items()},
             **dict(zip(schema.names, table.columns, strict=True)),
         }

@@ -116,9 +116,6 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
             header = {"problem": "damaged", "reason": str(problem)}
         limit_processor_time(0)
         connection.send(header, data)
-        if "rows" in header:
-            opened[key].read_ahead(request, header["rows"])
-            limit_processor_time(0)
 
 
 #: It is given no URLs on web servers, and so no private hosts.
@@ -182,15 +179,6 @@ class OpenTable:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         return header, sink.getvalue()
-
-    def read_ahead(self, request: Mapping[str, Any], rows: int) -> None:
-        """Read the batch after the rows of a reply, if it will be requested."""
-        row = request["start"] + rows
-        if row < request["stop"] and row == self._first + len(self._batch):
-            try:
-                self._batch_at(row, self._leaf_paths(request))
-            except (MemoryError, TooLarge, *BROKEN):
-                self._key = ()  # the group is read again, and this is raised, when it is asked for
 
     def _batch_at(self, row: int, columns: Sequence[str]) -> pa.RecordBatch:
         """The batch that contains a row; it begins with row `_first`.

@@ -17,7 +17,6 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_bytes, image_in_text
 from pgcli.inputs.options import (
     REGION,
-    SOURCE,
     KeptColumn,
     ReadOptions,
     needed_columns,
@@ -128,7 +127,7 @@ class RowChecker:
 
     def __init__(self, options: ReadOptions, kept: Iterable[KeptColumn] = ()):
         self._options = options
-        self._needed = sorted(needed_columns(options, kept) - {SOURCE})
+        self._needed = sorted(needed_columns(options, kept))
         self._prompts = prompt_columns(options) if options.requires_prompts else ()
         self._positions: dict[int, str] = {}  # of the rows so far, by the hashes of their ids
 
@@ -152,7 +151,7 @@ class RowChecker:
 
     def _missing_column(self, row: ManifestRow, column: str) -> ManifestError:
         """The error for a missing column, with an example of a row that has it."""
-        names = [name for name in row.values if name != SOURCE]
+        names = [*row.values]
         has = f"has only: {listed(names, MAX_LISTED_COLUMNS)}" if names else "is empty"
         example = json.dumps({column: "...", self._options.image_column: "a.png"})
         hint = f"the row {has}; write it as {example}"

@@ -23,7 +23,7 @@ from pgcli.inputs.file_table import (
     read_records,
 )
 from pgcli.inputs.listing import SourceFiles, usage_errors
-from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
+from pgcli.inputs.options import ALL, ReadOptions, named_columns
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import START, Mark, no_input_hint
 from pgcli.inputs.rows import repeated_id
@@ -185,8 +185,7 @@ def no_columns(name: str, column: str) -> UsageError:
 
 def check_columns(name: str, options: ReadOptions) -> None:
     """Raise UsageError if options name columns, and the images have no manifest."""
-    named = (*(column.source for column in named_columns(options.keep)), *options.fields)
-    columns = [column for column in named if column != SOURCE]
+    columns = [*(column.source for column in named_columns(options.keep)), *options.fields]
     columns += ["*"] if ALL in options.keep else []
     if columns:
         raise no_columns(name, columns[0])

@@ -21,7 +21,6 @@ from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
 from pgcli.inputs.options import (
     ALL,
-    SOURCE,
     ReadOptions,
     named_columns,
 )
@@ -114,11 +113,11 @@ class Stdin:
         options, line = self._options, record.name
         if record.kind == BYTES:
             fault = None if line else _TOO_LARGE
-            return ManifestRow(NAME, {options.image_column: line, SOURCE: "-"}, fault)
+            return ManifestRow(NAME, {options.image_column: line}, fault)
         position = f"{NAME}, line {(record.numbers or (0,))[0]}"
         if line.startswith(b"{") and not options.null_separated:
             try:
-                return ManifestRow(position, {SOURCE: position, **parse_line(line)})
+                return ManifestRow(position, parse_line(line))
             except ValueError as problem:
                 if b"\0" in line or not self._exists(line):  # a path may begin with a brace
                     raise ManifestError(f"{position}: {problem}") from problem
@@ -128,15 +127,9 @@ class Stdin:
                 hint="<--null> reads names that NUL separates, as `find -print0` writes them",
             )
         path = os.fsdecode(line)
-        if record.numbers == (1,) and self._is_header(line, path):
-            raise ManifestError(
-                f"{position}: this is the header of a table, not a path",
-                hint="remove the line, or name the file; standard input takes a path or a JSON "
-                "object on each line",
-            )
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name
-        return ManifestRow(position, {options.image_column: image, SOURCE: name})
+        return ManifestRow(position, {options.image_column: image})
 
     def _rebased(self, line: bytes) -> bytes:
         """The line with its path relative to the folder of the options."""
@@ -151,12 +144,6 @@ class Stdin:
                     row[options.image_column] = rebased(path, folder, base)
                 return json.dumps(row, ensure_ascii=False).encode()
         return os.fsencode(rebased(os.fsdecode(line), folder, base))
-
-    def _is_header(self, line: bytes, path: str) -> bool:
-        """Whether a path is the image column alone, or with others, and no file has this name."""
-        names = {name.strip(' "') for name in re.split(r"[,;\t|]", path)}
-        is_named = self._options.image_column in names and not self._options.null_separated
-        return is_named and not (url_scheme(path) or self._exists(line))
 
     def _exists(self, line: bytes) -> bool:
         path = os.path.join(self._options.folder, os.fsdecode(line))  # noqa: PTH118

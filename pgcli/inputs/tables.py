@@ -20,7 +20,6 @@ from pgcli.inputs.file_table import NAMED, TABLE, FileRecord
 from pgcli.inputs.options import (
     ALL,
     REGION,
-    SOURCE,
     ReadOptions,
     kept_columns,
     named_columns,
@@ -215,13 +214,11 @@ class Table:
     def _read(
         self, first: int, columns: frozenset[str], *, images: bool
     ) -> Iterator[tuple[int, ManifestRow]]:
-        """The rows from a number on, with the columns of partitions and `source`."""
+        """The rows from a number on, with the columns of partitions."""
         mark, skip = self.mark_before(first)
         rows = islice(self.read(columns, mark, images=images), skip, None)
+        place = self.partitions
         for number, (_, row) in enumerate(rows, first):
-            place: dict[str, str | None] = self.partitions
-            if SOURCE in columns:
-                place = {SOURCE: row.position, **place}
             yield number, row._replace(values={**place, **row.values}) if place else row
 
     def _locate(self, path: str) -> ImageLocation:
@@ -257,7 +254,7 @@ class Table:
         if self.is_gone:
             return [None], np.zeros(stop - start, np.int64)
         column, texts = self.image_column, None
-        if self.record.chosen is None and column not in (SOURCE, *self.partitions):
+        if self.record.chosen is None and column not in self.partitions:
             texts = self.image_texts(start, stop)
         if texts is None:
             rows = self._chosen_rows(start, stop, frozenset({column}), images=False)
@@ -321,7 +318,7 @@ class Table:
     def check_columns(self) -> None:
         """Raise UsageError for a needed column that does not exist."""
         known = self.record.columns or ()
-        optional = {ReadOptions.id_column, REGION, SOURCE, *known}
+        optional = {ReadOptions.id_column, REGION, *known}
         missing = sorted(self._needed - optional)
         prompts = prompt_columns(self._options)
         if self._options.requires_prompts and not set(prompts) & set(known):

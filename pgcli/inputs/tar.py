@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, BinaryIO
 
-from pgcli.errors import ManifestError, UsageError
-from pgcli.inputs.readers import START, ManifestRow, Mark, describe_endings, refuse_lfs_pointer
-from pgcli.inputs.samples import WITHOUT_IMAGE, Member, SampleReader, SeveralImages, member_of
+from pgcli.errors import ManifestError
+from pgcli.inputs.readers import START, ManifestRow, Mark, refuse_lfs_pointer
+from pgcli.inputs.samples import Member, SampleReader, SeveralImages, member_of
 from pgcli.inputs.tables import Table
 
 #: Headers can state any length, and tarfile would read it at once.
@@ -111,25 +111,6 @@ class TarTable(Table):
             hashes = super().scan(mark)
         self.record = self.record._replace(skipped=tuple(self.samples.skipped.items()))
         return hashes
-
-    def check_columns(self) -> None:
-        """See `Table`. The hint mentions texts that are not next to their images."""
-        try:
-            super().check_columns()
-        except UsageError as problem:
-            kinds = [kind for kind in self.samples.skipped if kind.endswith(WITHOUT_IMAGE)]
-            if not kinds:
-                raise
-            hint = (
-                f"{', '.join(describe_endings({k: self.samples.skipped[k] for k in kinds}))}: "
-                "a text belongs to the image next to it of the same path and name; `tar "
-                "--sort=name` archives them so"
-            )
-            if self.record.by_last_dot:
-                hint += (
-                    "; <--image-column=> picks the image of a key that has several: jpg, seg.png"
-                )
-            raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
 
 
 class BoundedFile:

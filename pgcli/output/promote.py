@@ -7,10 +7,8 @@ between merged files. The types of the rows' own columns are in `schema`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy
 import pyarrow
 
 from pgcli.arrow_types import (
@@ -48,25 +46,17 @@ def make_column(values: Sequence[Any]) -> pyarrow.Array:
 
     JSON objects become text, as their keys may differ.
     """
-    places: dict[int, list[int]] = {}  # the indices of the values of each column
-    for place, value in enumerate(values):
-        places.setdefault(id(value.column) if isinstance(value, Cell) else 0, []).append(place)
-    parts = [_part([values[place] for place in numbers]) for numbers in places.values()]
-    if len(parts) <= 1:
-        return parts[0] if parts else pyarrow.nulls(0)
+    if not any(isinstance(value, Cell) for value in values):
+        return json_column(values) if values else pyarrow.nulls(0)
+    parts = [
+        value.column.slice(value.number, 1) if isinstance(value, Cell) else json_column([value])
+        for value in values
+    ]
     common = common_type(part.type for part in parts)
     try:
-        joined = pyarrow.concat_arrays([cast_column(part, common) for part in parts])
+        return pyarrow.concat_arrays([cast_column(part, common) for part in parts])
     except MISMATCHES:
         return as_text(value.json if isinstance(value, Cell) else value for value in values)
-    return joined.take(numpy.argsort([*chain.from_iterable(places.values())]))
-
-
-def _part(values: Sequence[Any]) -> pyarrow.Array:
-    """Values that are either all cells of one column or all JSON."""
-    if isinstance(values[0], Cell):
-        return values[0].column.take(pyarrow.array([cell.number for cell in values]))
-    return json_column(values)
 
 
 def common_schema(tables: ReadTables) -> pyarrow.Schema:

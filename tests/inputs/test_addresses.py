@@ -195,16 +195,6 @@ def test_store_and_folder_hide_the_same_names_and_delta_tables(s3):
     assert scanned("s3://images/lake/part.parquet").total == 1
 
 
-def test_folder_of_a_store_as_img2dataset_writes_it_is_read_as_archives(s3):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"url": ["u"]}), sink)
-    s3["images/i2d/0.parquet"] = bytes(sink.getvalue())
-    s3["images/i2d/0.tar"] = FILES["sets/x.tar"]
-    inventory = scanned("s3://images/i2d")
-    assert inventory.total == scanned("s3://images/i2d/0.tar").total
-    assert inventory.ignored == {".parquet": 1}
-
-
 @pytest.mark.parametrize(
     ("pattern", "path", "matches"),
     [

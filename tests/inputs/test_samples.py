@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from webdataset import tariterators
 
-from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.errors import ManifestError, NoInputError
 from pgcli.inputs import Inventory, ReadOptions, samples, tables
-from pgcli.inputs.options import SOURCE, NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, items
@@ -245,15 +245,6 @@ def test_archive_without_an_image_is_rejected_with_its_members(names):
     assert "skipped: 1 ." in refused.value.hint
 
 
-@pytest.mark.parametrize("ending", ["txt", "json", "neg.txt"])
-def test_members_sorted_by_type_are_the_reason_for_a_missing_column(ending):
-    archive("a.png", "b.png", f"a.{ending}", f"b.{ending}")
-    with pytest.raises(UsageError, match="no column") as refused:
-        Inventory.scan(["x.tar"], ReadOptions(fields=("n" if ending == "json" else ending,)))
-    kind = ending.rpartition(".")[2]
-    assert f"2 .{kind} without an image: a text belongs to" in refused.value.hint
-
-
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
 def test_pointer_of_git_lfs_in_place_of_an_archive_is_named(name):
     Path(name).write_bytes(POINTER)
@@ -302,10 +293,8 @@ def test_names_that_are_not_utf_8_are_shown_and_become_columns():
     with tarfile.open("x.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(name))
-    reading = ReadOptions(keep=("*",), optional_fields=(SOURCE,))
-    first, second = items("x.tar", reading=reading)
+    first, second = items("x.tar", reading=ReadOptions(keep=("*",)))
     assert "file:%E4.txt (member 2) and file:%E4.txt (member 3)" in first.fault.message
-    assert first.fields[SOURCE] == "x.tar, sample file:%E4"
     assert second.kept == {"txt": None, "?.txt": ""}
 
 

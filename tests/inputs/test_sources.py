@@ -340,17 +340,6 @@ class TestManifests:
             with pytest.raises(ManifestError, match="'1' occurs twice: standard input, line"):
                 Inventory.scan(["-", name], ReadOptions(spool=True))
 
-    def test_source_is_a_column_of_every_row(self):
-        touch("i/a.jpg")
-        Path("m.csv").write_text("image,source\nb.jpg,mine\n")
-        names = ["i", json_lines({"image": "a"}), parquet(image=["b", "c"]), "m.csv"]
-        reading = ReadOptions(keep=("source",), fields=("source",))
-        found = ["i/a.jpg", "m.jsonl, line 1", "m.parquet, row 1", "m.parquet, row 2", "mine"]
-        assert [item.kept["source"] for item in items(*names, reading=reading)] == found
-        assert [item.fields["source"] for item in items(*names, reading=reading)] == found
-        kept = Inventory.scan(names, reading).kept_table(0, 5)
-        assert kept.to_pydict() == {"source": found}
-
     @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
     def test_missing_ids_of_pandas_are_no_ids(self, kind):
         ids_ = {"numbers": [1, np.nan, 3], "texts": ["x", None, np.nan]}
@@ -718,17 +707,9 @@ class TestStandardInput:
             set_stdin(single)
             assert len(list(Inventory.scan(["-"]))) == 1
 
-    def test_path_alone_has_an_image_and_a_source(self, set_stdin):
+    def test_path_alone_has_an_image(self, set_stdin):
         set_stdin(b'\xff.jpg\n{"image": "b.jpg"}\n')
-        found = items("-", reading=ReadOptions(keep=("source",), fields=("source", "image")))
-        assert [item.kept for item in found] == [
-            {"source": "file:%FF.jpg"},
-            {"source": "standard input, line 2"},
-        ]
-        assert [item.fields["source"] for item in found] == [
-            "file:%FF.jpg",
-            "standard input, line 2",
-        ]
+        found = items("-", reading=ReadOptions(fields=("image",)))
         assert [item.fields["image"] for item in found] == ["file:%FF.jpg", "b.jpg"]
 
     def test_path_may_be_given_twice(self, set_stdin):

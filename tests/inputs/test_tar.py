@@ -382,43 +382,10 @@ def test_output_of_runs_is_not_part_of_a_data_set():
     assert ids("set") == ["a.png"]
 
 
-def img2dataset(*shards: str) -> None:
-    """A folder as img2dataset writes it: archives, and beside each a table without images."""
-    for name in shards:
-        Path("i2d").mkdir(exist_ok=True)
-        tar((f"{name}0.jpg", JPEG), (f"{name}0.json", b'{"n": 1}'), name=f"i2d/{name}.tar")
-        pq.write_table(pa.table({"url": ["u"], "caption": ["c"]}), f"i2d/{name}.parquet")
-        Path(f"i2d/{name}_stats.json").write_text("{}")
-
-
-@pytest.mark.parametrize(
-    ("include", "exclude", "expected"),
-    [
-        ((), (), "01"),
-        (("*.tar",), (), "01"),
-        (("0*",), (), "0"),
-        (("*",), (), "01"),
-        (("1.*",), (), "1"),
-        ((), ("*.parquet",), "01"),
-        ((), ("0.*", "*.parquet"), "1"),
-        (("*/00.jpg",), (), "0"),  # rows of archives, not files
-    ],
-)
-def test_archives_beside_tables_without_images_are_read(include, exclude, expected):
-    img2dataset("0", "1")
-    names = NameFilter(include, exclude)
-    assert ids("i2d", reading=ReadOptions(names=names)) == [
-        f"i2d/{n}.tar/{n}0.jpg" for n in expected
-    ]
-    if not include:
-        ignored = Inventory.scan(["i2d"], ReadOptions(names=names)).ignored
-        assert ignored == {".json": 2, ".parquet": 2} | ({".tar": 1} if expected == "1" else {})
-
-
 def test_parquet_with_images_precedes_archives_unless_patterns_choose():
-    img2dataset("a")
+    Path("i2d").mkdir()
+    tar(("a0.jpg", JPEG), name="i2d/a.tar")
     shard("i2d/b.parquet", ("b.png", PNG))
-    Path("i2d/a.parquet").unlink()
     Path("i2d/c.jsonl").write_text('{"image": "x.png"}\n')
     Path("i2d/d.csv").write_text("image,n\ny.png,1\n")
     assert ids("i2d") == ["b.png"]
@@ -437,23 +404,23 @@ def test_parquet_with_images_precedes_archives_unless_patterns_choose():
 
 
 def test_patterns_choose_archives_in_a_folder_of_images():
-    img2dataset("a")
+    Path("i2d").mkdir()
+    tar(("a0.jpg", JPEG), name="i2d/a.tar")
     Path("i2d/one.png").write_bytes(PNG)
     assert ids("i2d") == ["one.png"]
     for names in (NameFilter(("*.tar",)), NameFilter((), ("*.png",))):
         assert ids("i2d", reading=ReadOptions(names=names)) == ["i2d/a.tar/a0.jpg"]
 
 
-@pytest.mark.parametrize("sources", [["i2d/*"], ["i2d/0.tar", "i2d/0.parquet"]])
+@pytest.mark.parametrize("sources", [["i2d"], ["i2d/*"], ["i2d/0.tar", "i2d/0.parquet"]])
 @pytest.mark.parametrize("names", [NameFilter(("*.tar",)), NameFilter((), ("*.parquet",))])
-def test_patterns_choose_tables_that_are_matched_or_named(sources, names):
-    img2dataset("0")
-    if len(sources) == 1:  # tables without images are skipped in a pattern, too
-        assert ids(*sources) == ["i2d/0.tar/00.jpg"]
-        assert Inventory.scan(sources).ignored == {".json": 1, ".parquet": 1}
-    else:
-        with pytest.raises(UsageError, match="no column 'image'"):
-            ids(*sources)
+def test_patterns_choose_archives_beside_tables_without_images(sources, names):
+    """As img2dataset writes them."""
+    Path("i2d").mkdir()
+    tar(("00.jpg", JPEG), name="i2d/0.tar")
+    pq.write_table(pa.table({"url": ["u"], "caption": ["c"]}), "i2d/0.parquet")
+    with pytest.raises(UsageError, match="no column 'image'"):
+        ids(*sources)
     assert ids(*sources, reading=ReadOptions(names=names)) == ["i2d/0.tar/00.jpg"]
     with pytest.raises(NoInputError, match="matches --include and --exclude"):
         ids(*sources, reading=ReadOptions(names=NameFilter((), ("*",))))

@@ -83,7 +83,6 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 #: The same, if reading the input raises the error: photos have no columns.
 WITHOUT_COLUMNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"keep": ["a"]}, {}),
-    ("caption", {"keep": ["source", "a"]}, {}),
     ("embed", {"keep": ["*"]}, {}),
 ]
 
@@ -174,7 +173,6 @@ def test_keep_from_the_environment_applies_to_manifests_only():
     for source, column in {"rows.jsonl": "options", "photos": None}.items():
         values = {"prompt": ("what?",), "choices_column": "options"}
         assert make_request("ask", [source], values).question.choices_column == column
-    assert make_request("caption", ["photos"], {"keep": ("source",)}).input.keep == ("source",)
 
 
 #: Values of options of texts and numbers that take none of NUMBERS; some contradict others.

@@ -18,7 +18,7 @@ from typing import Any
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
 from pgcli.declare import build, options_of
 from pgcli.errors import PgcliError, UsageError
-from pgcli.inputs.options import SOURCE, ReadOptions
+from pgcli.inputs.options import ReadOptions
 from pgcli.output import FOLDER, named_format
 from pgcli.pipeline.request.options import SHARED_OPTIONS, InputOptions
 from pgcli.pipeline.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS
@@ -88,7 +88,6 @@ NEEDS: Mapping[str, Rule] = {
     "images": Rule(has_images, "{flag} applies to images, not to texts", OMIT),
     "texts": Rule(lambda o: not has_images(o)),
     "columns": Rule(may_have_columns),
-    "kept-columns": Rule(lambda o: set(o.keep) == {SOURCE} or may_have_columns(o)),
     "one-prompt": Rule(
         lambda o: o.prompts <= 1,
         "{flag} writes one answer for each image, and there are {prompts} prompts",

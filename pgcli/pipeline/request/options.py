@@ -113,7 +113,7 @@ class InputOptions:
         metavar="A,B",
         repeat=True,
         commas=True,
-        needs="kept-columns",
+        needs="columns",
     )
     limit: int | None = _input("Read only the first N rows.", min=1, affects_rows=False)
     shard: str | None = _input(
