@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from sys import intern
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow
@@ -31,17 +30,13 @@ from pgcli.stores import Reader
 
 @dataclass(frozen=True)
 class JoinedFile:
-    """The rows of a result file with their truth, and the truths that have no row.
-
-    `repeated` rows were skipped: a later row has the same id and prompt.
-    """
+    """The rows of a result file with their truth, and the truths that have no row."""
 
     name: str
     path: Path
     rows: Sequence[JoinedRow]
     missing: int
     surplus: int
-    repeated: int = 0
 
 
 def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> JoinedFile:
@@ -53,10 +48,10 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     and NoInputError without rows.
     """
     path = Path(name)
-    every = [with_box_objects(with_shared_names(row)) for row in read_results(path)]
-    if not every:
+    rows = [with_box_objects(row) for row in read_results(path)]
+    if not rows:
         raise NoInputError(f"no rows in {name} yet", hint="try again later")
-    rows = last_rows(every)
+    check_rows_differ(name, rows)
     have_prompts = any(row.get("prompt") for row in rows)
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
@@ -81,8 +76,7 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     answered = set(keys)
     unanswered = {key: truth for key, truth in by_key.items() if key not in answered}
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
-    repeated = len(every) - len(rows)
-    return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)
+    return JoinedFile(name, path, [*joined, *missing], len(missing), surplus)
 
 
 def check_one_prompt(name: str, joined: Sequence[JoinedRow], truths: Truths) -> None:
@@ -180,11 +174,6 @@ def joined_row(row: Row, key: Key, truth: Truth | None) -> JoinedRow:
     return JoinedRow(key[0], prompt, row, known, row.get("boxes") or (), masks_of(row), task)
 
 
-def with_shared_names(row: Row) -> Row:
-    """The row with column names that all rows share; JSON's own take a kilobyte a row."""
-    return {intern(name): value for name, value in row.items()}
-
-
 def with_box_objects(row: Row) -> Row:
     """The row with objects for its boxes, which take less memory than dicts. Raises UsageError."""
     boxes = row.get("boxes")
@@ -273,10 +262,15 @@ def merged_truth(truth: Truth, task: str, row: Row, id_: str) -> LabelledImage:
     return replace(image, objects=()) if is_empty else image
 
 
-def last_rows(rows: Sequence[Row]) -> list[Row]:
-    """The last row of each id and prompt, in the order of the rows."""
-    last = {(str(row["id"]), str(prompt_of(row))): number for number, row in enumerate(rows)}
-    return [rows[number] for number in sorted(last.values())]
+def check_rows_differ(name: str, rows: Sequence[Row]) -> None:
+    """Raise UsageError for two rows with the same id and prompt."""
+    counts = Counter((str(row["id"]), str(prompt_of(row))) for row in rows)
+    (id_, prompt), count = counts.most_common(1)[0]
+    if count > 1:
+        raise UsageError(
+            f"{name} has {count:,} rows for {id_!r} with the prompt {prompt!r}",
+            hint="keep one of them",
+        )
 
 
 def by_id(by_key: Mapping[Key, Truth], *, have_prompts: bool) -> dict[Key, Truth]:

@@ -5,8 +5,9 @@ Letters of shapes: N rows, U images, R resamples.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 RESAMPLES = 1000
 SEED = 0
 PERCENTILES = (2.5, 97.5)
-MAX_WEIGHTS = 2_000_000  # in memory at a time
 
 
 class Measure(Protocol):
@@ -37,8 +37,8 @@ class Measure(Protocol):
         """The measure with the image of each row in place of the row; without rows of -1."""
         ...
 
-    def values(self, weights_RU: np.ndarray) -> np.ndarray:
-        """The value with each image counted as often as its weight says, (R,); NaN for none."""
+    def values(self, weights: Iterable[np.ndarray]) -> np.ndarray:
+        """The value for each weight_U, which says how often each image counts; NaN for none."""
         ...
 
 
@@ -60,8 +60,9 @@ class RowRatio:
         )
         return replace(self, numerator_N=numerator_U, denominator_N=denominator_U)
 
-    def values(self, weights_RU: np.ndarray) -> np.ndarray:
-        return quotient(weights_RU @ self.numerator_N, weights_RU @ self.denominator_N)
+    def values(self, weights: Iterable[np.ndarray]) -> np.ndarray:
+        number_N2 = np.column_stack((self.numerator_N, self.denominator_N))
+        return quotient(*np.array([weight_U @ number_N2 for weight_U in weights]).T)
 
     def row_scores(self) -> np.ndarray:
         """The value of each row alone, (N,)."""
@@ -85,19 +86,6 @@ def quotient(numerator_N: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
     return quotients_N
 
 
-def offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Where each of some parts with these lengths begins, and the end of the last one."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-
-
-def blocks(offsets: np.ndarray, limit: int) -> Iterator[slice]:
-    """Slices of consecutive parts with `offsets`, together of at most a length, or of one part."""
-    begin = 0
-    while begin < len(offsets) - 1:
-        end = int(np.searchsorted(offsets, offsets[begin] + limit, side="right")) - 1
-        yield slice(begin, begin := max(begin + 1, end))
-
-
 @dataclass(frozen=True)
 class Estimate:
     """The value of a measure, and the bounds of its 95 % interval; NaN if undefined."""
@@ -110,7 +98,7 @@ class Estimate:
 
 def value_of(measure: Measure, images: int) -> float:
     """The value of a measure by image, or by row, of so many images or rows."""
-    return float(measure.values(np.ones((1, images)))[0])
+    return float(measure.values([np.ones(images)])[0])
 
 
 def estimates(measures: Sequence[Measure], image_N: np.ndarray) -> list[Estimate]:
@@ -147,20 +135,12 @@ def resampled(measures: Sequence[Measure], image_N: np.ndarray) -> list[tuple[fl
     _, first_U, image_K = np.unique(image_N[kept], return_index=True, return_inverse=True)
     image_N, count = np.full(len(image_N), -1), len(first_U)
     image_N[kept] = np.argsort(np.argsort(first_U))[image_K]  # in the order of their first rows
-    own = [measure.by_image(image_N, count) for measure in measures]
-    values: list[list[np.ndarray]] = [[] for _ in measures]
-    done = 0
-    for weights_RU in resamples(count):
-        for measure, known in zip(own, values, strict=True):
-            if (remaining := measure.max_resamples - done) > 0:
-                known.append(measure.values(weights_RU[:remaining]))
-        done += len(weights_RU)
-        if all(done >= measure.max_resamples for measure in own):
-            break
     samples = []
-    for measure, known in zip(own, values, strict=True):
-        value = value_of(measure, count)
-        samples.append((value, unbiased(measure, value, np.concatenate(known))))
+    for measure in measures:
+        own = measure.by_image(image_N, count)
+        value = value_of(own, count)
+        values_R = own.values(islice(resamples(count), own.max_resamples))
+        samples.append((value, unbiased(own, value, values_R)))
     return samples
 
 
@@ -174,16 +154,11 @@ def unbiased(measure: Measure, value: float, values_R: np.ndarray) -> np.ndarray
 
 
 def resamples(images: int) -> Iterator[np.ndarray]:
-    """The count of each image in each resample (R, U), in blocks of resamples."""
+    """How often each image is in each resample, (U,)."""
     random = np.random.default_rng(SEED)
-    step = max(1, min(RESAMPLES, MAX_WEIGHTS // max(images, 1)))
-    for start in range(0, RESAMPLES, step):
-        count = min(step, RESAMPLES - start)
-        weights_RU = np.empty((count, images))
-        for weight_U in weights_RU:
-            draw = random.integers(0, images, images, np.int32)
-            weight_U[:] = np.bincount(draw, minlength=images)
-        yield weights_RU
+    for _ in range(RESAMPLES):
+        draw = random.integers(0, images, images, np.int32)
+        yield np.bincount(draw, minlength=images).astype(np.float64)
 
 
 def estimate(value: float, values_R: np.ndarray, rows: int) -> Estimate:

@@ -1,4 +1,4 @@
-"""The page of an evaluation: metrics, the confusion matrix, and the worst rows."""
+"""The page of an evaluation: metrics and the worst rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that the page does not show
 #: The measure that scores rows, if it is not the metric's first one.
 SCORES = {"ap": "f1@0.5"}
-LABEL_METRICS = ("accuracy", "exact")
-MAX_LABELS = 30  # fit on a page
-OTHERS, NO_ANSWER = "(others)", "(no answer)"
 
 
 def write_worst_rows(
@@ -47,14 +44,7 @@ def write_worst_rows(
     groups = [scored_rows(evaluation, worst) for evaluation in evaluations]
     true = [truth_row(row) for row in worst if row.truth is not None]
     groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))
-    files = [
-        {
-            "name": file.joined.name,
-            **file.as_json(),
-            "confusion": confusion(file),
-        }
-        for file in evaluations
-    ]
+    files = [{"name": file.joined.name, **file.as_json()} for file in evaluations]
     summary = {
         "scores": sorted({name for name, _ in row_scores(last).values()}),
         "files": files,
@@ -112,45 +102,3 @@ def truth_text(truth: LabelledImage) -> str:
     """The distinct true answers, one per line, with their counts."""
     counts = Counter(truth.answers)
     return "\n".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
-
-
-def confusion(evaluation: Evaluation) -> dict[str, Any] | None:
-    """How often each true label was answered with each label; None without labels.
-
-    `true` labels the lines, most frequent first, and `answered` the columns: the same labels, then
-    other answers. Rare labels share a line and a column. With `exact`, more than MAX_LABELS
-    different true answers are texts, not labels.
-    """
-    chosen = [part for part in evaluation.measured if part.metric in LABEL_METRICS]
-    numbers = sorted({number for part in chosen for number in part.numbers.tolist()})
-    pairs = label_pairs([evaluation.joined.rows[number] for number in numbers])
-    true = [label for label, _ in Counter(label for label, _ in pairs).most_common()]
-    is_text = all(part.metric == "exact" for part in chosen) and len(true) > MAX_LABELS
-    if len(true) < 2 or is_text:
-        return None
-    lines = true if len(true) <= MAX_LABELS else [*true[: MAX_LABELS - 1], OTHERS]
-    answers = [label for label, _ in Counter(label for _, label in pairs).most_common()]
-    extra = [label for label in answers if label not in lines]
-    room = max(1, MAX_LABELS - len(true))
-    extra = extra if len(extra) <= room else [*extra[: room - 1], OTHERS]
-    columns = [*lines, *(label for label in extra if label not in lines)]
-    counts = Counter(
-        (label if label in lines else OTHERS, answer if answer in columns else OTHERS)
-        for label, answer in pairs
-    )
-    return {
-        "true": lines,
-        "answered": columns,
-        "counts": [[counts[line, column] for column in columns] for line in lines],
-    }
-
-
-def label_pairs(rows: Sequence[JoinedRow]) -> list[tuple[str, str]]:
-    """The true and the answered label of each row; with several true labels, the answered one."""
-    pairs = []
-    for row in rows:
-        true = [text.strip() for text in row.true_answers]
-        if true:
-            answer = NO_ANSWER if row.answer is None else row.answer.strip()
-            pairs.append((answer if answer in true else true[0], answer))
-    return pairs

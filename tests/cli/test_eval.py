@@ -9,7 +9,7 @@ import pytest
 
 from pgcli.cli.main import main
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
-from tests.support.exporting import detected, make_images, of, plain, row, segmented
+from tests.support.exporting import make_images, of, plain, row, segmented
 from tests.support.parsed_page import page_rows
 
 
@@ -153,7 +153,7 @@ def test_page_has_answers_and_differences_of_two_files(cli, tmp_path):
 
 
 def test_masks_without_pixels_fail(cli, tmp_path):
-    rows = detected(make_images(tmp_path))
+    rows = segmented(make_images(tmp_path))
     write("truth.jsonl", rows)
     codes = [
         one | {"masks": [{"codes": [0] * 16, "rle": None}] * len(one["boxes"])} for one in rows

@@ -20,14 +20,13 @@ from tests.support.misbehaving import Server
 pytestmark = pytest.mark.usefixtures("workdir")
 
 
-def test_last_row_of_an_id_and_prompt_is_measured(cli):
-    rows = write("rows.jsonl", answers(("a", "blue"), ("b", "blue"), ("a", "red")))
-    truth = truth_of(("a", "red"), ("b", "red"))
-    found = evaluate(cli, rows, "--truth", truth)
-    assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
-    assert evaluate(cli, rows, "--truth", truth, "--only-common") == found
-    code, _, err = cli("eval", rows, "--truth", truth)
-    assert (code, "1 row ignored: later rows have the same id" in err) == (0, True)
+@pytest.mark.parametrize("answer", ["blue", "red"])
+@pytest.mark.parametrize("words", [(), ("--only-common",), ("--prompt-column", "")])
+def test_row_that_results_have_twice_is_refused(cli, answer, words):
+    rows = write("rows.jsonl", answers(("a", answer), ("b", "blue"), ("a", "red")))
+    message = refused(cli, rows, "--truth", truth_of(("a", "red"), ("b", "red")), *words)
+    assert f"{rows} has 2 rows for 'a' with the prompt 'what?'" in message
+    assert "keep one of them" in message
 
 
 def test_truth_includes_saved_rows_of_an_unfinished_run(cli):
@@ -53,13 +52,6 @@ def test_join_takes_time_in_proportion_to_the_rows():
         join(rows, truths)
         seconds.append(time.process_time() - start)
     assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
-
-
-def test_joined_rows_share_the_names_of_their_columns():
-    pairs = [("a", "red"), ("b", "blue")]
-    rows, truth = write("rows.jsonl", answers(*pairs)), truth_of(*pairs)
-    first, second = join(rows, read_truth(truth)).rows
-    assert all(name is other for name, other in zip(first.row, second.row, strict=True))
 
 
 def test_rows_of_one_prompt_are_merged_in_linear_time():

@@ -4,7 +4,7 @@ import pytest
 
 from pgcli.cli.main import main
 from tests.support.exporting import saved
-from tests.support.galleries import box, drawn, failed, row
+from tests.support.galleries import box, drawn, row
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
@@ -55,32 +55,6 @@ def test_each_answer_of_the_worst_rows_has_its_own_score(open_page, tmp_path):
     assert cards.locator(".id").all_text_contents() == ["00001.png", "00000.png"]
     heads = [one.all_text_contents() for one in [card.locator(".row-head") for card in cards.all()]]
     assert heads == [["one.jsonl1", "two.jsonl0", "truth"], ["one.jsonl1", "two.jsonl1", "truth"]]
-
-
-def test_page_of_labels_has_a_confusion_matrix(open_page, tmp_path):
-    drawn(tmp_path, 5)
-    answers = ("cat", "dog", "dog", "cow", None)
-    rows = [row(n, task="ask", prompt="?", answer=text) for n, text in enumerate(answers[:4])]
-    rows.append(failed(4) | {"task": "ask", "prompt": "?"})
-    true = [row(n, prompt="?", answer=t) for n, t in enumerate(("cat", "cat", "dog", "dog", "dog"))]
-    words = ("--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
-    files = saved(tmp_path / "rows.jsonl", rows), saved(tmp_path / "truth.jsonl", true)
-    assert main(["eval", str(files[0]), "--truth", str(files[1]), *words, "-q"]) == 0
-    shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
-    matrix = shown.all(".confusion")
-    assert matrix.locator("thead th").all_text_contents()[1:] == [
-        "dog",
-        "cat",
-        "cow",
-        "(no answer)",
-    ]
-    assert [
-        line.locator("th, td").all_text_contents() for line in matrix.locator("tbody tr").all()
-    ] == [
-        ["dog", "1", "", "1", "1"],
-        ["cat", "1", "1", "", ""],
-    ]
-    assert matrix.locator("td.right").all_text_contents() == ["1", "1"]
 
 
 def test_right_and_wrong_rows_differ_in_shape_and_colour(open_page, tmp_path):

@@ -69,9 +69,7 @@ class EvalOptions:
         "For retrieval: text embeddings from pgcli embed --texts-file.", metavar="FILE"
     )
     view: str | None = _page(
-        "Write a page with the metrics, the worst rows beside the truth, and the confusion matrix "
-        "of labels.",
-        metavar="FILE",
+        "Write a page with the metrics and the worst rows beside the truth.", metavar="FILE"
     )
     worst: int = _page("Number of worst rows to show on the page.", default=300, min=1)
     overwrite: bool = _page("Replace the file even if it is not a pgcli page.", default=False)

@@ -52,7 +52,7 @@ def print_table(metrics: Mapping[str, Estimate], sign: str = "") -> None:
 
 
 def report_rows(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None:
-    """Report missing, surplus, failed and repeated rows."""
+    """Report missing, surplus and failed rows."""
     joined = evaluation.joined
     errors = sum((row.row or {}).get("error") is not None for row in joined.rows)
     counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
@@ -61,11 +61,5 @@ def report_rows(evaluation: Evaluation, screen: Screen, *, only_common: bool) ->
     fate = "ignored" if only_common else "counted as wrong"
     note = "" if is_complete else f"; missing and surplus rows are {fate}"
     screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
-    if joined.repeated:
-        repeated = f"{joined.repeated:,} row{'s' * (joined.repeated != 1)}"
-        screen.info(
-            f"{shlex.quote(joined.name)}: {repeated} ignored: later rows have the same id "
-            "and prompt"
-        )
     if "cider" in evaluation.metrics and len({row.image for row in joined.rows}) == 1:
         screen.info("CIDEr needs more than one image; of a single one it is 0")

@@ -4,9 +4,8 @@ Tokens are written to the output of CoreNLP 3.4.1 with `-lowerCase`, the version
 without Java. Addresses, telephone numbers, faces and rare abbreviations, which captions do not
 have, may differ.
 
-Letters of shapes: R rows, those of an image together; C captions, of each row the answer and then
-the references; W words of all captions; G distinct n-grams, K n-grams in their order; E pairs of a
-caption and an n-gram.
+Letters of shapes: R rows; C captions, of each row the answer and then the references; W words of
+all captions; G distinct n-grams, K n-grams in their order; E pairs of a caption and an n-gram.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ import re
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
 
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, blocks, image_numbers, mean, offsets
+from pgcli.evaluation.measures import Measure, image_numbers, mean
 from pgcli.evaluation.metrics import Metric
 
 MAX_N = 4  # words of an n-gram
 SIGMA = 6.0  # of the penalty for a difference in length
 SCALE = 10.0
-MAX_WORDS = 2**18  # of the captions that are compared at a time
-PARTS = 8  # of the n-grams, each sorted alone, which takes less memory
+CACHED_CHUNKS = 2**16  # most words are in many captions
 #: Removed from the tokens by coco-caption. Its names of brackets are in upper case and match no
 #: token, so brackets stay.
 REMOVED = frozenset("\" '' ' `` ` . ? ! , : ... .. ;".split())
@@ -88,41 +87,29 @@ def cider(
     Document frequencies count images: several captions of an image count once. Scores therefore
     depend on the set of images; a single image scores 0.
     """
-    image_R = image_numbers(images)
-    by_image = np.argsort(image_R, kind="stable")
-    texts = [(captions[row], *references[row]) for row in by_image]
-    first_R = offsets([len(own) for own in texts])
+    texts = [(caption, *own) for caption, own in zip(captions, references, strict=True)]
     words = Words.of(text for own in texts for text in own)
-    row_C = np.repeat(np.arange(len(texts)), np.diff(first_R))
-    answer_C, image_C = first_R[row_C], image_R[by_image][row_C]
-    image_C[first_R[:-1]] = -1  # answers count for no document frequency
+    size_R = np.array([len(own) for own in texts], np.int64)
+    answer_R = np.cumsum(size_R) - size_R  # the first caption of each row
+    row_C = np.repeat(np.arange(len(texts)), size_R)
+    answer_C, image_C = answer_R[row_C], image_numbers(images)[row_C]
+    image_C[answer_R] = -1  # answers count for no document frequency
     similarity_C = np.zeros(len(row_C))
     for ngram_W, images_G in words.ngrams(image_C):
-        for rows in blocks(words.first_C[first_R], MAX_WORDS):
-            first, last = first_R[rows.start], first_R[rows.stop]
-            own = slice(words.first_C[first], words.first_C[last])
-            similarity_C[first:last] += similarities(
-                words.caption_W[own] - first,
-                ngram_W[own],
-                answer_C[first:last] - first,
-                images_G,
-                int(image_R.max()) + 1,
-            )
-    length_C = np.maximum(np.diff(words.first_C) - 1, 0)  # upstream measures it in bigrams
+        similarity_C += similarities(words.caption_W, ngram_W, answer_C, images_G, len({*images}))
+    length_C = np.maximum(words.length_C - 1, 0)  # upstream measures it in bigrams
     change_C = length_C[answer_C] - length_C
     similarity_C *= np.exp(-(change_C**2) / (2 * SIGMA**2)) * SCALE / MAX_N
-    similarity_C[first_R[:-1]] = 0
-    scores_R = np.empty(len(texts))
-    scores_R[by_image] = np.bincount(row_C, similarity_C, len(texts)) / (np.diff(first_R) - 1)
-    scores: list[float] = scores_R.tolist()
+    similarity_C[answer_R] = 0
+    scores: list[float] = (np.bincount(row_C, similarity_C, len(texts)) / (size_R - 1)).tolist()
     return scores
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words of captions as numbers below `vocabulary`; `first_C` also has their total."""
+    """The words of captions as numbers below `vocabulary`, and the captions' numbers of words."""
 
-    first_C: np.ndarray
+    length_C: np.ndarray
     caption_W: np.ndarray
     word_W: np.ndarray
     vocabulary: int
@@ -130,61 +117,31 @@ class Words:
     @classmethod
     def of(cls, captions: Iterable[str]) -> Self:
         """The words of the captions."""
-        chunks, numbers, lengths = ChunkWords(), array("i"), array("i")
+        numbers: dict[str, int] = {}
+        words, lengths = array("i"), []
         for caption in captions:
-            own = [number for chunk in chunks_of(caption) for number in chunks[chunk]]
-            numbers.fromlist(own)
+            own = [token for chunk in chunks_of(caption) for token in chunk_tokens(chunk)]
+            words.extend(numbers.setdefault(token, len(numbers)) for token in own)
             lengths.append(len(own))
-        caption_W = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        word_W = np.array(numbers, np.int32)
-        return cls(offsets(lengths), caption_W, word_W, len(chunks.numbers))
+        caption_W = np.repeat(np.arange(len(lengths)), lengths)
+        return cls(np.array(lengths, np.int64), caption_W, np.array(words, np.int64), len(numbers))
 
     def ngrams(self, image_C: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """For each length, the number of the n-gram at each word, and the images that have it.
 
         Words without enough words behind them have -1. Captions of the image -1 do not count.
         """
-        ngram_W = np.zeros(len(self.word_W), np.int32)
+        ngram_W = np.zeros(len(self.word_W), np.int64)
         for n in range(1, MAX_N + 1):
             starts = max(0, len(ngram_W) - n + 1)
-            is_whole = self.caption_W[:starts] == self.caption_W[n - 1 :]
-            shorter_W, ngram_W = ngram_W, np.full(len(ngram_W), -1, np.int32)
-            images, total = [np.zeros(0, np.int32)], 0
-            for part in range(PARTS):  # of the n-grams, by their first word
-                start_K = np.flatnonzero(is_whole & (self.word_W[:starts] % PARTS == part))
-                last_K = self.word_W[start_K + (n - 1)]
-                key_K = shorter_W[start_K] * np.int64(self.vocabulary) + last_K
-                order_K = np.argsort(key_K, kind="stable")
-                start_K, number_K = start_K[order_K], np.cumsum(changes(key_K[order_K])) - 1
-                ngram_W[start_K] = number_K + total
-                # the captions of an image follow each other, so that it counts once
-                image_K = image_C[self.caption_W[start_K]]
-                number_K, image_K = (values[image_K >= 0] for values in (number_K, image_K))
-                is_next = changes(number_K) | changes(image_K)
-                size = int(ngram_W[start_K].max(initial=total - 1)) + 1 - total
-                images.append(np.bincount(number_K[is_next], minlength=size).astype(np.int32))
-                total += size
-            yield ngram_W, np.concatenate(images)
-
-
-class ChunkWords(dict[str, list[int]]):
-    """The numbers of the words of each chunk of a caption."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __missing__(self, chunk: str) -> list[int]:
-        numbers = self.numbers
-        words = [numbers.setdefault(token, len(numbers)) for token in chunk_tokens(chunk)]
-        self[chunk] = words
-        return words
-
-
-def changes(values: np.ndarray) -> np.ndarray:
-    """Whether each value differs from the one before it; True for the first one."""
-    is_changed = np.ones(len(values), bool)
-    is_changed[1:] = values[1:] != values[:-1]
-    return is_changed
+            start_K = np.flatnonzero(self.caption_W[:starts] == self.caption_W[n - 1 :])
+            key_K = ngram_W[start_K] * self.vocabulary + self.word_W[start_K + (n - 1)]
+            known_G, number_K = np.unique(key_K, return_inverse=True)
+            ngram_W = np.full(len(ngram_W), -1)
+            ngram_W[start_K] = number_K
+            image_K = image_C[self.caption_W[start_K]]
+            pair_K = np.unique(image_K[image_K >= 0] * len(known_G) + number_K[image_K >= 0])
+            yield ngram_W, np.bincount(pair_K % max(1, len(known_G)), minlength=len(known_G))
 
 
 def similarities(
@@ -220,6 +177,7 @@ def chunks_of(caption: str) -> list[str]:
     return (caption if caption.isascii() else caption.translate(REPLACED)).split()
 
 
+@lru_cache(maxsize=CACHED_CHUNKS)
 def chunk_tokens(chunk: str) -> list[str]:
     """The tokens of text without whitespace, in lower case and without punctuation."""
     tokens = [BRACKETS.get(token, token).lower() for token in TOKEN.findall(chunk)]

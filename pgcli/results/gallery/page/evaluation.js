@@ -1,4 +1,4 @@
-// The page of an evaluation: metrics with their intervals, confusion of labels.
+// The page of an evaluation: metrics with their intervals.
 const evaluation = data.evaluation;
 
 /** A table of metrics. */
@@ -9,24 +9,6 @@ function metricTable(title, metrics, { signed = false } = {}) {
     make("td", {}, low === null ? "" : `${number(low)} to ${number(high)}`), make("td", {}, total.toLocaleString("en"))));
   const head = make("tr", {}, ...["metric", "value", "95 % interval", "rows"].map((name) => make("th", { scope: "col" }, name)));
   return make("div", { class: "metrics" }, make("h2", {}, title), make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
-}
-
-/** The confusion matrix of a file: a line for each true label, a column for each answer. */
-function confusionMatrix(name, { true: lines, answered, counts }) {
-  const head = make("tr", {}, make("th", { scope: "col" }, "true \u2193 answered \u2192"),
-    ...answered.map((label) => make("th", { scope: "col", title: label }, make("span", {}, label || "(empty)"))));
-  const rows = lines.map((label, line) => {
-    const total = counts[line].reduce((sum, number) => sum + number, 0);
-    return make("tr", {}, make("th", { scope: "row", title: label }, label || "(empty)"), ...counts[line].map((number, column) => {
-      const isRight = answered[column] === label;
-      const cell = make("td", { class: isRight ? "right" : "wrong", title: `${label} answered by ${answered[column]}: ${number.toLocaleString("en")}` },
-        number ? number.toLocaleString("en") : "");
-      cell.style.setProperty("--share", number / total);
-      return cell;
-    }));
-  });
-  return make("div", { class: "metrics confusion" }, make("h2", {}, `Answers of ${name} by the true label`),
-    make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 
 function showEvaluation() {
@@ -40,8 +22,5 @@ function showEvaluation() {
   }
   if (Object.keys(evaluation.differences).length) {
     at("evaluation").append(metricTable("Second minus first", evaluation.differences, { signed: true }));
-  }
-  for (const { name, confusion } of evaluation.files) {
-    if (confusion) at("evaluation").append(confusionMatrix(name, confusion));
   }
 }
