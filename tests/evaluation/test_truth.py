@@ -54,6 +54,13 @@ def test_join_takes_time_in_proportion_to_the_rows():
     assert seconds[1] < 24 * seconds[0], "quadratic: 64 times as long"
 
 
+def test_joined_rows_share_the_names_of_their_columns():
+    pairs = [("a", "red"), ("b", "blue")]
+    rows, truth = write("rows.jsonl", answers(*pairs)), truth_of(*pairs)
+    first, second = join(rows, read_truth(truth)).rows
+    assert all(name is other for name, other in zip(first.row, second.row, strict=True))
+
+
 def test_rows_of_one_prompt_are_merged_in_linear_time():
     corners = dict.fromkeys(("xmin", "ymin"), 0.0) | {"ymax": 9.0}
     seconds = []
