@@ -131,7 +131,8 @@ def test_deleted_run_is_trained_anew(run):
     assert len(metrics("out")) == 4
 
 
-def test_cached_images_are_decoded_once(run, monkeypatch):
+def test_cached_images_are_not_decoded_again(run, monkeypatch):
+    monkeypatch.setattr("pgcli.images.pool.MAX_IMAGES_AHEAD", 1)  # of the next epoch
     decoded: list[str] = []
     decode = ImageDecoder.__call__
 
@@ -143,10 +144,12 @@ def test_cached_images_are_decoded_once(run, monkeypatch):
     monkeypatch.setattr(ImageDecoder, "__call__", counted)
     options = CLASSIFY.replace("--steps 4", "--epochs 3")
     assert run(f"walls {options} -o kept") == 0
-    assert len(decoded) == len({*decoded}) == 12
+    assert len({*decoded}) == 12
+    assert len(decoded) <= 12 + 2
+    decoded.clear()
     monkeypatch.setattr("pgcli.training.data.KEPT_BYTES", 0)
     assert run(f"walls {options} -o decoded") == 0
-    assert len(decoded) == 12 + 36
+    assert len(decoded) == 36
     assert same("kept", "decoded")
 
 
