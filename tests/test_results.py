@@ -19,7 +19,7 @@ from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
-from tests.support.exporting import box, captioned, detected, exported, make_images, saved
+from tests.support.exporting import box, captioned, saved
 from tests.support.parsed_page import Parsed
 from tests.support.runs import run_python
 from tests.support.save_rows import save
@@ -153,14 +153,6 @@ def test_filter_keeps_the_answers_of_a_condition():
     results = pgcli.Results(ANSWERS)
     assert results.filter(lambda one: bool(one.boxes)) == results[:1]
     assert results.filter(lambda one: one.error is not None) == results.errors
-
-
-@pytest.mark.parametrize("rows_of", [detected, lambda folder: captioned(folder, "one", "two")])
-def test_coco_equals_the_export(tmp_path, rows_of, cli):
-    file = saved(tmp_path / "rows.jsonl", rows_of(make_images(tmp_path / "images")))
-    code, err = exported(cli, file, "coco", tmp_path / "coco.json")
-    assert code == 0, err
-    assert pgcli.read(file).to_coco() == json.loads((tmp_path / "coco.json").read_text())
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])

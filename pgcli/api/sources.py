@@ -9,11 +9,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
-from pgcli.images.in_memory import ArrayLike, check_array, file_bytes, is_array
+from pgcli.images.in_memory import check_array, file_bytes, is_array
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
@@ -107,7 +108,7 @@ def check_file(path: str) -> None:
 def check_image(source: object) -> None:
     """Raise UsageError for a value that cannot be an image."""
     if is_array(source):
-        check_array(source)  # type: ignore[arg-type]
+        check_array(source)
     elif not isinstance(source, InMemory):
         raise UsageError(
             f"{'None' if source is None else type(source).__name__} is not an image",

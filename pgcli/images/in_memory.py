@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,22 +20,12 @@ CLOSED = Fault("decode_failed", "The image is closed: load it before its file is
 NO_PIXELS = Fault("decode_failed", "The image has no pixels: its width or height is 0.")
 
 
-class ArrayLike(Protocol):
-    """A NumPy array, or a PyTorch tensor on any device."""
-
-    @property
-    def shape(self) -> Any: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-
 def is_array(source: object) -> bool:
     """Whether the value is a NumPy array or a PyTorch tensor."""
     return hasattr(source, "shape") and hasattr(source, "dtype")
 
 
-def check_array(array: ArrayLike) -> None:
+def check_array(array: Any) -> None:
     """Raise UsageError unless the array has the shape and type of an image."""
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype != "uint8":
@@ -48,13 +38,6 @@ def check_array(array: ArrayLike) -> None:
             f"an array of shape {shape} is not an image",
             hint="the shape must be (height, width, 3); permute(1, 2, 0) puts the channels last",
         )
-
-
-def image_of(array: ArrayLike) -> Image.Image:
-    """The image of an array that passes `check_array`: grey, RGB or RGBA."""
-    on_cpu = array.detach().cpu() if hasattr(array, "detach") else array
-    pixels = np.asarray(on_cpu)
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
 
 
 def encode_image(image: Image.Image) -> bytes:
@@ -76,8 +59,12 @@ def encode_image(image: Image.Image) -> bytes:
 
 def file_bytes(source: Any) -> bytes:
     """The bytes of an image file with this content. Raises ImageError."""
-    if isinstance(source, Image.Image) or is_array(source):
-        return encode_image(source if isinstance(source, Image.Image) else image_of(source))
+    if isinstance(source, Image.Image):
+        return encode_image(source)
+    if is_array(source):
+        pixels = np.asarray(source.detach().cpu() if hasattr(source, "detach") else source)
+        is_grey = pixels.shape[2:] == (1,)
+        return encode_image(Image.fromarray(pixels[:, :, 0] if is_grey else pixels))
     # not `read`: the position of a stream that was just written is its end
     try:
         data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)

@@ -71,12 +71,6 @@ def item_from(header: Mapping[str, Any], data: memoryview) -> Item:
     return Item(header["index"], *names, content, root=header["root"], span=span)
 
 
-def most_bytes(item: Item) -> int:
-    """The bytes of an item in a message, or more: JSON escapes a character in six."""
-    names = len(item.id) + len(item.path or "") + len(item.root or "")
-    return len(item.data or b"") + 6 * names
-
-
 def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | bytes]:
     """A decoded image without its item, which the parent keeps."""
     fault, pixels = image.fault, image.pixels

@@ -26,7 +26,6 @@ from pgcli.images.messages import (
     item_from,
     item_message,
     load_decoder,
-    most_bytes,
     without_data,
 )
 from pgcli.records import MAX_IMAGE_BYTES, DecodedImage, Fault, Item
@@ -180,7 +179,9 @@ class Worker:
 
     def _request(self, job: Job) -> DecodedImage:
         for unsent in list(self.jobs)[len(self._sent) :]:
-            size = most_bytes(unsent.item)
+            item = unsent.item
+            names = len(item.id) + len(item.path or "") + len(item.root or "")
+            size = len(item.data or b"") + 6 * names  # or less: JSON escapes a character in six
             if self._sent and sum(self._sent) + size > MAX_WAITING_BYTES:
                 break
             self._sent.append(size)

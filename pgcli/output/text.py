@@ -6,7 +6,7 @@ import re
 from array import array
 
 from pgcli.printable import printable
-from pgcli.records import BOX_TASKS, Answer, Box, Choice, LabelProbability, TextScore
+from pgcli.records import BOX_TASKS, Answer, Box, TextScore
 
 NOTHING = "(nothing found)"
 BOX_TOKENS = re.compile(r"<(loc|seg)\d+>")
@@ -35,9 +35,9 @@ def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
     first = f"{name}: {text}".rstrip()
     details = (
         *map(box_line, answer.boxes),
-        *map(choice_line, answer.choices or ()),
+        *(f"  {c.probability:6.1%} {printable(c.text)}" for c in answer.choices or ()),
         *map(score_line, answer.scores or ()),
-        *map(label_line, answer.labels or ()),
+        *(f"  {c.probability:6.1%} {printable(c.label)}" for c in answer.labels or ()),
     )
     return "".join(f"{line}\n" for line in (first, *details))
 
@@ -49,21 +49,11 @@ def box_line(box: Box) -> str:
     return f"  {printable(box.label)} {corners}{sure}"
 
 
-def choice_line(choice: Choice) -> str:
-    """A choice and its probability in percent."""
-    return f"  {choice.probability:6.1%} {printable(choice.text)}"
-
-
 def score_line(score: TextScore) -> str:
     """A text with its probability in percent, then cosine and score in brackets."""
     own = "" if score.score is None else f", score {score.score:.3g}"
     text = printable(score.text)
     return f"  {score.probability:6.1%} {text} (cosine {score.cosine:.3f}{own})"
-
-
-def label_line(label: LabelProbability) -> str:
-    """A label and its probability in percent."""
-    return f"  {label.probability:6.1%} {printable(label.label)}"
 
 
 def embedding_text(text: str | None, values: array[float]) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.printable import printable
@@ -85,18 +83,6 @@ class Results(Sequence[Answer]):
         """The rows as in a result file: a dict of every column for each answer."""
         schema = schema_of_answers(self)
         return [schema.row(answer) for answer in self]
-
-    def to_coco(self) -> dict[str, Any]:
-        """The document of `pgcli export --to coco`. Raises NoInputError without an answer."""
-        from pgcli.results.exports.export import export
-        from pgcli.results.options import ExportOptions
-
-        with TemporaryDirectory() as folder:
-            rows, file = Path(folder, "rows.jsonl"), Path(folder, "coco.json")
-            self.save(rows)
-            export([str(rows)], ExportOptions(to="coco", output=str(file)))
-            document: dict[str, Any] = json.loads(file.read_bytes())
-        return document
 
     def to_arrow(self) -> pyarrow.Table:
         """A pyarrow table with the types of Parquet files."""

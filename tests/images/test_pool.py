@@ -281,7 +281,7 @@ def test_thread_that_the_system_refuses_is_explained(monkeypatch):
     assert not worker_processes()
 
 
-def test_processes_need_a_folder_for_temporary_files_and_a_few_images_do_not(monkeypatch, tmp_path):
+def test_processes_need_a_folder_for_temporary_files(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(NoUsableDevice, match=r"cannot start: .*No such file"):
         list(decode_ahead(items(3), DECODE, workers=2, total=None))
