@@ -43,8 +43,7 @@ class Option:
     `parse` reads the value. With `auto`, this word stands for None. An `own` option means something
     else in other commands, so that neither the environment nor the top of the configuration file
     sets it. An option that `affects_rows` changes rows. `--help` omits `seldom` needed options,
-    `--help --all` shows them. `needs` names options that must
-    be given too: `pipeline.request.applies.NEEDS`.
+    `--help --all` shows them.
     """
 
     help: str
@@ -62,7 +61,6 @@ class Option:
     own: bool = False
     affects_rows: bool = True
     seldom: bool = False
-    needs: str = ""
     default_text: str = ""
     name: str = ""
     kind: type = str

@@ -17,7 +17,6 @@ from pgcli.pipeline import model as running
 from pgcli.pipeline import task
 from pgcli.pipeline.checks import is_stream
 from pgcli.pipeline.request import RunRequest
-from pgcli.pipeline.request.applies import NEEDS, rules
 from pgcli.pipeline.request.make import make_request, records_of
 from pgcli.results import read
 from pgcli.runs import outside_values
@@ -76,6 +75,7 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"sidecar": ".txt"}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"format": "jsonl"}, {"output": "rows.parquet"}),
     ("caption", {"engines": 2}, {"device": "mps"}),
+    ("caption", {"engines": 2}, {"device": "cuda:1"}),
     ("embed", {"draw": "drawn"}, {}),
     ("score", {"sidecar": ".txt"}, {}),
     ("ask", {"sidecar": ".txt"}, {"prompt": ["what?", "where?"]}),
@@ -121,16 +121,6 @@ def test_inapplicable_variable_is_ignored_silently(command, option, rest):
     found = request(command, rest, option)
     value, default = values_of(found, next(iter(option)))
     assert (value, found.ignored) == (default, ())
-
-
-def test_every_rule_is_declared_and_tested():
-    tables = (*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS)
-    tried = {name for _, option, _ in tables for name in option}
-    tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
-    tried |= {"text_column", "choices_column"}
-    ruled = [rule for command in COMMANDS for rule in rules(command)]
-    assert {name for (name, *_), _ in ruled} == tried
-    assert {id(rule) for _, rule in ruled}.issuperset(map(id, NEEDS.values()))
 
 
 def test_include_does_not_apply_to_texts():

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 
 from pgcli.cli.main import main
-from pgcli.errors import UsageError
 from pgcli.pipeline.workers.slots import EngineSlot, engine_slots
 from tests.support.runs import EXAMPLES
 
@@ -18,8 +17,6 @@ def test_small_models_have_one_thread_for_each_engine():
     assert slots(None, checkpoint_bytes=10**10, rows=10**6) == [EngineSlot(4)]
     assert slots(2, checkpoint_bytes=10**10, rows=10) == [EngineSlot(2)] * 2
     assert slots(8, checkpoint_bytes=10**10, rows=10) == [EngineSlot(1)] * 8
-    with pytest.raises(UsageError, match="--device cuda:1 is one"):
-        engine_slots(2, "cuda:1", 10**6, rows=10)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 _model = partial(opt, panel="Which model", affects_rows=False)
 _input = partial(opt, panel="Which images")
-_glob = partial(_input, metavar="GLOB", repeat=True, needs="images")
+_glob = partial(_input, metavar="GLOB", repeat=True)
 _allow = partial(_input, default=False, affects_rows=False)
 _answering = partial(opt, panel="What to ask")
 _output = partial(opt, panel="Where to", affects_rows=False)
 _running = partial(opt, panel="How to run", affects_rows=False)
 _flag = partial(_running, default=False)
-_retry = partial(_flag, needs="resumable local")
 
 #: Names that the completion of shells offers.
 MODELS = (DEMO, "google/paligemma2-3b-mix-224", "google/paligemma2-3b-mix-448")
@@ -51,14 +50,11 @@ class ModelOptions:
         choices=models,
         default_text=f"{DEMO}, or {DEMO_TOWERS} for embed, score and classify",
     )
-    revision: str | None = _model(
-        "Branch, tag or commit of the model on the Hub.", metavar="NAME", needs="hub"
-    )
+    revision: str | None = _model("Branch, tag or commit of the model on the Hub.", metavar="NAME")
     adapter: str | None = _model(
         "LoRA adapter to merge into the model: a folder or a name on the Hub.",
         metavar="NAME",
         affects_rows=True,
-        needs="text-model",
     )
     device: str = _model(
         "Where to run the model; auto picks a GPU if there is one.",
@@ -74,7 +70,6 @@ class ModelOptions:
         "Quantize the decoder to 8 bits: int8 on CPUs, fp8 on new GPUs; less exact.",
         default="none",
         affects_rows=True,
-        needs="text-model",
     )
     batch_size: int | None = _model(
         "Rows per batch; auto takes as many as fit into memory.",
@@ -91,7 +86,6 @@ class ModelOptions:
     ray: str | None = _model(
         "Run on a Ray cluster: auto, local or ray://host:10001; needs -o DIR/.",
         metavar="ADDRESS",
-        needs="folder",
     )
 
 
@@ -113,14 +107,12 @@ class InputOptions:
         metavar="A,B",
         repeat=True,
         commas=True,
-        needs="columns",
     )
     limit: int | None = _input("Read only the first N rows.", min=1, affects_rows=False)
     shard: str | None = _input(
         "Answer only shard I of N, counted from 0; needs -o DIR/.",
         metavar="I/N|auto",
         affects_rows=False,
-        needs="folder",
     )
     include: tuple[str, ...] = _glob(
         "Read only images and files whose relative path or id matches; * also matches slashes; "
@@ -185,13 +177,11 @@ class AnsweringOptions:
         "Longest answer, in tokens.",
         min=1,
         default_text="caption 128, ask 64, detect 256, segment 512, ocr 512",
-        needs="generation",
     )
     temperature: float = _answering(
         "Randomness of answers: 0 always takes the most likely token, higher values sample.",
         default=0.0,
         min=0.0,
-        needs="generation",
     )
     top_p: float = _answering(
         "Sample among the most likely tokens whose probabilities sum to this.",
@@ -200,14 +190,12 @@ class AnsweringOptions:
         max=1.0,
         above=True,
         seldom=True,
-        needs="sampling",
     )
     top_k: int = _answering(
         "Sample among the N most likely tokens; 0 means 1,024.",
         default=0,
         min=0,
         seldom=True,
-        needs="sampling",
     )
     seed: int = _answering(
         "Random seed for sampling; the same seed gives the same answers at every batch size.",
@@ -235,17 +223,14 @@ class OutputOptions:
     format: Literal["auto", "jsonl", "text"] = _output(
         "Format of the output; auto follows the file's extension, and is text on a terminal.",
         default="auto",
-        needs="format",
     )
     draw: str | None = _output(
         "Draw boxes and masks on copies of the images, in this folder.",
         metavar="DIR",
-        needs="local text-model",
     )
     sidecar: str | None = _output(
         "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
         metavar=".EXT",
-        needs="local answers one-prompt",
     )
     no_timing: bool = _output(
         "Write null for times and batch sizes, so that equal runs write equal rows.",
@@ -260,7 +245,6 @@ class OutputOptions:
         default_text="10,000, or a shard's fair part",
         affects_rows=True,
         seldom=True,
-        needs="files",
     )
     overwrite: bool = _output("Replace an existing output, and existing text files.", default=False)
 
@@ -279,8 +263,8 @@ class RunningOptions:
         parse=values.max_errors,
         default_text="50 in a row",
     )
-    retry_errors: bool = _retry("Answer failed rows again and keep the others.")
-    retry_changed: bool = _retry(
+    retry_errors: bool = _flag("Answer failed rows again and keep the others.")
+    retry_changed: bool = _flag(
         "Answer rows again if their image has changed, and keep the others."
     )
     dry_run: bool = _flag("Check everything, print the plan, and exit.")

@@ -58,7 +58,6 @@ class AskOptions:
     choices_column: str | None = _answering(
         "Manifest column with the candidates of each row: a list, or a text such as yes|no.",
         metavar="NAME",
-        needs="columns",
     )
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
@@ -145,15 +144,11 @@ class OcrOptions:
 class EmbedOptions:
     """The options of `embed`."""
 
-    text: tuple[str, ...] = _texts(
-        "Text to embed instead of images; repeatable.", needs="no-images"
-    )
+    text: tuple[str, ...] = _texts("Text to embed instead of images; repeatable.")
     texts_file: str | None = _answering(
-        "Text file with one text per line, embedded after --text.",
-        metavar="FILE",
-        needs="no-images",
+        "Text file with one text per line, embedded after --text.", metavar="FILE"
     )
-    raw_text: bool = _raw_text(needs="texts")
+    raw_text: bool = _raw_text()
     dtype_out: Literal["float32", "float16"] = opt(
         "Type of the embedding values.", panel="Where to", default="float32"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgcli.device.cgroup import processors
 from pgcli.device.nvidia_driver import visible_gpus
-from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.errors import NoUsableDevice
 
 #: On a CPU, models with smaller files are fastest with one thread for each engine.
 SINGLE_THREAD_BYTES = 100 * 2**20
@@ -30,7 +30,7 @@ def engine_slots(
 
     A model with small files has one thread for each engine, so that rows do not depend on their
     number. By default, runs of `MIN_ROWS_FOR_ENGINES` take all GPUs, or all cores for such a model.
-    Raises NoUsableDevice for more engines than GPUs, and UsageError for several on one device.
+    Raises NoUsableDevice for more engines than GPUs.
     """
     is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
     cores = cores or max(1, int(processors()))
@@ -44,11 +44,6 @@ def engine_slots(
         count = engines or (gpus if rows >= MIN_ROWS_FOR_ENGINES else 1)
         return [EngineSlot(1, f"cuda:{index}") for index in range(count)]
     if device not in ("auto", "cpu"):
-        if (engines or 1) > 1:
-            raise UsageError(
-                f"<--engines {engines}> needs a device for each, and <--device {device}> is one",
-                hint="omit <--device=>",
-            )
         return [EngineSlot(cores, device)]
     most = max(1, min(cores, MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES))
     count = engines or (most if is_small and rows >= MIN_ROWS_FOR_ENGINES else 1)
