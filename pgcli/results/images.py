@@ -223,7 +223,10 @@ class RunInput:
     def _inventory(self) -> Inventory:
         rows = reopened_rows(str(self._output), self._url_reader)
         if rows is None:
-            raise UsageError("it was standard input, which can be read only once")
+            raise UsageError(
+                "it was standard input, which can be read only once",
+                hint="--images names the folder with the images",
+            )
         return rows.inventory
 
     def item(self, image: ImageRef) -> Item | Fault:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,11 +16,12 @@ from typing import Literal
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
-from pgcli.stores.writing import make_folder, published, temporary_name, wrap_write_errors
+from pgcli.stores.writing import fsync, make_folder, published, temporary_name, wrap_write_errors
 
 #: A file in every folder that an export or a page wrote; other folders are never replaced.
 MARK = ".pgcli-export"
 TargetKind = Literal["file", "folder", "whole folder"]
+SYNC_THREADS = 16  # file systems write the journal once for several concurrent syncs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,17 +111,15 @@ class Target:
                 path.mkdir(parents=True, exist_ok=True)
             yield path
             return
-        part, old = (path.with_name(temporary_name(path.name, x)) for x in (".part", ".old"))
+        part = path.with_name(temporary_name(path.name))
         with wrap_write_errors(path):
             try:
                 make_folder(part)
                 (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
                 yield part
                 self._check_path()
-                if path.is_dir() and any(path.iterdir()):
-                    path.rename(old)  # a kill between the renames leaves it under this name
-                part.rename(path)
-                shutil.rmtree(old, ignore_errors=True)
+                sync_tree(part)
+                replace_folder(part, path)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
 
@@ -179,6 +179,8 @@ class Target:
             if self._has_run and not self.is_run:
                 raise OutputExists(f"{path} is the output of a run", hint=self._hint)
             existing = path if exists else folder
+            if os.statvfs(existing).f_flag & os.ST_RDONLY:
+                raise OutputFailed(f"{path} is on a read-only file system", hint=self._hint)
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
                 raise OutputFailed(
                     f"{path} is not writable", hint=f"correct the permissions, or {self._hint}"
@@ -196,3 +198,31 @@ def is_same_file(name: str, output: str) -> bool:
         return os.path.samefile(name, output)  # noqa: PTH121 - long names
     except (OSError, ValueError):
         return os.path.abspath(name) == os.path.abspath(output)  # noqa: PTH100
+
+
+def replace_folder(part: Path, target: Path) -> None:
+    """Rename the folder, and remove the earlier export that it replaces.
+
+    A kill between the renames leaves the earlier export under its temporary name. Raises OSError.
+    """
+    old = target.with_name(temporary_name(target.name, ".old"))
+    is_replaced = target.is_dir() and any(target.iterdir())
+    if is_replaced:
+        target.rename(old)
+    try:
+        part.rename(target)
+    except BaseException:
+        if is_replaced:
+            old.rename(target)
+        raise
+    fsync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush all files and names of a folder to disk, without following links. Raises OSError."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        for parent, _, names in os.walk(folder):
+            files = (Path(parent, name) for name in names)
+            list(pool.map(fsync, (file for file in files if not file.is_symlink())))
+            fsync(Path(parent))

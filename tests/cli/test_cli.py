@@ -7,10 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
-from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -21,10 +18,9 @@ from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
-from pgcli.inputs.parquet import ParquetTable
 from pgcli.pipeline import model as running
 from tests.support import pretend
-from tests.support.awkward import drawing, encoded
+from tests.support.awkward import drawing
 from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until
 
 
@@ -73,10 +69,11 @@ class EngineWithCallback(pretend.Engine):
 
 
 def test_files_that_change_during_a_run_cost_their_own_rows(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr("pgcli.images.pool.MAX_IMAGES_AHEAD", 1)
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
-    names = ("0 first", "1 gone", "2 cut", "3 replaced", "4 last")
-    files = _, gone, cut, replaced, _ = [folder / f"{name}.png" for name in names]
+    names = ("0 first", "1 read ahead", "2 gone", "3 cut", "4 replaced", "5 last")
+    files = _, _, gone, cut, replaced, _ = [folder / f"{name}.png" for name in names]
 
     def change_files():
         gone.unlink()
@@ -92,14 +89,15 @@ def test_files_that_change_during_a_run_cost_their_own_rows(cli, monkeypatch, tm
     monkeypatch.setattr(running, "load_engine", lambda *_, **__: engine)
     assert cli("caption", folder, "-o", output, "--model", "demo")[0] == 3
     errors = [(row["error"], row["width"]) for row in rows(output.read_text())]
-    assert errors == [(None, 40), ("missing", None), ("truncated", 40), (None, 20), (None, 40)]
+    assert errors[:2] == [(None, 40)] * 2
+    assert errors[2:] == [("missing", None), ("truncated", 40), (None, 20), (None, 40)]
     for file in (gone, cut):
         file.write_bytes(whole)
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     code, _, err = cli("caption", folder, "-o", output, "--model", "demo", "--retry-errors")
     assert code == 0, err
     again = [(row["error"], row["width"]) for row in rows(output.read_text())]
-    assert again == [(None, 40), (None, 40), (None, 40), (None, 20), (None, 40)]  # as it was read
+    assert again == [(None, 40)] * 4 + [(None, 20), (None, 40)]  # as it was read
 
 
 def test_every_error_class_has_its_exit_code(cli, monkeypatch):
@@ -136,41 +134,6 @@ def no_folder():
 
 
 # standard output and standard error
-
-
-def test_dry_run_loads_no_large_model(cli, monkeypatch):
-    monkeypatch.setattr("pgcli.pipeline.plan.LARGE_MODEL", 10**6)
-    monkeypatch.setattr(running, "load_engine", lambda *_: pytest.fail("it is loaded"))
-    code, _, err = cli("caption", *many(5), "--model", "demo", "--dry-run")
-    assert (code, "time: not estimated for a large model" in err) == (0, True), err
-
-
-def test_dry_run_reads_the_first_images_of_a_table(cli, tmp_path, monkeypatch):
-    """Evenly spaced images would read whole row groups for each of them."""
-    image = encoded(drawing(), "PNG")
-    monkeypatch.chdir(tmp_path)
-    table = pyarrow.table({"image": [image] * 200, "prompt": ["ocr"] * 200})
-    pyarrow.parquet.write_table(table, "m.parquet")
-    numbers: list[int] = []
-    items = ParquetTable.items
-
-    def watched(self: ParquetTable, index: int, start: int, stop: int, **options: Any) -> Any:
-        numbers.extend(range(start, stop))
-        return items(self, index, start, stop, **options)
-
-    monkeypatch.setattr(ParquetTable, "items", watched)
-    code, _, err = cli("ask", "m.parquet", "--model", "demo", "--workers", "0", "--dry-run")
-    assert (code, numbers) == (0, list(range(48))), err
-    assert "rows/s, by 48 rows" in err
-
-
-def test_dry_run_of_unreadable_images_estimates_no_time(cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for number in range(20):
-        (tmp_path / f"{number}.png").write_bytes(b"no image")
-    options = ["--model", "demo", "--workers", "0", "--dry-run"]
-    code, _, err = cli("caption", ".", *options)
-    assert (code, "time: unknown: 20 sampled rows failed (not_an_image)" in err) == (0, True), err
 
 
 @pytest.mark.parametrize(

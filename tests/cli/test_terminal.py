@@ -137,7 +137,7 @@ ALLOWED_CALLS = {
         "model/cuda/optimize.py",
         "registry.py",
     },
-    "logging.getLogger": {"images/decode.py", "stores/calls.py", "training/curves.py"},
+    "logging.getLogger": {"images/decode.py", "stores/calls.py"},
     # the log of the output; the messages of engines
     "os.write": {"pipeline/workers/engine_process.py"},
     "os.writev": set(),

@@ -75,7 +75,7 @@ SOURCES = (
     ],
 )
 def test_run_resumes_in_any_folder(cli, source, form):
-    top, more = Path.cwd(), ("--keep", "extra,source") if "." in source[-8:] else ()
+    top, more = Path.cwd(), ("--keep", "extra") if "." in source[-8:] else ()
     more = () if ".png" in source or ".tar" in source else more
     os.chdir("data")
     suffix = "/" * form.endswith("/")

@@ -247,7 +247,7 @@ def test_full_cluster_is_waited_for_with_a_message(ray, cli, monkeypatch):
     )
     code, _, said = cli(*[word for word in words if word != "--quiet"])
     assert code == 0, said
-    assert "each needs 0 GPUs and 1 core on one machine, and the cluster has 0" in said
+    assert "still waiting for a machine with 0 free GPUs and 1 free cores" in said
 
 
 def test_pending_actor_stops_at_once(ray):
