@@ -82,17 +82,12 @@ class RunModel:
         self.info = self._progress.summary.engine = info
         self._progress.summary.loading_seconds = perf_counter() - self._progress.began
         if self._request.model.device == "auto" and info.device == "cpu":
-            self._warn_unused_gpu()
+            from pgcli.device.nvidia_driver import find_gpu_problem
+
+            if (problem := find_gpu_problem()) and not problem.is_intentional:
+                reason = f"the CPU is used, not the GPU: {problem.reason}"
+                self._progress.say(reason, hint=problem.remedy)
         if record is not None and (state := self._progress.state) is not None:
             compared = {**info.model}
             del compared["dtype_option"]  # the resolved dtype is compared instead
             record.check_model(compared, state.name)
-
-    def _warn_unused_gpu(self) -> None:
-        """Say why a machine with a GPU uses its CPU, unless the user has hidden the GPU."""
-        from pgcli.device.nvidia_driver import find_gpu_problem
-
-        if (problem := find_gpu_problem()) and not problem.is_intentional:
-            self._progress.say(
-                f"the CPU is used, not the GPU: {problem.reason}", hint=problem.remedy
-            )

@@ -37,7 +37,7 @@ from pgcli.pipeline.state.compare import (
 from pgcli.pipeline.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
 from pgcli.pipeline.state.lines import OutputPart, edited, errors_in, merge_ranges
 from pgcli.pipeline.state.parts import COMPARED
-from pgcli.pipeline.state.record import RunRecord, now, other_run, read_record, state_lacks
+from pgcli.pipeline.state.record import SOURCES, RunRecord, now, other_run, read_record, state_lacks
 from pgcli.pipeline.state.saved import open_saved
 from pgcli.records import Answer, Item
 from pgcli.stores import Store
@@ -176,15 +176,13 @@ class RunOutput:
 
     def _others(self, ranges: Iterable[range]) -> list[range]:
         """The rows of the input, or of this shard, that are not in these ranges."""
-        total, at, gaps = self.rows.total or 0, 0, list[range]()
+        total, at, others = self.rows.total or 0, 0, list[range]()
         for rows in (*ranges, range(total, total)):
-            if at < min(rows.start, total):
-                gaps.append(range(at, min(rows.start, total)))
+            gap = range(at, min(rows.start, total))
+            pieces = [gap] if self.shard is None else split_rows(gap, self.file_rows)
+            others += [piece for piece in pieces if piece and self.has(piece.start)]
             at = max(at, rows.stop)
-        if self.shard is None:
-            return gaps
-        pieces = (piece for gap in gaps for piece in split_rows(gap, self.file_rows))
-        return [piece for piece in pieces if self.has(piece.start)]
+        return others
 
     def total(self) -> int:
         """The row count of the complete output."""
@@ -388,11 +386,11 @@ class RunOutput:
             assert info is not None
             later = record if record.model else replace(record, model=info.model)
         else:
-            settings, sources = run_settings(self.request), input_settings(self.request)
-            later = replace(record, settings=settings, input=sources)
+            settings = {**record.settings, SOURCES: run_settings(self.request)[SOURCES]}
+            later = replace(record, settings=settings, input=input_settings(self.request))
             if info is not None:
-                later = replace(later, model=info.model, versions=versions())
-            later = record.resumed_by(later)
+                model = {**record.model, **info.model}
+                later = replace(later, model=model, versions=versions())
         if later != record:
             self.state.update(later)
         self.record = later

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,6 @@ class RunRecord:
             known.pop("adapter", None)  # its files identify it better than its name
         if changes := differences(self.model, known):
             raise other_run(output, "another model", changes)
-
-    def resumed_by(self, later: RunRecord) -> RunRecord:
-        """The record with the sources, the input and the model of a later command."""
-        return replace(
-            self,
-            settings={**self.settings, SOURCES: later.settings.get(SOURCES)},
-            input=later.input,
-            model={**self.model, **later.model},
-            versions=later.versions,
-        )
 
 
 def read_record(store: Store) -> RunRecord | None:

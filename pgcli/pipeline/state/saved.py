@@ -44,11 +44,6 @@ def any_part(first: int) -> bool:
     return True
 
 
-def is_of_parts(output: str) -> bool:
-    """Whether an output is a folder of Parquet files."""
-    return output.endswith(FOLDER) or is_in_object_store(output) or Path(output).is_dir()
-
-
 def open_saved(
     output: str,
     record: Callable[[], RunRecord],
@@ -66,7 +61,7 @@ def open_saved(
     Raises FileNotFoundError for a missing folder.
     """
     path, schema = Path(output), schema or RowSchema()
-    if is_of_parts(output):
+    if output.endswith(FOLDER) or is_in_object_store(output) or path.is_dir():
         folder = open_folder(output, create=create, follow=True)
         files = Parts(folder, part_format(), record, schema, kept)
         return SavedRows(states, files)
@@ -213,8 +208,10 @@ class SavedRows:
         self._write_full()
         part = self._part_of(number)
         assert number == part.end, f"row {part.end} is missing"
-        if part.log is None:
-            part.log = self._new_log(number)
+        if part.log is None and self._path is not None:
+            part.log = self._output_log(self._path)
+        elif part.log is None:  # a file of this name has no complete row
+            part.log = Log(self._states[0], f"{OPEN}/{number:012}.jsonl")
         part.log.append(line)
         part.rows += 1
         part.in_log += self._files is not None
@@ -285,12 +282,6 @@ class SavedRows:
         part.in_log, log, part.log = 0, part.log, None
         if log is not None:
             log.remove()
-
-    def _new_log(self, first: int) -> Log:
-        """An empty log for rows from `first` on; a file of the name has no complete row."""
-        if self._path is not None:
-            return self._output_log(self._path)
-        return Log(self._states[0], f"{OPEN}/{first:012}.jsonl")
 
     def _output_log(self, path: Path) -> Log:
         return Log(LocalStore(path.parent, follow=True), path.name)

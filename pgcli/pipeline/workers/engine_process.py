@@ -73,7 +73,12 @@ class EngineProcess:
         self._problem = "it ended"  # for a process without an exit code
         atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
         try:
-            start_process(self._process, context)
+            is_forked = context.get_start_method() == "forkserver"
+            if is_forked:
+                is_forkserver_running()
+            # signals are not blocked for the fork server: it may be importing
+            with safe_path() if is_forked else starting():
+                self._process.start()
         except (EOFError, OSError) as problem:  # EOFError: the fork server has died
             self._problem = f"it did not start: {problem}"
         finally:
@@ -188,17 +193,6 @@ def starting() -> Iterator[None]:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
-
-
-def start_process(process: Any, context: BaseContext) -> None:
-    """Start a process of the context. Raises EOFError or OSError if it cannot be started."""
-    if context.get_start_method() == "forkserver":
-        is_forkserver_running()
-        with safe_path():  # signals are not blocked: the fork server may be importing
-            process.start()
-    else:
-        with starting():
-            process.start()
 
 
 def ignore_signals() -> None:
