@@ -114,7 +114,10 @@ class State:
             yield self.output
 
     def _check_state(self, store: Store) -> None:
-        foreign = next(foreign_names(store), None)
+        names = store.names() if isinstance(store, LocalStore) else (e.name for e in store.list())
+        # before `run.json`, pgcli writes only these
+        others = (n for n in names if n not in (LOCK, OWNER) and not SHARD.fullmatch(n))
+        foreign = next(others, None)
         if foreign is None or read_record(store) is not None:
             return
         is_own = foreign.partition("/")[0] in FOLDERS or store.read(RUN) is not None
@@ -247,12 +250,6 @@ def own_entries(store: Store) -> Iterator[Entry]:
         for entry in store.list(prefix):
             if OWN.fullmatch(entry.name):
                 yield entry
-
-
-def foreign_names(store: Store) -> Iterator[str]:
-    """The names in a folder that pgcli does not write before `run.json`."""
-    names = store.names() if isinstance(store, LocalStore) else (e.name for e in store.list())
-    return (n for n in names if n not in (LOCK, OWNER) and not SHARD.fullmatch(n))
 
 
 def shard_stores(store: Store) -> list[Store]:

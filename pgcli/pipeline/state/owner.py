@@ -67,7 +67,7 @@ class Owner:
         self._exit_code: int | None = None
         self._before: Version | None = None
         self._thief: Values | None = None
-        self._is_restored = self._is_waiting = False
+        self._is_restored = False
         self._lock, self._ended = threading.Lock(), threading.Event()
 
     @cached_property
@@ -193,11 +193,10 @@ class Owner:
         version: Version | None = first
         silent = silent_seconds(self._state, first)
         end = time.monotonic() + SILENT_SECONDS - silent
+        if silent < SILENT_SECONDS:
+            owner = describe(parse(first))
+            say(f"waiting for the lease of {owner}, last written {silent:.0f} s ago")
         while (seconds := end - time.monotonic()) > 0:
-            if not self._is_waiting:
-                self._is_waiting = True
-                owner = describe(parse(first))
-                say(f"waiting for the lease of {owner}, last written {silent:.0f} s ago")
             time.sleep(min(WATCH_SECONDS, seconds))
             version = self._state.version(file)
             if version is None or not self._may_own(file, version):
