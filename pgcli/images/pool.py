@@ -49,11 +49,11 @@ def decode_ahead(
     """Decoded items in order, decoded ahead by `workers` processes; None is `default_workers`.
 
     The processes start, and decode, before the first image is requested. Without workers, or if
-    their number is None and `total` is small, a thread of this process decodes; no time limit
-    applies there. Already decoded images are passed through in order. The bytes of an item are
-    released once it is decoded. An image that crashes its process twice, or takes more than
-    `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
-    processes that decode large images wait for each other. Closing the iterator ends the
+    their number is None and `total` is small, a thread of this process decodes from the first
+    request on; no time limit applies there. Already decoded images are passed through in order. The
+    bytes of an item are released once it is decoded. An image that crashes its process twice, or
+    takes more than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most
+    `max_bytes`, and processes that decode large images wait for each other. Closing the iterator ends the
     processes; once `should_stop()` is true, it ends without waiting. The `reader` fetches items at
     URLs, several at a time. With `pauses`, None is yielded while no image arrives. Raises
     NoUsableDevice if a process cannot start.
@@ -63,7 +63,8 @@ def decode_ahead(
     count = count if total is None else max(1, min(count, total))
     pool = _Pool(decoder, 0 if workers == 0 or are_few else count, max_bytes, reader)
     images = pool.images(items, should_stop, pauses=pauses)
-    next(images)
+    if pool.has_processes:
+        next(images)
     return images
 
 
@@ -89,6 +90,11 @@ class _Pool:
         self._problem: Exception | None = None  # of a thread
         self._read_problem: Exception | None = None  # of the items, after those before it
 
+    @property
+    def has_processes(self) -> bool:
+        """Whether images are decoded in processes, not in a thread of this one."""
+        return self._count > 0
+
     def images(
         self,
         items: Iterable[Item | DecodedImage],
@@ -96,7 +102,7 @@ class _Pool:
         *,
         pauses: bool,
     ) -> Generator[DecodedImage | None, None, None]:
-        """None once items are being decoded; after that the images, in order."""
+        """The images in order; first, None once processes are decoding."""
         try:
             with start_errors():
                 if self._count:
@@ -111,7 +117,8 @@ class _Pool:
                     thread.start()
                     self._threads.append(thread)
                 threading.Thread(target=self._read, args=(items,), daemon=True).start()
-            yield None
+            if self.has_processes:
+                yield None
             job: Job | None = None
             while not should_stop():
                 try:

@@ -193,6 +193,7 @@ class Run:
             self.request = request = resumed_request(request, state.record)
             self.model = RunModel(request, self.progress)
         known, options = None, checks.read_options(request)
+        self.is_first = state.record is None and state.replaced is None
         if state.record is not None:
             known = load_inventory(state.store, request.sources, options)
         self.rows = self.read_input(known)
@@ -255,10 +256,9 @@ class Run:
         items: Numbered = output.unsaved(self.arriving())
         if self.rows.is_addressable:
             items = self.rows.numbered_ranges(missing)
-        # a resumed run always decodes in worker processes: an image may have killed the earlier
-        # one, and must become a failed row now
-        is_first = not self.tally.rows_before and self.rows.is_addressable
-        images = self.rows.images if is_first else None
+        # a later run always decodes in worker processes: an image may have killed the earlier one,
+        # before its first row, and must become a failed row now
+        images = self.rows.images if self.is_first and self.rows.is_addressable else None
         answering.here(items, self.saving(), images=images, note_stamp=note_stamp)
 
     @contextmanager

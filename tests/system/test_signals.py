@@ -155,7 +155,7 @@ def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path):
     environment = os.environ | {"PRETEND_POISON": "d.png"}
     first = forkserver.run(words, env=environment, cwd=tmp_path)
     assert first.returncode == -signal.SIGSEGV
-    assert saved(tmp_path / "rows.jsonl") == [0]
+    assert saved(tmp_path / "rows.jsonl") in ([], [0])  # images are decoded ahead of the rows
     second = forkserver.run(words, env=environment, cwd=tmp_path)
     assert second.returncode == 3, second.stderr
     rows = map(json.loads, (tmp_path / "rows.jsonl").read_bytes().splitlines())
