@@ -53,9 +53,9 @@ def decode_ahead(
     request on; no time limit applies there. Already decoded images are passed through in order. The
     bytes of an item are released once it is decoded. An image that crashes its process twice, or
     takes more than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most
-    `max_bytes`, and processes that decode large images wait for each other. Closing the iterator ends the
-    processes; once `should_stop()` is true, it ends without waiting. The `reader` fetches items at
-    URLs, several at a time. With `pauses`, None is yielded while no image arrives. Raises
+    `max_bytes`, and processes that decode large images wait for each other. Closing the iterator
+    ends the processes; once `should_stop()` is true, it ends without waiting. The `reader` fetches
+    items at URLs, several at a time. With `pauses`, None is yielded while no image arrives. Raises
     NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS

@@ -98,6 +98,13 @@ def read_tasks(tasks: Sequence[Value], settings: LabelSettings) -> Labels:
     images: list[LabelledImage] = []
     for place, task in enumerate(tasks, start=1):
         images += read_task(task, key, f"task {place}", settings)
+    ends = [
+        (right / (image.size or (1, 1))[0], bottom / (image.size or (1, 1))[1])
+        for image in images
+        for _, _, right, bottom in (known.box.corners for known in image.objects or ())
+    ]
+    if ends and max(map(max, ends)) <= 0.01:
+        raise InvalidValue("the regions are fractions of the image, not percentages")
     return Labels(images)
 
 

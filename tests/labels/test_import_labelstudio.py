@@ -178,6 +178,16 @@ def test_absent_rotation_is_none(cli):
     assert (asked["answer"], asked["region"]) == ("STOP", [6.4, 4.8, 19.2, 19.2])
 
 
+def test_regions_that_are_fractions_are_an_error(cli):
+    results = [region("rectanglelabels", rectangle(0.25, 0.5, 0.5, 0.25))]
+    _, err = imported(cli, results, results, code=2)
+    assert "tasks.json: the regions are fractions of the image, not percentages" in err
+    large = region("rectanglelabels", rectangle(25, 50, 50, 25))
+    first, second = imported(cli, results, [large])[0]
+    assert corners(first["boxes"][0]) == [0.16, 0.24, 0.48, 0.36]
+    assert corners(second["boxes"][0]) == [16, 24, 48, 36]
+
+
 def test_equal_ids_of_different_places_are_different_regions(cli):
     boxes = [rectangle(25, 25, 50, 25), rectangle(0, 0, 25, 25), rectangle(0, 0, 25, 25)]
     boxes[2]["rectanglelabels"] = ["dog"]
