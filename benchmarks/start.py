@@ -51,7 +51,7 @@ with open(output, "w") as lines:
 """
 ONE_ENGINE = """
 import sys
-from pgcli.cli.main import main
+from pgcli.__main__ import main
 from pgcli.pipeline.workers import slots
 
 slots.MOST_ON_CPU = 1
