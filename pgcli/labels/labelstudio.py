@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.labels.columns import are_fractions
 from pgcli.labels.json_values import (
     InvalidValue,
     array,
@@ -95,25 +96,35 @@ def read_tasks(tasks: Sequence[Value], settings: LabelSettings) -> Labels:
     key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
     if key == "predictions" and any(task.get(key) for task in tasks):
         settings.counts.notes.append("no task has annotations: predictions are read")
+    regions = [task_regions(task, key, f"task {n}") for n, task in enumerate(tasks, start=1)]
+    check_percentages(region for group in regions for region in group or ())
     images: list[LabelledImage] = []
-    for place, task in enumerate(tasks, start=1):
-        images += read_task(task, key, f"task {place}", settings)
-    ends = [
-        (right / (image.size or (1, 1))[0], bottom / (image.size or (1, 1))[1])
-        for image in images
-        for _, _, right, bottom in (known.box.corners for known in image.objects or ())
-    ]
-    if ends and max(map(max, ends)) <= 0.01:
-        raise InvalidValue("the regions are fractions of the image, not percentages")
+    for place, (task, own) in enumerate(zip(tasks, regions, strict=True), start=1):
+        images += read_task(task, own, f"task {place}", settings)
     return Labels(images)
 
 
-def read_task(task: Value, key: str, what: str, settings: LabelSettings) -> Iterator[LabelledImage]:
+def check_percentages(regions: Iterable[RegionResults]) -> None:
+    """Raise InvalidValue if all rectangles are fractions."""
+    values = (value for region in regions for value in region.values)
+    places = ([value.get(name) for name in ("x", "y", "width", "height")] for value in values)
+    numbers = ([side for side in place if isinstance(side, int | float)] for place in places)
+    boxes = [place for place in numbers if len(place) == 4]
+    if boxes and are_fractions(boxes):
+        raise InvalidValue("the regions are fractions of the image, not percentages")
+
+
+def read_task(
+    task: Value,
+    regions: Sequence[RegionResults] | None,
+    what: str,
+    settings: LabelSettings,
+) -> Iterator[LabelledImage]:
     """The image of a task with its objects, then one for each text. Raises InvalidValue.
 
     None, counted, without an annotation or a size.
     """
-    if (regions := task_regions(task, key, what)) is None:
+    if regions is None:
         settings.counts.skip("tasks without annotations", what)
         return
     data = mapping(task.get("data"), f"{what}: data")
