@@ -176,9 +176,9 @@ def test_failed_output_has_little_time_until_it_answers(server, monkeypatch):
         assert store.read("a") is None  # other requests succeed
     server.troubles.clear()
     store.replace("a", b"data")
-    server.troubles.append(Trouble("PUT", 503, times=2))
-    store.replace("a", b"more")
-    assert server.files["bucket/rows/a"] == b"more"
+    server.troubles.append(Trouble("PUT .*more", 503, times=2))
+    store.replace("more", b"more")  # abandoned requests may still write `a`
+    assert server.files["bucket/rows/more"] == b"more"
 
 
 @pytest.mark.parametrize(
