@@ -113,9 +113,9 @@ def around_the_model(images: int, batch_size: int, rounds: int) -> dict[str, flo
     """The processor time per image without the model's, in milliseconds, and images/s."""
     import torch
 
-    from pgcli.pipeline import answering
-    from pgcli.pipeline.request.make import make_request
-    from pgcli.pipeline.run import run
+    from pgcli.run import answering
+    from pgcli.run.request.make import make_request
+    from pgcli.run.run import run
     from pgcli.towers import engine
 
     torch.set_num_threads(1)  # idle threads of the model would spin

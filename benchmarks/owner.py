@@ -26,7 +26,7 @@ from benchmarks.resume import make_manifest
 PROGRAM = """
 import json, multiprocessing, sys, time
 from benchmarks.measure import peak
-from pgcli.pipeline.workers import engines
+from pgcli.run.workers import engines
 from tests.support import pretend
 
 def messages(workers):

@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from benchmarks.measure import ROOT, options
-from pgcli.pipeline.state.compare import STAMP_BYTES
+from pgcli.run.state.compare import STAMP_BYTES
 
 IMAGES, FIRST_ROWS = 100, 1000
 PROGRAM = """
 import sys
-from pgcli.pipeline.workers import slots
+from pgcli.run.workers import slots
 from tests.support import pretend
 slots.MOST_ON_CPU = 1  # the pretended model is in this process
 sys.exit(pretend.main())

@@ -52,7 +52,7 @@ with open(output, "w") as lines:
 ONE_ENGINE = """
 import sys
 from pgcli.__main__ import main
-from pgcli.pipeline.workers import slots
+from pgcli.run.workers import slots
 
 slots.MOST_ON_CPU = 1
 sys.exit(main())

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pgcli.cli.config import ProgramOptions
 from pgcli.declare import Option, options_of
-from pgcli.pipeline.request.options import SHARED_OPTIONS
-from pgcli.pipeline.request.questions import COMMAND_OPTIONS
+from pgcli.run.request.options import SHARED_OPTIONS
+from pgcli.run.request.questions import COMMAND_OPTIONS
 
 HEAD = '''"""Options of calls from Python, for type checkers: printed by `docs/call_options.py`."""
 

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pgcli.errors import UsageError
-from pgcli.wording import listed
+from pgcli.text import listed
 
 Record = TypeVar("Record")
 #: The default of an option that has to be given.

@@ -1,4 +1,4 @@
-"""The frozen dataclasses of the pipeline: Item, DecodedImage, Span, Answer and its parts."""
+"""The frozen dataclasses of a run: Item, DecodedImage, Span, Answer and its parts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ Finish = Literal["stop", "length"]
 BOX_TASKS: tuple[Task, ...] = ("detect", "segment")
 #: A part of an image: xmin, ymin, xmax, ymax in pixels of the upright image.
 Region = tuple[float, float, float, float]
+#: The names of the corners of a box, and of a region.
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
 #: The largest image file that is read, local or remote.
 MAX_IMAGE_BYTES = 256 * 2**20
 #: The columns that `--no-timing` leaves null.

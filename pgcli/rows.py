@@ -16,12 +16,11 @@ from hashlib import sha256
 from typing import Any
 
 from pgcli.arrow_values import to_json
-from pgcli.boxes import CORNERS
 from pgcli.errors import UsageError
-from pgcli.printable import encodable
 from pgcli.records import (
     CLASSIFY_COLUMNS,
     COLUMNS,
+    CORNERS,
     EMBED_COLUMNS,
     EXTRA_COLUMNS,
     SCORE_COLUMNS,
@@ -36,6 +35,7 @@ from pgcli.records import (
     Task,
     TextScore,
 )
+from pgcli.text import encodable
 
 #: The numbers of a box, in their order.
 BOX_NUMBERS = (*CORNERS, "score", "confidence")

@@ -24,12 +24,12 @@ from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError, called_from_python
 from pgcli.output import PLAIN_TEXT, output_endings, output_format
-from pgcli.pipeline.progress.shutdown import Interrupted
-from pgcli.pipeline.request.make import make_request, records_of
-from pgcli.pipeline.status import read_status
 from pgcli.process_end import end_requests
 from pgcli.records import Task
 from pgcli.results import Results, read
+from pgcli.run.progress.shutdown import Interrupted
+from pgcli.run.request.make import make_request, records_of
+from pgcli.run.status import read_status
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions

@@ -107,7 +107,7 @@ def pretended(monkeypatch) -> None:
     """A model that needs no loading, for commands in this process."""
     from tests.support import pretend
 
-    monkeypatch.setattr("pgcli.pipeline.model.load_engine", pretend.load_engine)
+    monkeypatch.setattr("pgcli.run.model.load_engine", pretend.load_engine)
 
 
 pytest_plugins = ["pytester"]
@@ -148,7 +148,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
-        if kind is not None and item.path.parent.name == "pipeline" and kind not in USUAL_RUNS:
+        if kind is not None and item.path.parent.name == "run" and kind not in USUAL_RUNS:
             item.add_marker(pytest.mark.slow)
         is_slow = item.get_closest_marker("slow") or item.get_closest_marker("nightly")
         if is_slow and not item.get_closest_marker("timeout"):

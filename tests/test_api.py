@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 import pgcli
-from pgcli.box_filter import BoxFilter
+from pgcli.boxes import BoxFilter
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.output import OutputProcessor

@@ -11,7 +11,7 @@ import pytest
 import pgcli
 from pgcli.api import call_options
 from pgcli.errors import PgcliError, UsageError, called_from_python
-from pgcli.pipeline import model as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 

@@ -12,7 +12,7 @@ import pgcli
 from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
 from pgcli.errors import NoInputError, OutputExists, TooManyErrors, UsageError
-from pgcli.pipeline.state.record import read_record
+from pgcli.run.state.record import read_record
 from pgcli.stores import open_folder
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded

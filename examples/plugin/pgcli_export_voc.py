@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
-from pgcli.printable import printable
 from pgcli.results.exports.rows import Export, ExportEntry, ExportFormat
+from pgcli.text import printable
 
 
 def write_voc(folder: Path, entries: Iterable[ExportEntry], export: Export) -> None:

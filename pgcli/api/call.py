@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgcli.declare import build, parse_keywords, same
-from pgcli.pipeline.request.make import with_lines
-from pgcli.pipeline.request.options import AnsweringOptions, InputOptions, ModelOptions
-from pgcli.pipeline.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS, SegmentOptions
+from pgcli.run.request.make import with_lines
+from pgcli.run.request.options import AnsweringOptions, InputOptions, ModelOptions
+from pgcli.run.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS, SegmentOptions
 from pgcli.tasks import AnyQuestion, Question, with_region
 
 #: The options of `load`; of a call, these and the other forms of files do not apply.

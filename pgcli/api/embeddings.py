@@ -17,12 +17,12 @@ from pgcli.device.decoding import decoding_processes
 from pgcli.errors import UsageError, called_from_python
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
-from pgcli.pipeline.workers.answer import Ask, answer_items
-from pgcli.printable import encodable
 from pgcli.records import Answer, error_answer
 from pgcli.rows import as_saved
+from pgcli.run.workers.answer import Ask, answer_items
 from pgcli.stores import make_reader
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.text import encodable
 from pgcli.towers.abilities import check_kind, check_labels
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pgcli.api.embeddings import EmbeddingMethods
 from pgcli.api.sources import Source
 from pgcli.checkpoints.model_description import read_kind
 from pgcli.errors import UsageError, called_from_python
-from pgcli.pipeline.request.applies import is_on_hub
 from pgcli.records import Answer
+from pgcli.run.request.applies import is_on_hub
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.towers.abilities import check_kind
 

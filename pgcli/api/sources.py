@@ -40,7 +40,7 @@ def make_items(
     read. An iterator, such as a generator, has no length: its images are taken one by one as they
     are asked for, each path of it is an image file, and a missing one has a fault.
     """
-    from pgcli.pipeline.checks import question_options  # imports pyarrow
+    from pgcli.run.checks import question_options  # imports pyarrow
 
     check_source(source)
     options = replace(question_options(question, ReadOptions.prompt_column), url_reader=reader)

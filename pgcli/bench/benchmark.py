@@ -33,8 +33,8 @@ from pgcli.errors import NoInputError, NoUsableDevice
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Item
+from pgcli.text import byte_count
 from pgcli.verify import Waiting, reference
-from pgcli.wording import byte_count
 
 SECONDS = 25.0  # for all runs except warm-up; runs on a GPU may take longer
 ROUNDS = 5  # runs of each program, which alternate

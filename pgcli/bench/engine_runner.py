@@ -20,10 +20,10 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.output.lines import json_line
-from pgcli.pipeline.state.lines import RowFile
-from pgcli.pipeline.workers.answer import answer_items
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.rows import RowSchema
+from pgcli.run.state.lines import RowFile
+from pgcli.run.workers.answer import answer_items
 from pgcli.tasks import Question
 
 

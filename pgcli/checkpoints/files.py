@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import InvalidCheckpoint, OutputFailed
-from pgcli.foreign_text import (
-    LFS_HEAD_BYTES,
-    LFS_HINT,
-    LFS_MESSAGE,
-    decode_text,
-    is_lfs_pointer,
-    number_reason,
-)
-from pgcli.printable import encodable
 from pgcli.rows import DIGEST_CHARACTERS
 from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.stores.writing import write_json
+from pgcli.text import (
+    LFS_HEAD_BYTES,
+    LFS_HINT,
+    LFS_MESSAGE,
+    decode_text,
+    encodable,
+    is_lfs_pointer,
+    number_reason,
+)
 
 MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
 ADAPTER_CONFIG = "adapter_config.json"

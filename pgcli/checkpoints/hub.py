@@ -32,8 +32,7 @@ from huggingface_hub.utils.tqdm import tqdm as HubBar
 
 from pgcli.checkpoints.weight_files import CheckpointKind, file_names, required_files
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.printable import first_line, printable
-from pgcli.wording import byte_count
+from pgcli.text import byte_count, first_line, printable
 
 #: Variables for a token: the first one set takes precedence, also over `hf auth login`.
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

@@ -15,8 +15,8 @@ from pgcli.checkpoints.sentencepiece_model import convert_sentencepiece
 from pgcli.checkpoints.tokenizer_limits import check_tokenizer
 from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
-from pgcli.foreign_text import decode_text
 from pgcli.model.config import TextConfig
+from pgcli.text import decode_text
 
 #: The tokenizer of a checkpoint, in order of preference.
 FILES = (TOKENIZER, *SENTENCEPIECE[:2])

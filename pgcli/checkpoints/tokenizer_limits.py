@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import InvalidCheckpoint
-from pgcli.printable import printable
+from pgcli.text import printable
 
 #: The parts of tokenizer.json: the key of a sequence of steps, and the kinds of steps.
 PARTS = {

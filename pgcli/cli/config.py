@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pgcli.cli.app import HELP, PANELS, declaration, negated
 from pgcli.declare import ENV_PREFIX, VARIABLES, Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
-from pgcli.foreign_text import number_reason
+from pgcli.text import number_reason
 
 COMMANDS = [name for summaries in PANELS.values() for name in summaries]
 ALL = "--all"  # after --help

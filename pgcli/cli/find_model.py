@@ -11,7 +11,7 @@ from pgcli.cli.options import CliCall
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import UsageError
-from pgcli.pipeline.request.applies import is_on_hub
+from pgcli.run.request.applies import is_on_hub
 
 
 def find_model(call: CliCall, name: str, screen: Screen) -> Checkpoint:
@@ -25,7 +25,7 @@ def find_model(call: CliCall, name: str, screen: Screen) -> Checkpoint:
 
 def default_model(command: str | None = None) -> str:
     """The model of PGCLI_MODEL, if it can answer the command, where one is named; or else demo."""
-    from pgcli.pipeline.request.make import is_able
+    from pgcli.run.request.make import is_able
 
     model = os.environ.get("PGCLI_MODEL")
     return model if model and (command is None or is_able(command, model)) else DEMO

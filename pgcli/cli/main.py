@@ -23,7 +23,7 @@ from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.declare import VARIABLES
 from pgcli.errors import OutputFailed, PgcliError
-from pgcli.pipeline.progress.shutdown import Interrupted
+from pgcli.run.progress.shutdown import Interrupted
 
 #: The errors of writing to a file that cannot grow.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -16,8 +16,8 @@ from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_valu
 from pgcli.cli.usage_errors import missing_options
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.errors import UsageError
-from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions
-from pgcli.pipeline.request.values import Dtype
+from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
+from pgcli.run.request.values import Dtype
 
 if TYPE_CHECKING:
     from pgcli.cli.ui.console import Screen

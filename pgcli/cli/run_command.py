@@ -9,14 +9,14 @@ from typing import BinaryIO
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.cli.ui.progress import StageProgress
-from pgcli.pipeline.checks import image_limits
-from pgcli.pipeline.progress import events
-from pgcli.pipeline.progress.summary import Summary
-from pgcli.pipeline.request import RunRequest
-from pgcli.pipeline.run import run
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.images import saved_record
 from pgcli.results.row_hook import RowHook
+from pgcli.run.checks import image_limits
+from pgcli.run.progress import events
+from pgcli.run.progress.summary import Summary
+from pgcli.run.request import RunRequest
+from pgcli.run.run import run
 from pgcli.stores.urls import url_scheme
 
 

@@ -11,8 +11,8 @@ from math import inf
 from types import FrameType
 from typing import NoReturn
 
-from pgcli.pipeline.progress.shutdown import CLEANUP_SECONDS, Interrupted
 from pgcli.process_end import SIGNALS, catch, end_requests, requests_end
+from pgcli.run.progress.shutdown import CLEANUP_SECONDS, Interrupted
 
 #: Between two looks whether an import has ended, or whether an exception was lost.
 RETRY_SECONDS = 0.05

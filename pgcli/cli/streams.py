@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pgcli.pipeline.progress.shutdown import Interrupted
+from pgcli.run.progress.shutdown import Interrupted
 
 
 def open_closed_streams() -> None:

@@ -16,8 +16,7 @@ from pgcli.device.nvidia_driver import (
     wheel_command,
 )
 from pgcli.doctor.finding import Finding, bad, ok, warn
-from pgcli.printable import first_line
-from pgcli.wording import byte_count, count
+from pgcli.text import byte_count, count, first_line
 
 TORCH, GPU, KERNELS, DTYPES = "pytorch", "gpu", "kernels", "dtypes"
 

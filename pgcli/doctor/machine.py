@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from pgcli.checkpoints.find import builtin_models
 from pgcli.device import cgroup
 from pgcli.doctor.finding import Finding, bad, ok, warn
-from pgcli.printable import first_line
+from pgcli.text import first_line
 
 GB = 10**9
 LARGE_MODEL_BYTES = 7 * GB  # 3b in bfloat16, and a few rows

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from types import MappingProxyType
 
+from pgcli.boxes import location_values, with_locations
 from pgcli.engine.choices import make_candidates
 from pgcli.engine.grammar import START_STATE, GrammarState
 from pgcli.engine.sampler import SamplingParams
@@ -14,7 +15,6 @@ from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.records import Answer, DecodedImage, Fault, error_answer
-from pgcli.regions import location_values, with_locations
 from pgcli.tasks import Question
 
 #: An upper bound for all tokens except runs of newlines or blanks.

@@ -18,7 +18,7 @@ from pgcli.model.cpu.optimize import prefills_in_bf16
 from pgcli.model.kv_cache import BUCKET, FEW_ROWS
 from pgcli.model.quantized.support import quantization_problem
 from pgcli.tasks import Question
-from pgcli.wording import byte_count
+from pgcli.text import byte_count
 
 NEW_TOKENS = 256  # assumed before the question is known
 TOKENS_PER_PASS = 256  # of a row's candidates: a prefill of the smallest images has more

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pgcli.engine.oom import is_oom
 from pgcli.model.paligemma import PaliGemma
-from pgcli.printable import first_line
+from pgcli.text import first_line
 
 Output = TypeVar("Output")
 #: The device's part of a decode step: reads and writes tensors at fixed addresses only.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from pgcli.boxes import prompt_with_region
 from pgcli.errors import UsageError
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
@@ -16,9 +17,8 @@ from pgcli.labels.labelled_image import LabelledImage, Labels, LeftOut
 from pgcli.labels.rows import skipped
 from pgcli.labels.sources import is_run, read_source
 from pgcli.parsing import has_locations
-from pgcli.regions import prompt_with_region
 from pgcli.stores import Reader
-from pgcli.wording import with_notes
+from pgcli.text import with_notes
 
 Key = tuple[str, str | None]
 PROMPT_HINT = "<--prompt-column NAME> names the column of the truth with the prompts"

@@ -17,7 +17,6 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.errors import (
     LAYOUTS,
     TRUNCATED,
@@ -34,6 +33,7 @@ from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.images.limits import claim_memory
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader
+from pgcli.text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
 # JPEG reader hands files of several frames to another reader, which fails on broken indexes.

@@ -36,7 +36,7 @@ from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.scan import Scan, check_unique, no_columns
 from pgcli.inputs.stamps import no_stamps, sizes_and_times
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import count
+from pgcli.text import count
 
 
 class Change(NamedTuple):

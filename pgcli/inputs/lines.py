@@ -17,18 +17,19 @@ from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
 from pgcli.errors import ManifestError
-from pgcli.foreign_text import (
-    LFS_HINT,
-    LFS_MESSAGE,
-    decode_text,
-    is_lfs_pointer,
-    number_reason,
-)
 from pgcli.inputs import tables
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
-from pgcli.printable import MAX_DEPTH, is_deep
-from pgcli.wording import count
+from pgcli.text import (
+    LFS_HINT,
+    LFS_MESSAGE,
+    MAX_DEPTH,
+    count,
+    decode_text,
+    is_deep,
+    is_lfs_pointer,
+    number_reason,
+)
 
 #: JSON takes up to fifty times its bytes in memory.
 MAX_LINE_BYTES = 16 * 2**20

@@ -21,10 +21,10 @@ from pgcli.images.child_process import ProcessFailed
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
 from pgcli.inputs.readers import START, ManifestRow, Mark, refuse_lfs_pointer
 from pgcli.inputs.tables import Table
-from pgcli.printable import MAX_DEPTH
 from pgcli.records import Fault
 from pgcli.stores import RemoteError
 from pgcli.stores.urls import is_web
+from pgcli.text import MAX_DEPTH
 
 #: A file of a hundred bytes can state any number of rows.
 MAX_ROWS = 2**32

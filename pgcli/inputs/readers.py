@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pgcli import registry
 from pgcli.errors import ManifestError
-from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.records import Fault
 from pgcli.stores import Reader
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_path
+from pgcli.text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 
 IMAGE_ENDINGS = frozenset(
     "." + ending

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pgcli import regions
+from pgcli.boxes import parse_region
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_bytes, image_in_text
 from pgcli.inputs.options import (
@@ -27,7 +27,7 @@ from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
 from pgcli.rows import json_safe
 from pgcli.stores.urls import without_credentials
-from pgcli.wording import listed
+from pgcli.text import listed
 
 #: Finds the image that a row names by path or URL.
 Locate = Callable[[str], ImageLocation]
@@ -332,6 +332,6 @@ def read_region(row: ManifestRow) -> Region | None:
     if not has_region(value):
         return None
     try:
-        return regions.parse_region(value)
+        return parse_region(value)
     except ValueError as problem:
         raise BadValue(f"The {REGION!r} {problem}.") from problem

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_json
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import IMAGE_ENDINGS, OTHER_ENDING, ManifestRow, Mark, ending
 from pgcli.records import MAX_IMAGE_BYTES, Fault
+from pgcli.text import LFS_MESSAGE, decode_text, is_lfs_pointer
 
 #: Endings of texts. Each text is a column; the keys of a `.json` member are columns.
 TEXT_ENDINGS = frozenset({".txt", ".text", ".caption", ".cls", ".json"})

@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_line
@@ -29,6 +28,7 @@ from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import RowChecker, row_id, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.urls import url_scheme
+from pgcli.text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 
 NAME = "standard input"
 SECOND_IGNORED = (

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pgcli.foreign_text import without_marks
+from pgcli.boxes import split_locations
 from pgcli.inputs.options import REGION
 from pgcli.inputs.readers import InputFile
 from pgcli.labels.columns import are_fractions, column_values, read_answers, stated_size
@@ -41,10 +41,9 @@ from pgcli.labels.labelled_image import (
 )
 from pgcli.labels.shapes import bounds, checked_size, fill, points
 from pgcli.labels.upright import local_name, place_image
-from pgcli.printable import encodable
 from pgcli.records import Box, Fault, Region, Rle
-from pgcli.regions import split_locations
 from pgcli.rle import encode_counts, mask_area, mask_bounds
+from pgcli.text import encodable, without_marks
 
 HINT = "name a JSON file with 'images' and 'annotations'"
 #: URLs that end in the name of the image's file; LVIS has no `file_name`.

@@ -15,15 +15,14 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from pgcli.boxes import CORNERS
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.labels.labelled_image import LabelledImage, objects_of
-from pgcli.records import Box, Rle
+from pgcli.records import CORNERS, Box, Rle
 from pgcli.rle import read_mask
 from pgcli.rows import finite_number, read_boxes
-from pgcli.wording import count, one_of
+from pgcli.text import count, one_of
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
 #: Columns of data sets come before columns of result files: a kept `suffix` is the truth about an

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer, without_marks
 from pgcli.inputs.lines import unique_keys
 from pgcli.inputs.readers import InputFile, error_text
-from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
+from pgcli.text import LFS_HINT, LFS_MESSAGE, encodable, is_deep, is_lfs_pointer, without_marks
 
 MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
 HEAD_BYTES = 2**16

@@ -16,7 +16,7 @@ from pgcli.parsing import detection_text
 from pgcli.records import Answer, DecodedImage, Item, Mask, Region, Task, unanswered
 from pgcli.rows import RowSchema
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import one_of
+from pgcli.text import one_of
 
 TRUTH = "truth"  # in place of the model's name
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgcli import registry
+from pgcli.boxes import prompt_with_region
 from pgcli.errors import UsageError
-from pgcli.foreign_text import decode_text
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_name
@@ -29,10 +29,10 @@ from pgcli.labels.labelled_image import (
 from pgcli.labels.upright import format_of
 from pgcli.output.reader import read_results, state_folder
 from pgcli.records import Item
-from pgcli.regions import prompt_with_region
 from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import normalize
+from pgcli.text import decode_text
 
 #: Endings of text files with the answer, beside an image of the same name.
 SIDECARS = (".txt", ".caption")

@@ -29,7 +29,7 @@ from pgcli.labels.labelled_image import (
 from pgcli.records import Fault, Item, Region, Rle
 from pgcli.rle import decode_mask, encode_mask
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import count
+from pgcli.text import count
 
 NO_FILE = Fault("missing", "There is no such file.")
 OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.labels.json_values import InvalidValue, label, mapping, text, value_errors
@@ -28,6 +27,7 @@ from pgcli.labels.shapes import bounds, fill
 from pgcli.labels.upright import place_image
 from pgcli.records import Box, Fault
 from pgcli.stores.files import open_regular
+from pgcli.text import LFS_HINT, LFS_MESSAGE, decode_text, is_lfs_pointer
 
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a label file, and of data.yaml
 NO_IMAGE = Fault("missing", "There is no image for this label file.")

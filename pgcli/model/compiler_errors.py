@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from pgcli.printable import first_line
+from pgcli.text import first_line
 
 INSTALL_COMPILER = "apt-get install gcc python3-dev"
 #: How PyTorch and Triton begin what the driver or its libraries report.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.printable import MAX_DEPTH, is_deep, json_object
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, json_text, safe_json_text
 from pgcli.stores.files import open_regular
+from pgcli.text import MAX_DEPTH, is_deep, json_object
 
 if TYPE_CHECKING:
     import pyarrow

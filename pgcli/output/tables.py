@@ -21,9 +21,9 @@ from pgcli.images.limits import memory_limit
 from pgcli.output.lines import MAX_LEVELS, ReadRows
 from pgcli.output.promote import Cell, ReadTables, common_schema
 from pgcli.output.schema import EMBEDDING, embedding_dim_of, rows_table
-from pgcli.printable import is_deep
 from pgcli.rows import RowSchema, json_safe
 from pgcli.stores.files import open_regular
+from pgcli.text import is_deep
 
 Row = Mapping[str, Any]
 

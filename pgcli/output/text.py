@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from array import array
 
-from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Box, TextScore
+from pgcli.text import printable
 
 NOTHING = "(nothing found)"
 BOX_TOKENS = re.compile(r"<(loc|seg)\d+>")

@@ -9,10 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from pgcli.printable import printable
 from pgcli.records import Answer
 from pgcli.rows import RowSchema, fill_columns, schema_of_answers
-from pgcli.wording import count
+from pgcli.text import count, printable
 
 if TYPE_CHECKING:
     import pandas

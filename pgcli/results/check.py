@@ -13,12 +13,14 @@ import numpy as np
 from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, Row, indexed_rows
-from pgcli.pipeline.checks import read_options
-from pgcli.pipeline.reopen import open_store, record_of, recorded_rows, reopened_request
-from pgcli.pipeline.request import RunRequest
-from pgcli.pipeline.request.questions import lines_of_file
-from pgcli.pipeline.rows import RunRows
-from pgcli.pipeline.state.compare import (
+from pgcli.records import Item
+from pgcli.rows import prompt_of
+from pgcli.run.checks import read_options
+from pgcli.run.reopen import open_store, record_of, recorded_rows, reopened_request
+from pgcli.run.request import RunRequest
+from pgcli.run.request.questions import lines_of_file
+from pgcli.run.rows import RunRows
+from pgcli.run.state.compare import (
     STAMPS,
     ImageStamps,
     compare_images,
@@ -26,15 +28,13 @@ from pgcli.pipeline.state.compare import (
     input_difference,
     stamp_at,
 )
-from pgcli.pipeline.state.folder import inventory_name, shard_stores
-from pgcli.pipeline.state.owner import owners
-from pgcli.pipeline.state.record import state_lacks
-from pgcli.records import Item
-from pgcli.rows import prompt_of
+from pgcli.run.state.folder import inventory_name, shard_stores
+from pgcli.run.state.owner import owners
+from pgcli.run.state.record import state_lacks
 from pgcli.stores import Store
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks import EmbeddingQuestion
-from pgcli.wording import count
+from pgcli.text import count
 
 MAX_DIFFERENCES_SHOWN = 10
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pgcli.boxes import CORNERS, clipped
+from pgcli.boxes import clipped
 from pgcli.errors import UsageError
 from pgcli.labels.json_values import (
     InvalidValue,
@@ -22,7 +22,7 @@ from pgcli.labels.json_values import (
 )
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import detection_text
-from pgcli.records import BOX_TASKS, Box
+from pgcli.records import BOX_TASKS, CORNERS, Box
 from pgcli.results.images import image_index
 from pgcli.results.pages.page import clean_line, clean_text
 from pgcli.rows import DIGEST_CHARACTERS, answer_digest, box_to_dict, prompt_of, read_boxes

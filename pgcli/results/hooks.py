@@ -9,10 +9,10 @@ from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.pipeline.request.options import OutputOptions
 from pgcli.results.drawings.drawings import Drawings, draw_target
 from pgcli.results.row_hook import RowHook
 from pgcli.results.sidecars import Sidecars
+from pgcli.run.request.options import OutputOptions
 from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
 

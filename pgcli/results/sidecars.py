@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
-from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.file_names import LONGEST_NAME, name_key
 from pgcli.results.row_hook import RowHook, write_below
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import count, with_notes
+from pgcli.text import count, encodable, with_notes
 
 HINT = "free disk space, or check the folder's permissions; the same command writes the rest"
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow
 
 from pgcli.output.tables import SETTINGS, TableFormat
-from pgcli.printable import printable
 from pgcli.rows import json_safe, json_text, round6
 from pgcli.search.nearest import Hits, RowNumbers
 from pgcli.search.vector_files import VectorFiles
+from pgcli.text import printable
 
 Row = Mapping[str, Any]
 NOTHING = "(nothing found)"

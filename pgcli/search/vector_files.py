@@ -19,7 +19,7 @@ from pgcli.output.lines import read_rows
 from pgcli.output.reader import read_batches, result_files
 from pgcli.rows import finite_number
 from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
-from pgcli.wording import count
+from pgcli.text import count
 
 EMBEDDING = "embedding"
 MODEL = "model"

@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from pgcli.errors import UsageError
-from pgcli.foreign_text import (
+from pgcli.text import (
     LFS_HEAD_BYTES,
     LFS_HINT,
     LFS_MESSAGE,
     is_lfs_pointer,
+    json_object,
     without_marks,
 )
-from pgcli.printable import json_object
 
 #: Opening never waits for a FIFO, and no terminal becomes the process's own.
 SAFELY = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

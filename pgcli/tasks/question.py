@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pgcli import regions
-from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.boxes import NO_FILTER, BoxFilter, parse_region
 from pgcli.errors import UsageError
-from pgcli.printable import encodable
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Region, Task
+from pgcli.text import encodable
 
 #: The default limit on the tokens of an answer.
 MAX_NEW_TOKENS: Mapping[Task, int] = {
@@ -175,7 +174,7 @@ def with_region(question: Question, region: Any) -> Question:
     Raises UsageError for an invalid region.
     """
     try:
-        return replace(question, region=None if region is None else regions.parse_region(region))
+        return replace(question, region=None if region is None else parse_region(region))
     except ValueError as problem:
         raise UsageError(
             f"the region {problem}, not {region!r}", hint="for example (10, 10, 200, 150)"

@@ -18,9 +18,9 @@ from pgcli.images.pool import decode_ahead
 from pgcli.records import Fault
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
+from pgcli.text import count, listed
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import RowErrors, RowStore, TrainingRow, TrainingRows, seed_of
-from pgcli.wording import count, listed
 
 SIDE = 8  # of the decoded copies that a check makes, in pixels
 #: Compared first for images of equal size: compressed images differ in their last bytes.

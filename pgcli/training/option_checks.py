@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pgcli.errors import UsageError
-from pgcli.pipeline.request.applies import is_on_hub
+from pgcli.run.request.applies import is_on_hub
 
 if TYPE_CHECKING:
     from pgcli.training.options import TrainOptions

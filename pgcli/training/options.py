@@ -17,17 +17,17 @@ from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name
 from pgcli.labels.columns import ANSWER_COLUMNS, LabelColumns
-from pgcli.pipeline.request import values
-from pgcli.pipeline.request.applies import is_on_hub
-from pgcli.pipeline.request.error_budget import ErrorBudget
-from pgcli.pipeline.request.options import InputOptions, ModelOptions, RunningOptions, models
+from pgcli.run.request import values
+from pgcli.run.request.applies import is_on_hub
+from pgcli.run.request.error_budget import ErrorBudget
+from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
 from pgcli.stores import Reader, make_reader
 from pgcli.stores.urls import url_scheme
+from pgcli.text import one_of
 from pgcli.training.option_checks import IGNORED, PARTS, inapplicable
-from pgcli.wording import one_of
 
 if TYPE_CHECKING:
-    from pgcli.pipeline.progress.events import OnEvent
+    from pgcli.run.progress.events import OnEvent
     from pgcli.training.answers.lora import LoraSettings
     from pgcli.training.sources import RowReader
     from pgcli.training.trainer import TrainerOptions

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgcli.labels.labelled_image import LabelledImage
-from pgcli.pipeline.progress.tally import Tally
-from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import Fault, Item
+from pgcli.run.progress.tally import Tally
+from pgcli.run.request.error_budget import ErrorBudget
 
 #: The id and `image_key` of all rows of an image; for a single row also its prompt and target.
 RowKey = tuple[str, ...]

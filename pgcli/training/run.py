@@ -16,7 +16,7 @@ from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE
 from pgcli.output.reader import state_folder
-from pgcli.pipeline.progress.events import (
+from pgcli.run.progress.events import (
     Facts,
     FactTable,
     Message,
@@ -27,12 +27,13 @@ from pgcli.pipeline.progress.events import (
     ignore,
     tracked,
 )
-from pgcli.pipeline.progress.shutdown import GracefulShutdown
-from pgcli.pipeline.state.owner import LOCK, LOCK_SECONDS, in_use
+from pgcli.run.progress.shutdown import GracefulShutdown
+from pgcli.run.state.owner import LOCK, LOCK_SECONDS, in_use
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.target import Target
 from pgcli.stores.writing import wrap_write_errors, write_json
+from pgcli.text import MAX_NAMES, byte_count, count, duration, listed
 from pgcli.training.answers.start import AnswerPlan, make_answer_task
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.encoders.classify_task import ClassifyTask
@@ -55,7 +56,6 @@ from pgcli.training.status import RUN_FILE
 from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
 from pgcli.training.training_state import TrainingProgress
-from pgcli.wording import MAX_NAMES, byte_count, count, duration, listed
 
 SHOWN_UPDATES = 20  # the progress shows the mean loss of this many updates
 MAX_MEASURES = 5

@@ -18,7 +18,7 @@ from pgcli.checkpoints.weight_files import (
     IMAGE_PROCESSOR_FILES,
     TOKENIZER_FILES,
 )
-from pgcli.pipeline.state.record import differences, other_run
+from pgcli.run.state.record import differences, other_run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
 from pgcli.training.metrics_file import METRICS

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pgcli.boxes import location_values, with_locations
 from pgcli.errors import ManifestError, NoInputError, PgcliError, UsageError
 from pgcli.images import ImageHeader, Size
 from pgcli.images.errors import ImageError
@@ -31,17 +32,16 @@ from pgcli.labels.upright import format_of, is_stored, read_upright, upright
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED_COLUMNS, read_results
 from pgcli.parsing import detection_text, has_locations
-from pgcli.pipeline.progress.events import Message, OnEvent, ignore
-from pgcli.pipeline.request.error_budget import ErrorBudget
 from pgcli.records import COLUMNS, Box, Fault, Item
-from pgcli.regions import location_values, with_locations
 from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.run.progress.events import Message, OnEvent, ignore
+from pgcli.run.request.error_budget import ErrorBudget
 from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
+from pgcli.text import listed, note
 from pgcli.training.rows import RowErrors, TrainingRows
-from pgcli.wording import listed, note
 
 #: The error columns of result files.
 ERROR_COLUMNS = ("error", "error_message")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.output.reader import state_folder
-from pgcli.pipeline.state.owner import LOCK
+from pgcli.run.state.owner import LOCK
 from pgcli.stores import LocalStore
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics

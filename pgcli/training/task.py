@@ -24,11 +24,11 @@ from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageDecoder
 from pgcli.model.siglip import normalize_pixels
-from pgcli.pipeline.progress.events import OnEvent, ignore
+from pgcli.run.progress.events import OnEvent, ignore
+from pgcli.text import count
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import RowErrors, RowKey, TrainingRows
-from pgcli.wording import count
 
 if TYPE_CHECKING:
     from pgcli.training.options import TrainOptions

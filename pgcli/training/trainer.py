@@ -18,6 +18,7 @@ from torch import nn
 from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, TrainingDiverged
 from pgcli.stores.writing import wrap_write_errors
+from pgcli.text import listed
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import (
     METRICS,
@@ -28,7 +29,6 @@ from pgcli.training.metrics_file import (
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
-from pgcli.wording import listed
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
 MAX_ROWS = 40  # that a message lists: any of them may be the reason

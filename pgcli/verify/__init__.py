@@ -17,6 +17,7 @@ from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice
 from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.records import Item
+from pgcli.text import byte_count
 from pgcli.verify import reference
 from pgcli.verify.case import Case, Outputs
 from pgcli.verify.compare import compare_tensors, compare_tokens
@@ -25,7 +26,6 @@ from pgcli.verify.paligemma import PaliGemmaCase
 from pgcli.verify.preprocessing import compare_pixels
 from pgcli.verify.report import ComparedStages, Comparison, Proof
 from pgcli.verify.towers import TowersCase
-from pgcli.wording import byte_count
 
 #: Shows the current step while it is entered.
 Waiting = Callable[[str], AbstractContextManager[object]]

@@ -10,8 +10,8 @@ import torch
 
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.images import ImageLimits, load_image
-from pgcli.printable import first_line
 from pgcli.records import DecodedImage
+from pgcli.text import first_line
 from pgcli.verify import reference
 
 

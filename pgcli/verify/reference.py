@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import Difference, UsageError
-from pgcli.printable import first_line
+from pgcli.text import first_line
 
 #: No downloads, and no code from the checkpoint, which transformers would offer to run.
 SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}

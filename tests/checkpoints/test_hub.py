@@ -32,7 +32,7 @@ from pgcli.cli.ui import progress as progress_module
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.wording import byte_count
+from pgcli.text import byte_count
 from tests.support.hub_server import Hub, digest
 from tests.support.runs import wait_until
 

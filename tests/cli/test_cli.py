@@ -18,7 +18,7 @@ from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
-from pgcli.pipeline import model as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing
 from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until

@@ -12,11 +12,11 @@ from rich.console import Console
 from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import OutputAboveBar, Screen, facts_table
 from pgcli.cli.ui.progress import StageProgress
-from pgcli.pipeline.model import EngineInfo
-from pgcli.pipeline.progress.summary import Summary
-from pgcli.pipeline.progress.tally import Tally
-from pgcli.pipeline.request.make import make_request
-from pgcli.wording import duration
+from pgcli.run.model import EngineInfo
+from pgcli.run.progress.summary import Summary
+from pgcli.run.progress.tally import Tally
+from pgcli.run.request.make import make_request
+from pgcli.text import duration
 from tests.support.terminal import on_terminal
 from tests.support.time_limits import processor_time_below
 
@@ -196,7 +196,7 @@ def test_summary_shows_reused_images_and_smaller_batches():
 def test_summary_says_what_helps_a_model_that_waits(
     images, waited, busy, device, options, helps, engines, monkeypatch
 ):
-    monkeypatch.setattr("pgcli.pipeline.progress.summary.processors", lambda: 16.0)
+    monkeypatch.setattr("pgcli.run.progress.summary.processors", lambda: 16.0)
     times = {"waited_seconds": waited * engines, "prefill_ms": 1000 * busy * engines}
     tally = Tally(rows=images, images=images, seconds=100.0, **times)
     request = make_request("caption", ["photos"], options)

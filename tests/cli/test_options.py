@@ -17,8 +17,8 @@ from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.app import typer_command
 from pgcli.cli.main import command_group
 from pgcli.images import ImageDecoder, ImageSpec, pool
-from pgcli.pipeline import model as running
 from pgcli.records import Item
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing
 from tests.support.stores import S3, serve

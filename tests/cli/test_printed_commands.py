@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from pgcli.pipeline import model as running
-from pgcli.pipeline import task
 from pgcli.results import read
+from pgcli.run import model as running
+from pgcli.run import task
 from tests.support.runs import other_owner
 from tests.support.writable_stores import used_store
 

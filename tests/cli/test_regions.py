@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import pgcli
+from pgcli.boxes import location_values
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.input_processor import InputProcessor
@@ -18,7 +19,6 @@ from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import DecodedImage, Item
-from pgcli.regions import location_values
 from pgcli.tasks import Question
 
 IMAGE = Path(__file__).parents[2] / "examples" / "images" / "one.png"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pgcli.cli.commands.status import MAX_SHARDS, lines
-from pgcli.pipeline.state.owner import SILENT_SECONDS, Owner, boot_id, shard_folder
-from pgcli.pipeline.status import RunStatus, ShardStatus
+from pgcli.run.state.owner import SILENT_SECONDS, Owner, boot_id, shard_folder
+from pgcli.run.status import RunStatus, ShardStatus
 from pgcli.stores import LocalStore
 from tests.support.command import Command
 from tests.support.runs import EXAMPLES, finished

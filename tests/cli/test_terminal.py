@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pgcli.cli.ui import stdout
-from pgcli.printable import CONTROL_CHARACTERS as STEERING
+from pgcli.text import CONTROL_CHARACTERS as STEERING
 from tests.support.hub_server import Hub
 from tests.support.runs import EXAMPLES, ROOT
 from tests.support.terminal import on_terminal
@@ -139,7 +139,7 @@ ALLOWED_CALLS = {
     },
     "logging.getLogger": {"images/decode.py", "stores/calls.py"},
     # the log of the output; the messages of engines
-    "os.write": {"pipeline/workers/engine_process.py"},
+    "os.write": {"run/workers/engine_process.py"},
     "os.writev": set(),
     "Text.from_markup": set(),
     "Text.from_ansi": set(),

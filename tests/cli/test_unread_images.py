@@ -12,7 +12,7 @@ from PIL import Image
 
 from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
-from pgcli.pipeline import model as running
+from pgcli.run import model as running
 from tests.support.awkward import tar_of
 from tests.support.bytes_read import bytes_read
 from tests.support.writable_stores import used_store
@@ -42,7 +42,7 @@ def model(pretended, monkeypatch) -> None:
     found = find("demo")  # reads the files of the model
     monkeypatch.setattr(running, "find_checkpoints", lambda *_: (found, None))
     # the digest of the model is its label
-    monkeypatch.setattr("pgcli.pipeline.settings.find_local", lambda *_: found)
+    monkeypatch.setattr("pgcli.run.settings.find_local", lambda *_: found)
 
 
 def write(name: str, images: list[bytes]) -> str:

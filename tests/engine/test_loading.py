@@ -26,7 +26,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
-from pgcli.wording import byte_count
+from pgcli.text import byte_count
 from tests.support.adapted_models import PROMPTS, pgcli_logits, pixels
 from tests.support.peft_adapters import DECODER, EMBEDDINGS, PEFT_WARNINGS, SOME, trained
 from tests.support.processors import KINDS, simulate

@@ -196,9 +196,7 @@ def test_budget_lets_a_single_thread_exceed_it():
 def test_only_engine_files_import_pickle_or_multiprocessing():
     """Decoding processes send JSON and pixels; engine processes get checked pixels."""
     package = Path(pgcli.__file__).parent
-    for file in set(package.rglob("*.py")) - {
-        package / "pipeline" / "workers" / "engine_process.py"
-    }:
+    for file in set(package.rglob("*.py")) - {package / "run" / "workers" / "engine_process.py"}:
         lines = file.read_text(encoding="utf-8").splitlines()
         imports = [line for line in lines if line.lstrip().startswith(("import ", "from "))]
         for name in ("pickle", "multiprocessing", "marshal", "shelve", "dill", "cloudpickle"):

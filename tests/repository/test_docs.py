@@ -16,8 +16,6 @@ import yaml
 
 from pgcli import errors
 from pgcli.cli.main import main
-from pgcli.pipeline.request.shard import SCHEDULERS, parse_shard
-from pgcli.printable import printable
 from pgcli.records import (
     CLASSIFY_COLUMNS,
     COLUMNS,
@@ -33,6 +31,8 @@ from pgcli.records import (
 )
 from pgcli.registry import BUILT_IN
 from pgcli.rows import RowSchema, answer_digest
+from pgcli.run.request.shard import SCHEDULERS, parse_shard
+from pgcli.text import printable
 from tests.support import forkserver
 from tests.support.answers import BOX, answer, refused
 from tests.support.training_data import write_folders, write_pairs, write_questions

@@ -40,9 +40,9 @@ def test_no_import_cycle_between_files():
     TopologicalSorter(imports).prepare()  # raises CycleError
 
 
-def test_no_import_cycle_in_the_pipeline_also_of_imports_for_types():
+def test_no_import_cycle_in_a_run_also_of_imports_for_types():
     graph = grimp.build_graph("pgcli", cache_dir=None)
-    files = graph.find_descendants("pgcli.pipeline")
+    files = graph.find_descendants("pgcli.run")
     assert len(files) > 30
     imports = {name: graph.find_modules_directly_imported_by(name) & files for name in files}
     TopologicalSorter(imports).prepare()
@@ -64,12 +64,10 @@ def modules_after(imported: str) -> set[str]:
 LIGHT = ["evaluation.evaluate", "images.pool", "inputs.inventory", "output.parquet", "results"]
 
 
-@pytest.mark.parametrize(
-    "module", [*LIGHT, "pipeline.run", "stores.reader", "tasks", "results.hooks"]
-)
+@pytest.mark.parametrize("module", [*LIGHT, "run.run", "stores.reader", "tasks", "results.hooks"])
 def test_decoding_and_writing_never_load_torch(module):
     assert not {"torch", "transformers"} & modules_after(module)
 
 
 def test_a_run_into_lines_loads_no_parquet_files():
-    assert "pyarrow.parquet" not in modules_after("pipeline.run")
+    assert "pyarrow.parquet" not in modules_after("run.run")

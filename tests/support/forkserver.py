@@ -31,12 +31,12 @@ from typing import IO, Any, Literal
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
 #: The folders that runs import late; with the pretended model, only those without torch.
-ROOMS = {"pretended": "cli inputs stores images tasks output pipeline results"}
+ROOMS = {"pretended": "cli inputs stores images tasks output run results"}
 ROOMS["real"] = f"{ROOMS['pretended']} device engine towers model checkpoints"
 ROOMS["stub"] = ROOMS["pretended"]
 #: Modules that no run imports, that need a GPU, or that read the environment on import.
 NOT_IMPORTED = (
-    "pgcli.pipeline.workers.engine_imports",
+    "pgcli.run.workers.engine_imports",
     "pgcli.model.cuda",
     "pgcli.checkpoints.hub",
 )
@@ -337,7 +337,7 @@ def _run(kind: Kind, request: dict[str, object]) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, **lines)  # noqa: SIM115
     code: object = 1
     for name, seconds in json.loads(os.environ.get("LEASE", "{}")).items():
-        setattr(importlib.import_module("pgcli.pipeline.state.owner"), name, seconds)
+        setattr(importlib.import_module("pgcli.run.state.owner"), name, seconds)
     try:
         code = importlib.import_module(PROGRAMS[kind]).main()
     except SystemExit as end:

@@ -12,7 +12,7 @@ import numpy as np
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 
-from pgcli.printable import encodable
+from pgcli.text import encodable
 from tests.support.fuzz_imports import SIZES, PlainBox, check_import, clipped
 from tests.support.hostile_values import paths, replace_at, to_text
 

@@ -29,9 +29,9 @@ import pytest
 from PIL import Image
 
 from pgcli.errors import PgcliError
-from pgcli.pipeline.state.folder import FOLDERS, OWN, shard_stores
-from pgcli.pipeline.state.record import state_location
-from pgcli.pipeline.status import read_status
+from pgcli.run.state.folder import FOLDERS, OWN, shard_stores
+from pgcli.run.state.record import state_location
+from pgcli.run.status import read_status
 from pgcli.stores import Store, open_folder
 from tests.support import ray_cluster
 from tests.support.forkserver import ForkedRun

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from pgcli import images
+from pgcli.boxes import location_values, with_locations
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Answer, Box, DecodedImage, Item, Task, unanswered
-from pgcli.regions import location_values, with_locations
 from pgcli.tasks import Question
 
 
@@ -94,7 +94,7 @@ def load_model(checkpoint: Checkpoint, *_: object, **__: object) -> Engine:
 
 
 def load_engine(request: object, checkpoint: Checkpoint, *_: object) -> Engine:
-    """Replaces `pgcli.pipeline.model.load_engine`."""
+    """Replaces `pgcli.run.model.load_engine`."""
     return load_model(checkpoint)
 
 

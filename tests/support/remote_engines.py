@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
-from pgcli.pipeline import task
-from pgcli.pipeline.state import owner
-from pgcli.pipeline.workers import ray_engines
 from pgcli.records import Answer, DecodedImage
+from pgcli.run import task
+from pgcli.run.state import owner
+from pgcli.run.workers import ray_engines
 from pgcli.tasks import Question
 from tests.support import pretend
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgcli.pipeline.state.owner import Owner
-from pgcli.pipeline.state.record import state_location
+from pgcli.run.state.owner import Owner
+from pgcli.run.state.record import state_location
 from pgcli.stores import LocalStore
 from tests.support.forkserver import ForkedRun
 

@@ -7,9 +7,9 @@ from pgcli.output.parquet import PARQUET
 from pgcli.output.result_file import result_target, write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.output.tables import PartInfo, part_metadata
-from pgcli.pipeline.state.record import RUN, RunRecord, state_location
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
+from pgcli.run.state.record import RUN, RunRecord, state_location
 from pgcli.stores import LocalStore
 
 

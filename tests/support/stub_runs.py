@@ -28,28 +28,28 @@ import pyarrow.parquet
 from PIL import Image
 
 import pgcli.images.pool
-import pgcli.pipeline.model
-import pgcli.pipeline.run
-import pgcli.pipeline.settings
-import pgcli.pipeline.task
-import pgcli.pipeline.workers.engine_process
-import pgcli.pipeline.workers.engines
+import pgcli.run.model
+import pgcli.run.run
+import pgcli.run.settings
+import pgcli.run.task
+import pgcli.run.workers.engine_process
+import pgcli.run.workers.engines
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.cli.main import output_failed
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
-from pgcli.pipeline.progress import events
-from pgcli.pipeline.request.make import make_request
-from pgcli.pipeline.run import exit_code, run
-from pgcli.pipeline.settings import versions
 from pgcli.records import Answer, DecodedImage, unanswered
+from pgcli.run.progress import events
+from pgcli.run.request.make import make_request
+from pgcli.run.run import exit_code, run
+from pgcli.run.settings import versions
 from tests.support import pretend
 from tests.support.forkserver import ForkedRun
 from tests.support.power_loss import CALLS
 
 HELD = 4  # the least number of answers that the model holds back
-pgcli.pipeline.settings.version = cache(pgcli.pipeline.settings.version)
+pgcli.run.settings.version = cache(pgcli.run.settings.version)
 versions()  # reads package metadata once for all forks
 pyarrow.compute.fill_null(pyarrow.array([None, 1]), 0)  # initialises pyarrow.compute
 DEMO = find("demo")
@@ -173,8 +173,8 @@ def run_here(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     replace_model(seconds, seed)
     fork = multiprocessing.get_context("fork")
-    pgcli.pipeline.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
-    pgcli.pipeline.run.import_ahead = lambda request: None  # type: ignore[assignment]
+    pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
+    pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
     if not syncs:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
     values = {"model": "demo", "workers": 0, "no_timing": True, "output": output, **options}
@@ -190,7 +190,7 @@ def run_here(
             raise
         sys.stderr.write(f"{error}\n  {error.hint}\n")
         return error.exit_code
-    except pgcli.pipeline.run.Interrupted as problem:
+    except pgcli.run.run.Interrupted as problem:
         return exit_code(problem)
 
 
@@ -201,8 +201,8 @@ def replace_model(seconds: float, seed: int | None = None) -> None:
     modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
     modules["torch"] = SimpleNamespace(set_num_threads=lambda threads: None)
     for module in (
-        pgcli.pipeline.model,
-        pgcli.pipeline.task,
+        pgcli.run.model,
+        pgcli.run.task,
     ):  # in this process and in engine processes
         module.load_engine = engine.loaded  # type: ignore[attr-defined]
 

@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
-from pgcli.pipeline.progress.shutdown import GracefulShutdown
+from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.data import ImageBatch
 from pgcli.training.encoders.classify_task import ClassifyTask

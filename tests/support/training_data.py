@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pgcli.pipeline.progress.shutdown import GracefulShutdown
+from pgcli.run.progress.shutdown import GracefulShutdown
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 170, 60), "blue": (40, 70, 220)}
 

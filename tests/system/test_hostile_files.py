@@ -12,7 +12,7 @@ from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.main import main
 from pgcli.engine.loader import open_engine
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.pipeline import model as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing, unprivileged
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import pgcli
 from pgcli.cli.main import main
 from pgcli.errors import PgcliError
-from pgcli.pipeline import model as running
 from pgcli.registry import BUILT_IN
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded, tar_of
 from tests.support.exporting import detected, make_images, saved

@@ -20,9 +20,9 @@ import yaml
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.pipeline import checks
-from pgcli.pipeline import model as running
-from pgcli.pipeline.status import read_status
+from pgcli.run import checks
+from pgcli.run import model as running
+from pgcli.run.status import read_status
 from tests.support import pretend
 from tests.support.ray_cluster import actors, add_node, client_address, local_cluster, start_run
 from tests.support.runs import other_owner, wait_until

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.pipeline import model as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.stores import Files
 from tests.support.writable_stores import (

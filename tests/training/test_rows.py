@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from pgcli.boxes import location_values, region_of, split_locations
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
@@ -23,7 +24,6 @@ from pgcli.inputs import ReadOptions
 from pgcli.labels.columns import LabelColumns
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Item
-from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import image_checks
 from pgcli.training.answers.task import tokenized
 from pgcli.training.image_checks import check_apart, split_by_image

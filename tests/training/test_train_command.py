@@ -18,8 +18,8 @@ from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.cli.commands.train import use_of
 from pgcli.cli.main import main
 from pgcli.images import ImageDecoder
-from pgcli.pipeline.state.record import differences
 from pgcli.records import DecodedImage, Item
+from pgcli.run.state.record import differences
 from pgcli.towers.loader import open_towers
 from pgcli.training.image_checks import SIDE
 from pgcli.training.options import TrainOptions

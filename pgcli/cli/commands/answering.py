@@ -14,8 +14,8 @@ from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.cli.options import CliCall, Sources, command
 from pgcli.cli.usage_errors import missing
 from pgcli.errors import UsageError
-from pgcli.pipeline.request.make import make_request, records_of
-from pgcli.pipeline.request.questions import WITHOUT_ANSWERS
+from pgcli.run.request.make import make_request, records_of
+from pgcli.run.request.questions import WITHOUT_ANSWERS
 from pgcli.tasks.question import MAX_NEW_TOKENS
 
 DETAILS = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \

@@ -13,7 +13,7 @@ from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.declare import opt
 from pgcli.errors import INCOMPLETE, UsageError
-from pgcli.wording import count, listed, with_notes
+from pgcli.text import count, listed, with_notes
 
 if TYPE_CHECKING:
     from pgcli.results.edits import MatchedEdits, WantedRows

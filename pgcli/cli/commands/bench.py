@@ -11,7 +11,7 @@ from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, 
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
-from pgcli.pipeline.request.options import InputOptions, ModelOptions
+from pgcli.run.request.options import InputOptions, ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

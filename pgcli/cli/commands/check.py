@@ -11,7 +11,7 @@ from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError
-from pgcli.wording import count
+from pgcli.text import count
 
 if TYPE_CHECKING:
     from pgcli.results.check import RowComparison
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.pipeline.state.lines import OutputEdited
-    from pgcli.pipeline.status import RunStatus, read_status
     from pgcli.results.check import RowComparison, checked_rows
+    from pgcli.run.state.lines import OutputEdited
+    from pgcli.run.status import RunStatus, read_status
     from pgcli.stores.urls import is_in_object_store, without_credentials
 
     if is_in_object_store(output):

@@ -17,7 +17,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import BAR_DELAY, Screen, is_terminal
 from pgcli.declare import opt, same
 from pgcli.errors import Difference
-from pgcli.pipeline.request.options import RunningOptions
+from pgcli.run.request.options import RunningOptions
 
 if TYPE_CHECKING:
     from pgcli.output.reader import Row

@@ -15,8 +15,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt
 from pgcli.errors import Difference, NoUsableDevice, UsageError
-from pgcli.printable import printable
-from pgcli.wording import count
+from pgcli.text import count, printable
 
 if TYPE_CHECKING:
     from pgcli.doctor.finding import Finding

@@ -14,9 +14,9 @@ from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.labels.columns import ANSWER_COLUMNS
-from pgcli.pipeline.request.options import RunningOptions
 from pgcli.results.options import ImageOptions
-from pgcli.wording import one_of
+from pgcli.run.request.options import RunningOptions
+from pgcli.text import one_of
 
 if TYPE_CHECKING:
     from pgcli.evaluation.evaluate import Evaluation

@@ -14,8 +14,8 @@ from pgcli.cli.options import CliCall, LoadOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
 from pgcli.errors import NoInputError, UsageError
-from pgcli.pipeline.request.options import RunningOptions, models
-from pgcli.wording import byte_count
+from pgcli.run.request.options import RunningOptions, models
+from pgcli.text import byte_count
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint

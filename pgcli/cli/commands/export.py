@@ -8,8 +8,8 @@ from pgcli import registry
 from pgcli.cli.options import AddressOptions, CliCall, FileArgs, QuietOptions, command
 from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.errors import INCOMPLETE, UsageError
-from pgcli.pipeline.request.questions import BoxOptions
 from pgcli.results.options import ExportOptions
+from pgcli.run.request.questions import BoxOptions
 
 
 @command(

@@ -14,7 +14,6 @@ from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.declare import opt, same
 from pgcli.errors import INCOMPLETE, UsageError
-from pgcli.pipeline.request.questions import DetectOptions
 from pgcli.results.options import (
     ExportOptions,
     ImageOptions,
@@ -22,7 +21,8 @@ from pgcli.results.options import (
     format_option,
     read_labels,
 )
-from pgcli.wording import count, with_notes
+from pgcli.run.request.questions import DetectOptions
+from pgcli.text import count, with_notes
 
 if TYPE_CHECKING:
     from pgcli.labels.labelled_image import Labels, LabelSettings, LeftOut

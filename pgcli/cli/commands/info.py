@@ -13,9 +13,9 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
 from pgcli.errors import UsageError
-from pgcli.pipeline.progress.events import Facts
-from pgcli.pipeline.request.options import ModelOptions, models
-from pgcli.wording import byte_count
+from pgcli.run.progress.events import Facts
+from pgcli.run.request.options import ModelOptions, models
+from pgcli.text import byte_count
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 

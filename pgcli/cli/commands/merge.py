@@ -10,7 +10,7 @@ import typer
 from pgcli.cli.options import CliCall, FileArgs, FileOptions, command
 from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.errors import INCOMPLETE
-from pgcli.wording import count, with_notes
+from pgcli.text import count, with_notes
 
 if TYPE_CHECKING:
     from pgcli.results.merge import MergeStats

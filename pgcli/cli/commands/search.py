@@ -26,12 +26,12 @@ from pgcli.declare import opt, same
 from pgcli.errors import UsageError
 from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output_format
 from pgcli.output.lines import LineFormat
-from pgcli.pipeline.request.questions import ScoreOptions
 from pgcli.results.options import ImageOptions
+from pgcli.run.request.questions import ScoreOptions
 from pgcli.stores.target import Target
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.tasks.question import normalize
-from pgcli.wording import count, listed
+from pgcli.text import count, listed
 
 if TYPE_CHECKING:
     from pgcli.results.images import ImageLocator

@@ -15,10 +15,10 @@ from pgcli.cli.ui import stdout
 from pgcli.declare import opt
 from pgcli.errors import INCOMPLETE, OutputInUse, UsageError
 from pgcli.rows import CUT_ANSWERS
-from pgcli.wording import count, duration, listed, note
+from pgcli.text import count, duration, listed, note
 
 if TYPE_CHECKING:
-    from pgcli.pipeline.status import OwnerStatus, RunStatus, ShardStatus
+    from pgcli.run.status import OwnerStatus, RunStatus, ShardStatus
 
 MAX_SHARDS = 32  # that are shown
 #: The states of shards, the most urgent first.
@@ -47,7 +47,7 @@ class StatusOptions(JsonOptions):
 def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.pipeline.status import read_status
+    from pgcli.run.status import read_status
     from pgcli.stores.urls import is_in_object_store, url_scheme, without_credentials
     from pgcli.training.status import read_training_status
 

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
+from pgcli.boxes import split_locations
 from pgcli.checkpoints.find import find
 from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.parsing import SEPARATOR
-from pgcli.regions import split_locations
+from pgcli.text import count, listed
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions
-from pgcli.wording import count, listed
 
 
 @command(

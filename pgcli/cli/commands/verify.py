@@ -13,8 +13,8 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
 from pgcli.errors import Difference
-from pgcli.pipeline.request.options import models
-from pgcli.pipeline.request.values import Dtype
+from pgcli.run.request.options import models
+from pgcli.run.request.values import Dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

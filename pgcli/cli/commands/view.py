@@ -19,9 +19,9 @@ from pgcli.cli.options import (
 from pgcli.cli.ui.console import BAR_DELAY, Screen
 from pgcli.declare import same
 from pgcli.errors import UsageError
-from pgcli.pipeline.request.options import OutputOptions
-from pgcli.pipeline.request.questions import BoxOptions
 from pgcli.results.options import GalleryOptions, ImageOptions
+from pgcli.run.request.options import OutputOptions
+from pgcli.run.request.questions import BoxOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ def view(results: FileArgs, call: CliCall) -> None:
 def view_files(outputs: list[Path], call: CliCall) -> None:
     """Write the page of result files, and draw the boxes of one."""
     from pgcli.cli.run_command import RunOnScreen
-    from pgcli.pipeline.progress.events import tracked
     from pgcli.results.drawings.drawings import draw_rows, draw_target
     from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
     from pgcli.results.images import ImageLocator
+    from pgcli.run.progress.events import tracked
 
     options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
     screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)

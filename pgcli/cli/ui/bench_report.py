@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pgcli.cli.ui import stdout
-from pgcli.pipeline.progress.events import Facts
-from pgcli.pipeline.progress.summary import rate
-from pgcli.printable import printable
-from pgcli.wording import byte_count, duration
+from pgcli.run.progress.events import Facts
+from pgcli.run.progress.summary import rate
+from pgcli.text import byte_count, duration, printable
 
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport, ProgramComparison

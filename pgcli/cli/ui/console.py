@@ -19,8 +19,8 @@ from rich.text import Text
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import discard_output
 from pgcli.errors import in_flags
-from pgcli.pipeline.progress.events import Facts
-from pgcli.printable import printable
+from pgcli.run.progress.events import Facts
+from pgcli.text import printable
 
 if TYPE_CHECKING:
     from pgcli.cli.ui.progress import StageProgress

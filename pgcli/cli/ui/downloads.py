@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import BYTE_UNIT, StageProgress
-from pgcli.pipeline.progress.shutdown import Interrupted
-from pgcli.wording import byte_count
+from pgcli.run.progress.shutdown import Interrupted
+from pgcli.text import byte_count
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadPlan

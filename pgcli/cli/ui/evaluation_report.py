@@ -10,7 +10,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.measures import Estimate
-from pgcli.wording import count
+from pgcli.text import count
 
 
 def print_as_json(evaluations: Sequence[Evaluation], differences: Mapping[str, Estimate]) -> None:

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from pgcli.printable import printable
-from pgcli.wording import byte_count, count, duration
+from pgcli.text import byte_count, count, duration, printable
 
 LOG_SECONDS = 30.0  # between two lines of a log; a short task writes none
 #: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.

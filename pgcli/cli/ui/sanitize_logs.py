@@ -14,7 +14,7 @@ from typing import Any
 
 import pgcli
 from pgcli.cli.ui.console import Screen, event_line, presentable, traceback_lines
-from pgcli.printable import printable
+from pgcli.text import printable
 
 PACKAGE = os.path.join(os.path.dirname(pgcli.__file__), "")  # noqa: PTH118, PTH120 - a str prefix
 

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console, RenderableType
 
 from pgcli.cli.ui.console import facts_table, is_terminal
-from pgcli.pipeline.progress.events import Facts
-from pgcli.printable import printable
+from pgcli.run.progress.events import Facts
+from pgcli.text import printable
 
 
 def print_line(text: str) -> None:

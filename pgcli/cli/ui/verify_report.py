@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pgcli.wording import count
+from pgcli.text import count
 
 if TYPE_CHECKING:
     from pgcli.verify.compare import TensorComparison, TokenComparison

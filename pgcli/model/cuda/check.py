@@ -12,7 +12,7 @@ from torch import Tensor
 from pgcli.model.compiler_errors import build_failure, is_unsupported, raise_out_of_memory
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cuda import operators
-from pgcli.printable import first_line
+from pgcli.text import first_line
 
 #: The largest relative difference between a kernel and its plain version.
 TOLERANCE = 0.05

@@ -15,7 +15,6 @@ from pgcli.images.files import read_original
 from pgcli.images.formats import identify_image
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
-from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.results import answer_of
 from pgcli.results.drawings.overlay import DRAWN, LabelColours, draw_overlay, drawing_file
@@ -27,7 +26,7 @@ from pgcli.stores import Reader
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import MAX_NAMES, listed
+from pgcli.text import MAX_NAMES, listed, printable
 
 THREADS = 2  # each holds one or two images in full size
 MAX_PENDING = 8  # images that wait for a thread; beyond that the run waits

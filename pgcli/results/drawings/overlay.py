@@ -17,9 +17,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFile, ImageFont
 
 from pgcli.boxes import overlap
-from pgcli.printable import printable
 from pgcli.records import Box, Mask
 from pgcli.rle import decode_mask
+from pgcli.text import printable
 
 #: The usual suffix of files of each format.
 SUFFIXES: Mapping[str, str] = MappingProxyType(

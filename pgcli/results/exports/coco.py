@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pgcli import rle
-from pgcli.boxes import box_area
+from pgcli.boxes import box_area, prompt_with_region
 from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
 from pgcli.records import Box, Mask
-from pgcli.regions import prompt_with_region
 from pgcli.results.exports.image_files import store_image
 from pgcli.results.exports.rows import (
     Export,

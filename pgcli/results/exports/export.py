@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from pgcli import registry
-from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.boxes import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageError, ImageHeader, ImageLimits
 from pgcli.images.decode import silence_decoders
@@ -19,8 +19,6 @@ from pgcli.images.files import read_original
 from pgcli.images.formats import whole_header
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
-from pgcli.pipeline.progress.events import OnEvent, ignore, tracked
-from pgcli.printable import encodable
 from pgcli.records import Fault, Item
 from pgcli.results.drawings.overlay import SUFFIXES
 from pgcli.results.exports.rows import (
@@ -39,11 +37,12 @@ from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.results.options import ExportOptions, read_labels
 from pgcli.rows import CUT_ANSWERS
+from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path
 from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
-from pgcli.wording import count, listed, with_notes
+from pgcli.text import count, encodable, listed, with_notes
 
 
 class ExportEntries:

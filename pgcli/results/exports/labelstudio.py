@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from pgcli.boxes import parse_region
 from pgcli.inputs.options import REGION
 from pgcli.labels.labelstudio import HAS_BOXES, PROMPT, TEXT_PROMPT
 from pgcli.output.reader import Row
 from pgcli.records import Box
-from pgcli.regions import parse_region
 from pgcli.results.exports.rows import (
     Export,
     ExportEntry,

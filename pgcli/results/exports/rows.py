@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pgcli.box_filter import NO_FILTER, BoxFilter
-from pgcli.boxes import clipped
+from pgcli.boxes import NO_FILTER, BoxFilter, clipped
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.records import BOX_TASKS, Box, Mask
@@ -22,7 +21,7 @@ from pgcli.results.masks import polygon
 from pgcli.results.options import ExportOptions
 from pgcli.rle import read_mask
 from pgcli.rows import BASE_OF_TASK, json_safe, mask_from_dict, read_boxes, task_of
-from pgcli.wording import MAX_NAMES
+from pgcli.text import MAX_NAMES
 
 
 @dataclass(frozen=True, slots=True)

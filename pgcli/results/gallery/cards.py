@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgcli.boxes import CORNERS
 from pgcli.labels.columns import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
 from pgcli.parsing import TOKEN, has_locations
-from pgcli.records import TIMING_COLUMNS
+from pgcli.records import CORNERS, TIMING_COLUMNS
 from pgcli.results.drawings.overlay import LabelColours, contrasting
 from pgcli.results.images import ImageRef
 from pgcli.results.masks import svg_path

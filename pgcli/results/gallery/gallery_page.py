@@ -13,12 +13,11 @@ from shutil import rmtree
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.boxes import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
 from pgcli.output.reader import Row, read_results
-from pgcli.pipeline.progress.events import tracked
 from pgcli.records import DecodedImage, Item
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.run_info import path_on_page, read_run_info
@@ -36,8 +35,9 @@ from pgcli.results.gallery.thumbnails import (
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.options import GalleryOptions
 from pgcli.results.pages.page import page_target, render_page
+from pgcli.run.progress.events import tracked
 from pgcli.stores.target import MARK, Target
-from pgcli.wording import byte_count, count, listed
+from pgcli.text import byte_count, count, listed
 
 #: The script's files, in the order in which they are concatenated.
 SCRIPTS = (

@@ -15,8 +15,8 @@ import numpy as np
 
 from pgcli.images import ImageError, ImageLimits, load_thumbnail
 from pgcli.images.files import item_bytes
-from pgcli.printable import printable
 from pgcli.records import DecodedImage, Item
+from pgcli.text import printable
 
 #: How thumbnails are encoded. WebP is the smaller one, JPEG is encoded ten times faster. WebP's
 #: method 2 of 6 is twice as fast as Pillow's default of 4, and a few percent larger.

@@ -13,9 +13,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from pgcli.printable import encodable, printable
 from pgcli.stores.files import open_regular
 from pgcli.stores.target import Target
+from pgcli.text import encodable, printable
 
 
 def clean_text(value: object) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from pgcli.boxes import region_of, split_locations
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
 from pgcli.evaluation.evaluate import measured_values
@@ -15,7 +16,6 @@ from pgcli.evaluation.truth import Truths
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.parsing import SEPARATOR, has_locations
 from pgcli.records import Answer, DecodedImage, Task
-from pgcli.regions import region_of, split_locations
 from pgcli.rows import RowSchema
 from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.data import ImageBatch

@@ -27,11 +27,11 @@ from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
+from pgcli.text import byte_count
 from pgcli.training.answers.lora import add_lora, load_adapter, save_adapter
 from pgcli.training.answers.task import AnswerTask, tokenized
 from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
 from pgcli.training.task import MicroBatches, TaskInputs
-from pgcli.wording import byte_count
 
 #: Tokens per micro-batch; more are not faster.
 CPU_TOKENS, GPU_TOKENS = 2048, 32_768

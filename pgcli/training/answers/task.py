@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from pgcli.boxes import split_locations
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import MemoryBudget
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
-from pgcli.regions import split_locations
 from pgcli.training.answers.evaluation import TrueAnswers
 from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch

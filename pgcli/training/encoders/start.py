@@ -15,7 +15,8 @@ from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.errors import UsageError
-from pgcli.pipeline.progress.events import Message, tracked
+from pgcli.run.progress.events import Message, tracked
+from pgcli.text import count
 from pgcli.towers.loader import text_processor
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.training.encoders.classify_task import ClassifyTask
@@ -29,7 +30,6 @@ from pgcli.training.encoders.new_models import (
     two_towers_of,
 )
 from pgcli.training.task import MicroBatches, TaskInputs
-from pgcli.wording import count
 
 ENCODED_TEXTS = 1000  # that are in memory at once
 

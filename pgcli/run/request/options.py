@@ -1,0 +1,282 @@
+"""The options of every run, in one record for each concern; other commands share some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
+from pgcli.declare import opt
+from pgcli.records import Region
+from pgcli.run.request import values
+from pgcli.run.request.error_budget import ErrorBudget
+
+if TYPE_CHECKING:
+    from pgcli.inputs.options import NameFilter
+    from pgcli.stores import Reader
+
+_model = partial(opt, panel="Which model", affects_rows=False)
+_input = partial(opt, panel="Which images")
+_glob = partial(_input, metavar="GLOB", repeat=True)
+_allow = partial(_input, default=False, affects_rows=False)
+_answering = partial(opt, panel="What to ask")
+_output = partial(opt, panel="Where to", affects_rows=False)
+_running = partial(opt, panel="How to run", affects_rows=False)
+_flag = partial(_running, default=False)
+
+#: Names that the completion of shells offers.
+MODELS = (DEMO, "google/paligemma2-3b-mix-224", "google/paligemma2-3b-mix-448")
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
+
+
+def models() -> list[str]:
+    """Common names of models, and those on this machine."""
+    from pgcli.checkpoints.find import cached_models
+
+    return list(dict.fromkeys([*MODELS, *cached_models()]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The model, the device and dtype that it runs with, and the processes that run it.
+
+    A run records what `model`, `revision` and `dtype` resolve to: these are not compared as given.
+    """
+
+    model: str | None = _model(
+        "Model to use: a folder, a name on the Hub, or a built-in model.",
+        metavar="NAME",
+        choices=models,
+        default_text=f"{DEMO}, or {DEMO_TOWERS} for embed, score and classify",
+    )
+    revision: str | None = _model("Branch, tag or commit of the model on the Hub.", metavar="NAME")
+    adapter: str | None = _model(
+        "LoRA adapter to merge into the model: a folder or a name on the Hub.",
+        metavar="NAME",
+        affects_rows=True,
+    )
+    device: str = _model(
+        "Where to run the model; auto picks a GPU if there is one.",
+        default="auto",
+        metavar="[auto|cpu|cuda|cuda:N|mps]",
+        parse=values.device,
+        choices=DEVICES,
+    )
+    dtype: values.Dtype = _model(
+        "Data type of the weights; auto picks bfloat16 where it is fast.", default="auto"
+    )
+    quantize: Literal["none", "int8", "fp8"] = _model(
+        "Quantize the decoder to 8 bits: int8 on CPUs, fp8 on new GPUs; less exact.",
+        default="none",
+        affects_rows=True,
+    )
+    batch_size: int | None = _model(
+        "Rows per batch; auto takes as many as fit into memory.",
+        min=1,
+        max=999_999,
+        auto=True,
+    )
+    engines: int | None = _model(
+        "Number of processes that run the model; auto is one per GPU, on CPUs the fastest number.",
+        min=1,
+        max=999,
+        auto=True,
+    )
+    ray: str | None = _model(
+        "Run on a Ray cluster: auto, local or ray://host:10001; needs -o DIR/.",
+        metavar="ADDRESS",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """The images to read, and the columns of a manifest."""
+
+    image_column: str = _input(
+        "Manifest column with the images; in archives, their extension, such as seg.png.",
+        default="image",
+        metavar="NAME",
+    )
+    id_column: str = _input("Manifest column with the ids.", default="id", metavar="NAME")
+    prompt_column: str = _input(
+        "Manifest column with the prompts.", default="prompt", metavar="NAME"
+    )
+    keep: tuple[str, ...] = _input(
+        "Manifest columns to copy to the output; repeatable.",
+        metavar="A,B",
+        repeat=True,
+        commas=True,
+    )
+    limit: int | None = _input("Read only the first N rows.", min=1, affects_rows=False)
+    shard: str | None = _input(
+        "Answer only shard I of N, counted from 0; needs -o DIR/.",
+        metavar="I/N|auto",
+        affects_rows=False,
+    )
+    include: tuple[str, ...] = _glob(
+        "Read only images and files whose relative path or id matches; * also matches slashes; "
+        "repeatable."
+    )
+    exclude: tuple[str, ...] = _glob(
+        "Skip images and files whose relative path or id matches; repeatable."
+    )
+    null: bool = _input(
+        "Split standard input at NUL bytes, as find -print0 writes them.",
+        default=False,
+        short=("-0",),
+        affects_rows=False,
+        seldom=True,
+    )
+    workers: int | None = _input(
+        "Number of processes that decode images; 0 decodes in the main process.",
+        min=0,
+        max=256,
+        default_text="up to 4; for a GPU all cores but 1",
+        affects_rows=False,
+    )
+    max_pixels: int | None = _input(
+        "Largest image to decode, in pixels; larger ones become error rows.",
+        min=1,
+        default_text="89,478,485",
+    )
+    fast_decode: bool = _input(
+        "Decode large JPEGs at a reduced size: several times faster; pixels differ slightly.",
+        default=False,
+    )
+    allow_outside_root: bool = _allow(
+        "Follow links and paths that lead out of the folder of the images or manifest."
+    )
+    allow_urls: bool = _allow(
+        "Read s3://, gs://, az://, hf:// and http(s):// URLs, also in manifests and rows."
+    )
+    allow_private_hosts: bool = _allow(
+        "Allow http(s):// URLs on this machine and its private network.", seldom=True
+    )
+
+    @property
+    def names(self) -> NameFilter:
+        """The images to read, by their names."""
+        from pgcli.inputs.options import NameFilter
+
+        return NameFilter(self.include, self.exclude)
+
+    @property
+    def url_reader(self) -> Reader | None:
+        """The reader of URLs, if these are allowed."""
+        from pgcli.stores import make_reader
+
+        return make_reader(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweringOptions:
+    """How answers are generated."""
+
+    max_new_tokens: int | None = _answering(
+        "Longest answer, in tokens.",
+        min=1,
+        default_text="caption 128, ask 64, detect 256, segment 512, ocr 512",
+    )
+    temperature: float = _answering(
+        "Randomness of answers: 0 always takes the most likely token, higher values sample.",
+        default=0.0,
+        min=0.0,
+    )
+    top_p: float = _answering(
+        "Sample among the most likely tokens whose probabilities sum to this.",
+        default=1.0,
+        min=0.0,
+        max=1.0,
+        above=True,
+        seldom=True,
+    )
+    top_k: int = _answering(
+        "Sample among the N most likely tokens; 0 means 1,024.",
+        default=0,
+        min=0,
+        seldom=True,
+    )
+    seed: int = _answering(
+        "Random seed for sampling; the same seed gives the same answers at every batch size.",
+        default=0,
+        min=0,
+    )
+    region: Region | None = _answering(
+        "Ask about this part of each image: xmin,ymin,xmax,ymax, in pixels of the upright image.",
+        metavar="BOX",
+        parse=values.region,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """Where rows, drawings and text files are written, and in which format."""
+
+    output: str = _output(
+        "Where to write: a .jsonl or .parquet file, or folder/ for Parquet files, here or "
+        "at s3://, gs:// or az://; - is standard output.",
+        default="-",
+        metavar="FILE",
+        short=("-o",),
+    )
+    format: Literal["auto", "jsonl", "text"] = _output(
+        "Format of the output; auto follows the file's extension, and is text on a terminal.",
+        default="auto",
+    )
+    draw: str | None = _output(
+        "Draw boxes and masks on copies of the images, in this folder.",
+        metavar="DIR",
+    )
+    sidecar: str | None = _output(
+        "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
+        metavar=".EXT",
+    )
+    no_timing: bool = _output(
+        "Write null for times and batch sizes, so that equal runs write equal rows.",
+        default=False,
+        affects_rows=True,
+        seldom=True,
+    )
+    rows_per_file: int | None = _output(
+        "Rows per file, in a folder of Parquet files.",
+        min=1,
+        max=10**9 - 1,
+        default_text="10,000, or a shard's fair part",
+        affects_rows=True,
+        seldom=True,
+    )
+    overwrite: bool = _output("Replace an existing output, and existing text files.", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningOptions:
+    """What a run does about errors, and how much it prints. Rows depend on none of it."""
+
+    on_error: Literal["record", "stop"] = _running(
+        "What to do about an unreadable image: record writes an error row, stop ends the run.",
+        default="record",
+    )
+    max_errors: ErrorBudget | None = _running(
+        "Stop when more rows than this have failed, as a number or a percentage.",
+        metavar="N|P%",
+        parse=values.max_errors,
+        default_text="50 in a row",
+    )
+    retry_errors: bool = _flag("Answer failed rows again and keep the others.")
+    retry_changed: bool = _flag(
+        "Answer rows again if their image has changed, and keep the others."
+    )
+    dry_run: bool = _flag("Check everything, print the plan, and exit.")
+    quiet: bool = _flag("Print errors only.", short=("-q",))
+    verbose: bool = _flag("Print the plan, and the time of each stage.", short=("-v",))
+
+    @property
+    def error_budget(self) -> ErrorBudget:
+        """How many error rows end the run."""
+        budget = self.max_errors or ErrorBudget()
+        return replace(budget, stop_on_error=self.on_error == "stop")
+
+
+#: The options of every answering command, besides the options of its question.
+SHARED_OPTIONS = (InputOptions, OutputOptions, ModelOptions, AnsweringOptions, RunningOptions)

@@ -1,0 +1,199 @@
+"""Kept columns of a folder have the types of its first file, so that readers accept all files."""
+
+import io
+import json
+import shutil
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+SECOND, MICRO = datetime(2024, 1, 2, 3, 4, 5), datetime(2024, 1, 2, 3, 4, 5, 6)
+US, NS = pa.timestamp("us"), pa.timestamp("ns")
+#: Values of a first and of a second day as JSON, and those that the second file has.
+FITTING = {
+    "whole fractions": ([1, 2], [3.0, None], [3, None]),
+    "integers for fractions": ([0.5, 2], [3, 2**53], [3.0, float(2**53)]),
+    "numbers for texts": (["a", "b"], [5, True], ["5", "true"]),
+    "lists for texts": (["a"], [["b"]], ['["b"]']),
+    "anything after nulls": ([None, None], [5, "a"], ["5", "a"]),
+    "only nulls": ([1, 2], [None, None], [None, None]),
+    "objects with other keys": ([{"a": 1}], [{"b": 2}], ['{"b":2}']),
+    "lists of whole fractions": ([[1]], [[2.0, 3.0], []], [[2, 3], []]),
+}
+REFUSED = {
+    "fractions": ([1, 2], [3.0, 2.5], "2.5", "double", "int64"),
+    "texts": ([1, 2], [3, "4"], '"3"', "string", "int64"),
+    "booleans": ([1, 2], [True], "true", "bool", "int64"),
+    "numbers for booleans": ([True], [1], "1", "int64", "bool"),
+    "large integers for fractions": ([0.5], [2**53 + 1], str(2**53 + 1), "int64", "double"),
+    "lists": ([1], [[1]], "[1]", "list<item: int64>", "int64"),
+    "fractions in lists": ([[1]], [[1.5]], "[1.5]", "list<item: double>", "list<item: int64>"),
+    "objects": ([1], [{"a": 1}], '"{', "string", "int64"),
+}
+#: The same of Parquet files, as columns of Arrow.
+COLUMNS_FITTING = {
+    "narrow for wide": (pa.array([1], pa.int64()), pa.array([7], pa.int32())),
+    "wide for narrow": (pa.array([1], pa.int32()), pa.array([7], pa.int64())),
+    "unsigned": (pa.array([1], pa.uint8()), pa.array([200], pa.int64())),
+    "float32": (pa.array([0.5], pa.float32()), pa.array([0.25], pa.float64())),
+    "units": (pa.array([SECOND], US), pa.array([MICRO], NS)),
+    "dictionaries": (pa.array(["a"]), pa.array(["b"]).dictionary_encode()),
+    "large texts": (pa.array(["a"]), pa.array(["b"], pa.large_string())),
+    "decimals": (pa.array([Decimal("1.50")]), pa.array([Decimal("2.0000")])),
+    "structs that lack a field": (pa.array([{"a": 1, "b": 2}]), pa.array([{"a": 3}])),
+    "nulls": (pa.array([1]), pa.nulls(1)),
+    "numbers after nulls": (pa.nulls(1), pa.array([5])),
+    "lists": (pa.array([[1]], pa.list_(pa.int32())), pa.array([[7]], pa.large_list(pa.int64()))),
+}
+COLUMNS_REFUSED = {
+    "too wide": (pa.array([1], pa.int32()), pa.array([2**40], pa.int64())),
+    "negative": (pa.array([1], pa.uint8()), pa.array([-1], pa.int64())),
+    "float64": (pa.array([0.5], pa.float32()), pa.array([0.1], pa.float64())),
+    "units": (pa.array([SECOND], pa.timestamp("ms")), pa.array([MICRO], US)),
+    "zones": (pa.array([SECOND], US), pa.array([SECOND], pa.timestamp("us", "UTC"))),
+    "dates": (pa.array([SECOND], US), pa.array([date(2024, 1, 2)])),
+    "texts": (pa.array([1]), pa.array(["1"])),
+    "decimals": (pa.array([Decimal("1.5")]), pa.array([Decimal("2.25")])),
+    "structs with a further field": (pa.array([{"a": 1}]), pa.array([{"a": 3, "b": 4}])),
+    "bytes": (pa.array(["a"]).cast(pa.binary()), pa.array([1])),
+}
+
+
+@pytest.fixture(autouse=True)
+def image(workdir, pretended) -> None:
+    Image.new("RGB", (8, 8)).save("a.png")
+    Path("days").mkdir()
+    shutil.copy("a.png", "days")
+
+
+def caption(cli, source: str, *words: str) -> tuple[int, str, str]:
+    options = ["--keep", "score", "--model", "demo", "-o", "rows/", "--rows-per-file", "2"]
+    return cli("caption", source, *options, *words)
+
+
+def append(values: list, blanks: int = 0) -> None:
+    with Path("m.jsonl").open("a") as file:
+        for value in values:
+            file.write(json.dumps({"image": "a.png", "score": value}) + "\n" * (1 + blanks))
+
+
+def read_by_all(rows: int) -> list:
+    """The values as pyarrow has them, after other readers have read all files together."""
+    files = sorted(map(str, Path("rows").glob("*.parquet")))
+    assert len({pq.read_schema(file).field("score").type for file in files}) == 1
+    assert len(duckdb.sql("select score from 'rows/*.parquet'").fetchall()) == rows
+    assert len(pd.read_parquet("rows")) == len(pl.read_parquet("rows/*.parquet")) == rows
+    return pq.read_table("rows")["score"].to_pylist()
+
+
+@pytest.mark.parametrize("engines", [(), ("--shard", "0/1")], ids=["alone", "shard"])
+@pytest.mark.parametrize("case", FITTING)
+def test_later_values_are_cast_to_the_first_type(cli, case, engines):
+    first, second, converted = FITTING[case]
+    append(first)
+    assert caption(cli, "m.jsonl", *engines)[0] == 0
+    before = pq.read_table("rows")["score"].to_pylist()
+    append(second, blanks=1)
+    code, _, err = caption(cli, "m.jsonl", *engines)
+    assert code == 0, err
+    assert read_by_all(len(first) + len(second)) == before + converted
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unfit_values_fail_before_the_model_is_loaded(cli, case, monkeypatch):
+    first, second, value, kind, wanted = REFUSED[case]
+    append(first)
+    assert caption(cli, "m.jsonl")[0] == 0
+    rows = pq.read_table("rows").to_pylist()
+    append(second)
+    monkeypatch.setattr("pgcli.run.model.load_engine", lambda *_: pytest.fail("it is loaded"))
+    for _ in range(2):
+        code, _, err = caption(cli, "m.jsonl")
+        message = " ".join(err.split())
+        assert code == 2, err
+        assert "m.jsonl, line" in message
+        assert f"the column 'score' has {value}" in message
+        assert f", of type {kind}, and the files of the output have {wanted}" in message
+    assert pq.read_table("rows").to_pylist() == rows
+
+
+@pytest.mark.parametrize("more", [(), ("--include", "*a.png"), ("--shard", "0/1")])
+def test_error_names_the_line_of_an_unfit_value(cli, more):
+    append([1, 2], blanks=1)
+    assert caption(cli, "m.jsonl", *more)[0] == 0
+    append([3, 2.5])  # lines 5 and 6
+    code, _, err = caption(cli, "m.jsonl", *more)
+    assert code == 2
+    assert "m.jsonl, line 6: the column 'score' has 2.5" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("case", COLUMNS_FITTING)
+def test_columns_of_later_files_are_cast(cli, case):
+    for number, column in enumerate(COLUMNS_FITTING[case]):
+        pq.write_table(pa.table({"image": ["../a.png"], "score": column}), f"days/{number}.parquet")
+        Path("days/a.png").unlink(missing_ok=True)
+        code, _, err = caption(cli, "days", "--allow-outside-root")
+        assert code == 0, err
+    first, second = (column.to_pylist() for column in COLUMNS_FITTING[case])
+    if case.startswith("structs"):
+        second = [{"a": 3, "b": None}]
+    if case == "numbers after nulls":
+        second = ["5"]
+    assert read_by_all(2) == first + second
+
+
+@pytest.mark.parametrize("case", COLUMNS_REFUSED)
+def test_columns_of_another_type_fail(cli, case):
+    first, second = COLUMNS_REFUSED[case]
+    Path("days/a.png").unlink()
+    pq.write_table(pa.table({"image": ["../a.png"], "score": first}), "days/0.parquet")
+    assert caption(cli, "days", "--allow-outside-root")[0] == 0
+    pq.write_table(pa.table({"image": ["../a.png"], "score": second}), "days/1.parquet")
+    code, _, err = caption(cli, "days", "--allow-outside-root")
+    message = " ".join(err.split())
+    assert code == 2, err
+    assert f"of type {second.type}, and the files of the output have {first.type}" in message
+    assert "days/1.parquet, row 1: the column 'score' has" in message
+
+
+def test_new_column_fails_with_keep_all(cli):
+    options = ["--keep", "*", "--model", "demo", "-o", "rows/"]
+    Path("m.jsonl").write_text('{"image": "a.png", "a": 1}\n')
+    assert cli("caption", "m.jsonl", *options)[0] == 0
+    with Path("m.jsonl").open("a") as file:
+        file.write('{"image": "a.png"}\n')
+    assert cli("caption", "m.jsonl", *options)[0] == 0
+    with Path("m.jsonl").open("a") as file:
+        file.write('{"image": "a.png", "b": 1}\n')
+    code, _, err = cli("caption", "m.jsonl", *options)
+    assert (code, "m.jsonl has the column 'b'" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(("second", "code"), [([3.0], 0), ([2.5], 2), (["a"], 2)])
+def test_lines_of_standard_input_fit_the_first_file(cli, monkeypatch, second, code):
+    lines = [json.dumps({"image": "a.png", "score": value}) for value in [1, 2, *second]]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    exit_code, _, err = caption(cli, "-")
+    assert exit_code == code, err
+    if code:
+        assert "row 3: the column 'score' has" in err
+        assert "files of the output have int64" in " ".join(err.split())
+    else:
+        assert read_by_all(3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet"])
+def test_single_file_accepts_any_types(cli, output):
+    for values in ([1], [2.5], ["a"]):
+        append(values)
+        code, _, err = cli("caption", "m.jsonl", "--keep", "score", "-o", output, "--model", "demo")
+        assert code == 0, err

@@ -1,0 +1,291 @@
+"""Rows are saved in input order, in logs and then in files of the output."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise, takewhile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.errors import OutputFailed
+from pgcli.output.lines import json_line
+from pgcli.rows import RowSchema
+from pgcli.run.answering import InOrder
+from pgcli.run.output import RunOutput, count_rows, end_of
+from pgcli.run.state.lines import Log, error_of, merge_ranges
+from pgcli.run.state.parts import Parts
+from pgcli.run.state.record import RunRecord
+from pgcli.run.state.saved import SavedRows, open_saved
+from pgcli.stores import Entry, LocalStore
+from tests.support.answers import answer, refused
+from tests.support.run_kinds import KINDS, fresh, whole
+from tests.support.stub_runs import finish, rows_of
+
+SCHEMA = RowSchema()
+ERROR = refused().error
+
+
+def line(number: int) -> bytes:
+    """Every fourth row is an error row."""
+    row = refused(number) if number % 4 == 3 else answer(number)
+    return json_line(row, SCHEMA).encode()
+
+
+def number_of(line: bytes) -> int:
+    return json.loads(line)["index"]
+
+
+@given(rows=st.permutations(range(14)), ranges=st.sets(st.integers(0, 14), min_size=2))
+def test_rows_of_ranges_are_saved_in_order(rows, ranges):
+    ends = sorted(ranges)[: len(ranges) // 2 * 2]
+    chosen = [range(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+    wanted = [row for numbers in chosen for row in numbers]
+    saved, seen = list[int](), set[int]()
+    order = InOrder(chosen, lambda number, row: saved.append(number_of(row)))
+    for number in filter(wanted.__contains__, rows):
+        order.add(number, [line(number)])
+        seen.add(number)
+        assert saved == [*takewhile(seen.__contains__, wanted)]
+        early = seen - {*saved}
+        assert {*map(number_of, order.early())} == early
+        assert order.early_bytes == sum(len(line(number)) for number in early)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=6))
+def test_merged_ranges_have_the_same_rows(pairs):
+    ranges = [range(first, first + rows) for first, rows in sorted(pairs)]
+    rows = sorted({row for numbers in ranges for row in numbers})
+    joined = merge_ranges(ranges)
+    assert [row for numbers in joined for row in numbers] == rows
+    assert all(a.stop < b.start for a, b in pairwise(joined))
+    for row in range(26):
+        assert end_of(joined, row) == next(n for n in range(row, 99) if n not in rows)
+        assert count_rows(joined, row, row + 4) == sum(row <= n < row + 4 for n in rows)
+
+
+def saved_rows(folder: Path, output: str = "rows/") -> SavedRows:
+    record = RunRecord("a" * 16, {}, {}, file_rows=8)
+    state = LocalStore(folder / "state", create=True)
+    rows = open_saved(f"{folder}/{output}", lambda: record, [state], schema=SCHEMA, create=True)
+    rows.find()
+    rows.begin()
+    return rows
+
+
+def save(rows: SavedRows, numbers: range) -> None:
+    for number in numbers:
+        rows.save(number, line(number))
+
+
+def files(folder: Path) -> dict[str, list[int]]:
+    return {
+        path.name: pq.read_table(path)["index"].to_pylist()
+        for path in sorted((folder / "rows").iterdir())
+    }
+
+
+def logs(folder: Path) -> list[int]:
+    return sorted(int(file.stem) for file in (folder / "state/open").glob("*"))
+
+
+def part(number: int) -> str:
+    return f"part-{number:06}.parquet"
+
+
+def test_file_is_written_before_the_row_after_its_last(tmp_path):
+    rows = saved_rows(tmp_path)
+    save(rows, range(8))
+    assert (files(tmp_path), logs(tmp_path)) == ({}, [0])
+    save(rows, range(8, 11))
+    assert (files(tmp_path), logs(tmp_path)) == ({part(0): [*range(8)]}, [8])
+    rows.close()
+    again = saved_rows(tmp_path)
+    assert (again.ranges(), [*again.error_rows()]) == ([range(11)], [(3, ERROR), (7, ERROR)])
+    assert [number for number, _ in again.rows()] == [*range(11)]
+    save(again, range(11, 13))
+    again.finish(13)
+    assert files(tmp_path) == {part(0): [*range(8)], part(1): [*range(8, 13)]}
+    assert logs(tmp_path) == []
+
+
+@pytest.mark.parametrize("output", ["rows/", "rows.parquet", "rows.jsonl"])
+def test_completed_output_grows(tmp_path, output):
+    """A larger --limit, or new images: a file with some of its rows gets the others."""
+    for total in (3, 5, 5, 11):
+        rows = saved_rows(tmp_path, output)
+        start = sum(map(len, rows.ranges()))
+        save(rows, range(start, total))
+        rows.finish(total)
+        assert logs(tmp_path) == []
+    again = saved_rows(tmp_path, output)
+    assert [row["index"] for _, row in again.rows()] == [*range(11)]
+    assert [number for number, _ in again.error_rows()] == [3, 7]
+
+
+def test_log_of_a_written_file_is_removed(tmp_path, monkeypatch):
+    """A kill between the two leaves it."""
+    rows = saved_rows(tmp_path)
+    monkeypatch.setattr(Log, "remove", lambda log: log.close())
+    save(rows, range(9))
+    rows.close()
+    assert logs(tmp_path) == [0, 8]
+    monkeypatch.undo()
+    again = saved_rows(tmp_path)
+    assert (again.ranges(), logs(tmp_path)) == ([range(9)], [8])
+
+
+def test_log_is_unused_after_its_file_was_deleted(tmp_path):
+    """Rows are only ever added after the rows before them."""
+    rows = saved_rows(tmp_path)
+    save(rows, range(5))
+    rows.finish(5)
+    rows = saved_rows(tmp_path)
+    save(rows, range(5, 7))
+    rows.close()
+    assert logs(tmp_path) == [5]
+    (tmp_path / "rows" / part(0)).unlink()
+    again = saved_rows(tmp_path)
+    assert (again.ranges(), logs(tmp_path)) == ([], [])
+
+
+def test_parts_without_a_file_are_in_order_too(tmp_path):
+    """Shards leave such parts before complete ones."""
+    rows = saved_rows(tmp_path)
+    save(rows, range(8, 17))
+    save(rows, range(3))
+    rows.close()
+    again = saved_rows(tmp_path)
+    assert [saved.first for _, saved in again.each_part()] == [0, 8, 16]
+    assert again.ranges() == [range(3), range(8, 17)]
+
+
+def test_row_out_of_order_is_refused(tmp_path):
+    rows = saved_rows(tmp_path)
+    save(rows, range(8, 10))  # the rows of another file are another shard's
+    for number in (1, 9, 11):
+        with pytest.raises(AssertionError, match="is missing"):
+            rows.save(number, line(number))
+
+
+def test_truncated_line_is_replaced_by_its_row(tmp_path):
+    for output in ("rows/", "rows.jsonl"):
+        rows = saved_rows(tmp_path, output)
+        save(rows, range(3))
+        rows.close()
+        name = "rows.jsonl" if output == "rows.jsonl" else f"state/open/{0:012}.jsonl"
+        with (tmp_path / name).open("ab") as file:
+            file.write(line(3)[:9])
+        again = saved_rows(tmp_path, output)
+        save(again, range(3, 6))
+        again.finish(6)
+        assert [row["index"] for _, row in saved_rows(tmp_path, output).rows()] == [*range(6)]
+
+
+class MemoryStore:
+    """As much of a store as a log needs."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        yield from (Entry(name, 0, 0.0) for name in self.files if name.startswith(prefix))
+
+    def read(self, name: str) -> bytes | None:
+        return self.files.get(name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.files[name] = data
+
+    def delete(self, names: Iterator[str]) -> None:
+        for name in names:
+            self.files.pop(name, None)
+
+
+def test_log_in_a_store_is_uploaded_when_it_is_closed():
+    store = MemoryStore()
+    log = Log(store, "open/log")
+    for number in range(2):
+        log.append(line(number))
+    assert (store.files, log.unsaved) == ({}, [line(0), line(1)])
+    assert [*log.lines(1, 2)] == [line(1)]
+    log.close()
+    assert (store.files, log.unsaved) == ({"open/log": line(0) + line(1)}, [])
+    store.files["open/log"] += b"a truncated line"
+    again = Log(store, "open/log")
+    assert again.scan().rows == 2
+    again.append(line(2))
+    again.close()
+    assert store.files["open/log"] == line(0) + line(1) + line(2)
+    again.remove()
+    assert store.files == {}
+
+
+def test_failed_write_keeps_the_log(tmp_path, monkeypatch):
+    rows = saved_rows(tmp_path)
+    save(rows, range(8))
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "_write", fail)
+        for _ in range(2):
+            with pytest.raises(OutputFailed):
+                rows.save(8, line(8))
+        with pytest.raises(OutputFailed):
+            rows.close()
+    assert (files(tmp_path), logs(tmp_path)) == ({}, [0])
+    again = saved_rows(tmp_path)
+    assert (files(tmp_path), logs(tmp_path)) == ({part(0): [*range(8)]}, [])
+    again.save(8, line(8))
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OutputFailed("the disk is full")
+
+
+def drop(row: int) -> None:
+    """Have a run lose one of its rows."""
+    save = RunOutput.save
+
+    def save_others(output: RunOutput, number: int, line: bytes) -> None:
+        if number != row:
+            save(output, number, line)
+
+    RunOutput.save = save_others
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["middle", "last"])
+@pytest.mark.parametrize("kind", ["lines", "folder", "parquet of engines"])
+def test_lost_row_ends_the_run_with_1(images, kind, is_last):
+    """Whatever the mistake in the program: the command ends with 1, and the next one resumes."""
+    output, options = KINDS[kind]
+    rows, folder = whole(images, kind), fresh(images, "hole")
+    row = len(rows) - 1 if is_last else 7
+    code, said = finish(folder, output, before=partial(drop, row), **options)
+    assert (code, f"{row} {'were not saved' if is_last else 'is missing'}" in said) == (1, True), (
+        said
+    )
+    assert len(rows_of(folder, output)) == row
+    assert finish(folder, output, **options)[0] == 3
+    assert rows_of(folder, output) == rows
+
+
+def check_stamps() -> None:
+    """Have a run fail if the file of an answered image is not noted before its rows are saved."""
+    save = RunOutput.save
+
+    def check_and_save(output: RunOutput, number: int, line: bytes) -> None:
+        stamps, index = output.stamps.read(), number_of(line)
+        assert error_of(line) or (index < len(stamps) and stamps[index][0]), "no stamp"
+        save(output, number, line)
+
+    RunOutput.save = check_and_save
+
+
+@pytest.mark.parametrize("kind", ["lines", "parquet of engines"])
+def test_stamp_is_written_before_the_rows_of_an_image(images, kind):
+    """A command that is killed between the two would resume with another file."""
+    output, options = KINDS[kind]
+    code, said = finish(fresh(images, "noted"), output, before=check_stamps, **options)
+    assert code == 3, said
