@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgcli.stores.errors import RemoteError
-from pgcli.stores.local import Held, LocalStore
+from pgcli.stores.folders import Held, LocalStore
 from pgcli.stores.reader import Reader, make_reader
 from pgcli.stores.store import Entry, Store, Version
 from pgcli.stores.urls import is_in_object_store

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pgcli.errors import OutputExists, OutputFailed, PgcliError
-from pgcli.stores import Held, LocalStore, files, local
+from pgcli.stores import Held, LocalStore, files, folders
 from pgcli.stores.writing import published, temporary_name, write_json
 from tests.support.time_limits import ends_soon
 
@@ -128,7 +128,7 @@ def test_file_that_becomes_a_link_between_two_calls_is_not_followed(store, tmp_p
     (store.path / "log.txt").unlink()
     (store.path / "log.txt").write_bytes(b"")
     monkeypatch.setattr(files, "is_regular", is_regular)
-    monkeypatch.setattr(local, "is_regular", swap)
+    monkeypatch.setattr(folders, "is_regular", swap)
     store.replace("log.txt", b"new")  # replaces the link, not its target
     assert victim.read_bytes() == b"precious"
 
@@ -362,7 +362,7 @@ def test_exclusive_lock_is_seen(store, monkeypatch):
     def flock(*_: object) -> None:
         raise OSError(errno.ENOSYS, "no locks")
 
-    monkeypatch.setattr(local.fcntl, "flock", flock)
+    monkeypatch.setattr(folders.fcntl, "flock", flock)
     assert store.is_locked("lock") is None
 
 
@@ -391,7 +391,7 @@ def test_lock_of_a_removed_folder_moves_to_the_new_one(store):
 
 
 def test_lock_of_a_file_removed_meanwhile_moves_to_the_new_one(store, monkeypatch):
-    flock, removed = local.fcntl.flock, list[Path]()
+    flock, removed = folders.fcntl.flock, list[Path]()
 
     def remove(descriptor: int, operation: int) -> None:
         if not removed:
@@ -399,7 +399,7 @@ def test_lock_of_a_file_removed_meanwhile_moves_to_the_new_one(store, monkeypatc
             removed[0].unlink()
         flock(descriptor, operation)
 
-    monkeypatch.setattr(local.fcntl, "flock", remove)
+    monkeypatch.setattr(folders.fcntl, "flock", remove)
     with (
         store.lock("lock"),
         pytest.raises(Held),
@@ -468,7 +468,7 @@ def test_file_is_created_once_without_hard_links(store, tmp_path, monkeypatch):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", link)
-    monkeypatch.setattr(local, "is_regular", lambda *_: False)  # the file appears after the check
+    monkeypatch.setattr(folders, "is_regular", lambda *_: False)  # the file appears after the check
     assert store.create("a", b"1")
     assert not store.create("a", b"2")
     assert (store.read("a"), names_in(store.path)) == (b"1", ["a"])
