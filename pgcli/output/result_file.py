@@ -9,7 +9,7 @@ from pgcli.errors import UsageError
 from pgcli.output import load_format
 from pgcli.output.lines import ReadRows
 from pgcli.rows import RowSchema
-from pgcli.stores.target import Target
+from pgcli.stores.writing import Target
 
 
 def result_target(name: str, *, overwrite: bool = False) -> Target:

@@ -17,7 +17,7 @@ from pgcli.run.request import current_folder
 from pgcli.run.request.shard import Shard, parse_shard
 from pgcli.run.rows import RunRows
 from pgcli.run.task import KNOWS, built_in_model, check_model
-from pgcli.stores.target import Target
+from pgcli.stores.writing import Target
 from pgcli.tasks import AnyQuestion, template_columns
 
 if TYPE_CHECKING:

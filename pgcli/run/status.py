@@ -15,7 +15,7 @@ from pgcli.run.state.owner import OWNER, SILENT_SECONDS, RecordedOwner, owners
 from pgcli.run.state.record import RUN, RunRecord, state_lacks
 from pgcli.run.state.saved import open_saved
 from pgcli.stores import Store
-from pgcli.stores.errors import TransientError
+from pgcli.stores.urls import TransientError
 
 MAX_SHARDS = 10_000  # to list
 #: The state of an incomplete shard for each state of its owner.

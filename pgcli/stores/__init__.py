@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgcli.stores.errors import RemoteError
-from pgcli.stores.folders import Held, LocalStore
+from pgcli.stores.folders import Entry, Held, LocalStore, Store, Version
 from pgcli.stores.reader import Reader, make_reader
-from pgcli.stores.store import Entry, Store, Version
-from pgcli.stores.urls import is_in_object_store
+from pgcli.stores.urls import RemoteError, is_in_object_store
 
 __all__ = [
     "Entry",

@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.records import Fault
-from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, Result, in_thread
-from pgcli.stores.errors import (
+from pgcli.stores.folders import Entry, Version
+from pgcli.stores.urls import (
     CHANGED,
     DENIED,
     EXPIRED,
     MISSING,
+    PATIENCE_SECONDS,
+    Deadline,
     RemoteError,
+    Result,
     TransientError,
     failed,
+    in_thread,
+    scheme_of,
     too_large,
 )
-from pgcli.stores.store import Entry, Version
-from pgcli.stores.urls import scheme_of
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

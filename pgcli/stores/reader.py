@@ -17,15 +17,26 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from pgcli.errors import SourceUnavailable
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
-from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, Result, in_thread
-from pgcli.stores.errors import EXPIRED, NO_ROOM, RemoteError, TransientError
-from pgcli.stores.store import Entry
-from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of, without_credentials
+from pgcli.stores.folders import Entry
+from pgcli.stores.urls import (
+    EXPIRED,
+    NO_ROOM,
+    PATIENCE_SECONDS,
+    SCHEMES,
+    Deadline,
+    RemoteError,
+    Result,
+    TransientError,
+    check_url,
+    in_thread,
+    is_web,
+    scheme_of,
+    without_credentials,
+)
 
 if TYPE_CHECKING:
-    from pgcli.stores.hub import HubFiles
     from pgcli.stores.objects import ObjectFiles
-    from pgcli.stores.web import WebFiles
+    from pgcli.stores.web import HubFiles, WebFiles
 
 #: Only one image of more than this size is in memory at a time, so that many readers fit.
 LARGE_BYTES = 16 * 2**20
@@ -174,7 +185,7 @@ class Reader:
 
     @cached_property
     def _hub(self) -> HubFiles:
-        from pgcli.stores.hub import HubFiles
+        from pgcli.stores.web import HubFiles
 
         return HubFiles()
 

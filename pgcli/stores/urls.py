@@ -1,12 +1,19 @@
-"""URLs as text: their scheme, path, folder and credentials."""
+"""URLs as text, the faults of files at URLs, and calls that wait for their servers."""
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from math import inf
+from time import monotonic
+from typing import TypeVar
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
+from pgcli.process_end import requests_end
 from pgcli.records import Fault
-from pgcli.stores.errors import CREDENTIALS, UNKNOWN_SCHEME, RemoteError
 
 WEB_SCHEMES = frozenset({"http", "https"})
 OBJECT_SCHEMES = frozenset({"s3", "gs", "az"})
@@ -116,3 +123,122 @@ def parent_url(url: str) -> str:
 def join_url(folder: str, name: str) -> str:
     """The URL of a file, from a folder's URL and a relative path, which is quoted."""
     return f"{folder.rstrip('/')}/{quote(name) if is_web(folder) else name}"
+
+
+MISSING = Fault("missing", "The URL does not exist.")
+DENIED = Fault("permission_denied", "The server denies access to the URL.")
+EXPIRED = Fault("permission_denied", "The credentials for the URL have expired.")
+UNKNOWN_HOST = Fault("io_error", "The server's host name is unknown.")
+PRIVATE = Fault(
+    "url_blocked",
+    "The URL leads to a private host; --allow-private-hosts allows it.",
+)
+UNKNOWN_SCHEME = Fault("url_blocked", "This kind of URL is not supported.")
+CREDENTIALS = Fault("url_blocked", "The URL contains a user name or a password.")
+DOWNGRADED = Fault("url_blocked", "The URL redirects from https to http.")
+INVALID_URL = Fault("io_error", "The URL is not valid.")
+TOO_SLOW = Fault("timeout", "The server did not answer in time.")
+CUT = Fault("io_error", "The server's response is truncated or not valid HTTP.")
+TOO_MANY_REDIRECTS = Fault("io_error", "The URL redirects too many times.")
+COMPRESSED = Fault("io_error", "The server compressed its response without being asked to.")
+CHANGED = Fault("io_error", "The file at the URL changed while it was read.")
+NO_ROOM = Fault(
+    "io_error", "The temporary folder has no space for the file; set TMPDIR to another."
+)
+STOPPED = Fault("io_error", "The run ended while reading the URL.")
+
+
+class RemoteError(OSError):
+    """A remote file that cannot be read, with its fault."""
+
+    def __init__(self, fault: Fault):
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+class TransientError(RemoteError):
+    """An error after which the same command may succeed later, as after a lost server.
+
+    A web server may say after how many seconds.
+    """
+
+    def __init__(self, fault: Fault, retry_after: float = 0.0):
+        super().__init__(fault)
+        self.retry_after = retry_after
+
+
+def too_large(limit: int) -> Fault:
+    return Fault("too_large", f"The file is larger than {limit} bytes.")
+
+
+def failed(reason: str) -> Fault:
+    return Fault("io_error", f"A request to the URL failed: {reason}.")
+
+
+#: How long a request is repeated after errors that may pass.
+PATIENCE_SECONDS = 180.0
+#: A message says that a call still waits after so long, and at most once in the longer time.
+SILENT_SECONDS, MESSAGE_SECONDS = 10.0, 180.0
+POLL_SECONDS = 0.1
+
+Result = TypeVar("Result")
+_announced_at = -inf
+
+
+class Deadline:
+    """The end of a request. Once `stopped` is set, no new wait starts."""
+
+    def __init__(self, seconds: float, stopped: threading.Event):
+        self._stopped, self.end = stopped, monotonic() + seconds
+
+    def extend(self, seconds: float) -> None:
+        """Allow so many seconds more."""
+        self.end += seconds
+
+    def remaining(self, limit: float = inf) -> float:
+        """The seconds of one wait, at most `limit`. Raises RemoteError at the end or if stopped."""
+        now = monotonic()
+        if self._stopped.is_set() or now >= requests_end():
+            raise RemoteError(STOPPED)
+        if now >= self.end:
+            raise TransientError(TOO_SLOW)
+        return min(limit, self.end - now)
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two tries. Raises the same errors as `remaining`."""
+        resumes_at = monotonic() + seconds
+        while (seconds := resumes_at - monotonic()) > 0:
+            self._stopped.wait(self.remaining(min(seconds, POLL_SECONDS)))
+
+
+def in_thread(call: Callable[[], Result], deadline: Deadline, url: str) -> Result:
+    """The result of a call that reads or writes a URL. Raises RemoteError as the deadline does.
+
+    No signal interrupts such a call, and it may have no timeout: it runs in a thread, which is
+    abandoned at the deadline, or when a signal raises an exception here.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+            future.set_exception(error)
+
+    deadline.remaining()
+    threading.Thread(target=run, name="pgcli-remote", daemon=True).start()
+    announced_at = monotonic() + SILENT_SECONDS
+    while not future.done():
+        wait([future], deadline.remaining(POLL_SECONDS))
+        if monotonic() >= announced_at:
+            announce(url)
+    return future.result()
+
+
+def announce(url: str) -> None:
+    """Log, once in a while, that a call waits for a server."""
+    global _announced_at
+    now = monotonic()
+    if now - _announced_at >= MESSAGE_SECONDS:
+        _announced_at = now
+        logging.getLogger("pgcli").warning("pgcli: waiting for %s", without_credentials(url))

@@ -1,23 +1,45 @@
-"""Reads files at web URLs: follows redirects, retries, and checks each response."""
+"""Reads files from web servers and the Hugging Face Hub."""
 
 from __future__ import annotations
 
+import ipaddress
 import random
+import socket
 import ssl
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
 from math import inf
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpcore2
 import httpx2
 
-from pgcli.stores import errors
-from pgcli.stores.calls import PATIENCE_SECONDS, Deadline
-from pgcli.stores.errors import RemoteError, TransientError, failed, too_large
-from pgcli.stores.network import Network, Unreachable
-from pgcli.stores.urls import check_url, is_web
+from pgcli.stores.folders import Entry
+from pgcli.stores.urls import (
+    CHANGED,
+    COMPRESSED,
+    CUT,
+    DENIED,
+    DOWNGRADED,
+    INVALID_URL,
+    MISSING,
+    PATIENCE_SECONDS,
+    PRIVATE,
+    TOO_MANY_REDIRECTS,
+    TOO_SLOW,
+    UNKNOWN_HOST,
+    UNKNOWN_SCHEME,
+    Deadline,
+    RemoteError,
+    TransientError,
+    check_url,
+    failed,
+    is_web,
+    too_large,
+)
 
 #: Retries of an image and of an unreachable server: manifests name many that no longer exist.
 MAX_RETRIES = 3
@@ -40,7 +62,7 @@ def http_errors() -> Iterator[None]:
     except httpcore2.TimeoutException as error:
         is_connecting = isinstance(error, httpcore2.ConnectTimeout)
         kind = Unreachable if is_connecting else TransientError
-        raise kind(errors.TOO_SLOW) from error
+        raise kind(TOO_SLOW) from error
     except httpcore2.ConnectError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -52,9 +74,9 @@ def http_errors() -> Iterator[None]:
         why = getattr(cause, "strerror", None) or type(cause).__name__
         raise Unreachable(failed(f"no connection ({why})")) from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-        raise TransientError(errors.CUT) from error
+        raise TransientError(CUT) from error
     except httpx2.InvalidURL as error:
-        raise RemoteError(errors.INVALID_URL) from error
+        raise RemoteError(INVALID_URL) from error
 
 
 class Pauses:
@@ -116,7 +138,7 @@ class WebFiles:
                     begins = headers.get("Content-Range", "").startswith(f"bytes {start}-")
                     served = headers.get("ETag", headers.get("Last-Modified", ""))
                     if is_rest and not (begins and served == version):
-                        raise RemoteError(errors.CHANGED)
+                        raise RemoteError(CHANGED)
                     version = served
                     file.seek(start if is_rest else 0)
                     file.truncate()
@@ -164,27 +186,27 @@ class WebFiles:
                     return
             moved = target.join(received["Location"])
             if not is_web(str(moved)):
-                raise RemoteError(errors.UNKNOWN_SCHEME)
+                raise RemoteError(UNKNOWN_SCHEME)
             if (target.scheme, moved.scheme) == ("https", "http"):
-                raise RemoteError(errors.DOWNGRADED)
+                raise RemoteError(DOWNGRADED)
             url = str(moved)
             check_url(url)
-        raise RemoteError(errors.TOO_MANY_REDIRECTS)
+        raise RemoteError(TOO_MANY_REDIRECTS)
 
 
 def check_response(status: int, headers: httpx2.Headers) -> None:
     """Raise RemoteError for a response without the file."""
     if status in (404, 410):
-        raise RemoteError(errors.MISSING)
+        raise RemoteError(MISSING)
     if status in (401, 403, 407):
-        raise RemoteError(errors.DENIED)
-    fault = errors.TOO_SLOW if status == 408 else failed(f"the server answered {status}")
+        raise RemoteError(DENIED)
+    fault = TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
         raise TransientError(fault, retry_after(headers.get("Retry-After", "")))
     if status not in (200, 206):
         raise RemoteError(fault)
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        raise RemoteError(errors.COMPRESSED)
+        raise RemoteError(COMPRESSED)
 
 
 def retry_after(text: str) -> float:
@@ -193,3 +215,163 @@ def retry_after(text: str) -> float:
         return float(text)
     except ValueError:
         return 0.0
+
+
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 30.0
+
+#: IANA's special-purpose networks, including the globally reachable ones, and Azure's metadata
+#: service. Python's own list has changed from version to version.
+_SPECIAL_V4 = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12
+    192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16
+    192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+"""
+_SPECIAL_V6 = "2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20"
+_SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_V4.split(), *_SPECIAL_V6.split())))
+#: All networks of Internet hosts; their exceptions, and those with embedded IPv4 addresses.
+_ASSIGNED_V6 = ipaddress.ip_network("2000::/3")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Unreachable(TransientError):
+    """No connection to the server: no name service, no route, or nobody answers there."""
+
+
+class Network(httpcore2.SyncBackend):
+    """Resolves a host's name, and connects to one of its checked addresses."""
+
+    def __init__(self, *, allow_private_hosts: bool):
+        self._allow_private = allow_private_hosts
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: Any = None, *unused: Any, **options: Any
+    ) -> Stream:
+        """A connection to the host. Raises RemoteError if any of its addresses is private."""
+        *first, last = checked_addresses(host, port, allow_private=self._allow_private)
+        for address in first:
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):  # the next may work
+                return self._connect(address, port, timeout)
+        return self._connect(last, port, timeout)
+
+    def _connect(self, address: str, port: int, deadline: Any) -> Stream:
+        return Stream(super().connect_tcp(address, port, deadline.remaining(CONNECT_SECONDS)))
+
+
+class Stream(httpcore2.NetworkStream):
+    """A connection whose timeouts are all the deadline of its request."""
+
+    def __init__(self, stream: httpcore2.NetworkStream):
+        self._stream = stream
+        self.close = stream.close  # type: ignore[method-assign]
+        self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
+
+    def read(self, max_bytes: int, timeout: Any = None) -> bytes:
+        return self._stream.read(max_bytes, timeout.remaining(READ_SECONDS))
+
+    def write(self, buffer: bytes, timeout: Any = None) -> None:
+        self._stream.write(buffer, timeout.remaining(READ_SECONDS))
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: Any = None
+    ) -> Stream:
+        seconds = timeout.remaining(CONNECT_SECONDS)
+        return Stream(self._stream.start_tls(ssl_context, server_hostname, seconds))
+
+
+def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]:
+    """The IP addresses of a host. Raises RemoteError if any of them is private.
+
+    Connections use these addresses: the name may resolve to others a moment later.
+    """
+    try:
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise Unreachable(UNKNOWN_HOST) from error
+        raise RemoteError(UNKNOWN_HOST) from error
+    except (OSError, ValueError) as error:
+        raise RemoteError(failed("the server's host name is invalid")) from error
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in resolved))
+    if not addresses or not (allow_private or all(map(is_public, addresses))):
+        raise RemoteError(PRIVATE)
+    return addresses
+
+
+def is_public(text: str) -> bool:
+    """Whether an IP address is public, and so is the IPv4 address embedded in it."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        embedded = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if embedded is not None:
+            return is_public(str(embedded))
+        if address not in _ASSIGNED_V6 or address.scope_id:
+            return False
+    return address.is_global and not any(address in network for network in _SPECIAL)
+
+
+CHUNK_BYTES = 4 * 2**20
+FAULTS = {401: DENIED, 403: DENIED, 404: MISSING}
+
+
+class HubFiles:
+    """Files at `hf://` URLs, by the file system of `huggingface_hub`; see `ObjectFiles`."""
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RemoteError:
+            raise
+        except FileNotFoundError as error:
+            raise RemoteError(MISSING) from error
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if status in FAULTS:
+                raise RemoteError(FAULTS[status]) from error
+            kind = TransientError if isinstance(error, httpx2.HTTPError) else RemoteError
+            reason = f"the server answered {status}" if status else type(error).__name__
+            raise kind(failed(reason)) from error
+
+    def kind(self, url: str) -> str:
+        try:
+            return "folder" if self._files.info(url)["type"] == "directory" else "file"
+        except FileNotFoundError:
+            return ""
+
+    def pages(self, url: str) -> Callable[[], list[Entry]]:
+        start = len(self._files.resolve_path(url).unresolve()) + 1
+        files = self._files.find(url, detail=True)  # a single page: the Hub gives no times
+        sizes = {path[start:]: int(files[path]["size"] or 0) for path in sorted(files)}
+        return partial(next, iter([[Entry(name, size, 0.0) for name, size in sizes.items()]]), [])
+
+    def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
+        file.seek(0)
+        file.truncate()
+        with self._files.open(url, "rb", block_size=0) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                if file.tell() + len(chunk) > limit:
+                    raise RemoteError(too_large(limit))
+                deadline.remaining()
+                file.write(chunk)
+
+    def open(self, url: str) -> tuple[int, Callable[[int, int], bytes]]:
+        file, lock = self._files.open(url, "rb"), threading.Lock()
+
+        def read(start: int, stop: int) -> bytes:
+            with lock:  # an abandoned request of another thread may still read
+                file.seek(start)
+                return bytes(file.read(stop - start))
+
+        return file.size, read
+
+    @cached_property
+    def _files(self) -> Any:
+        from huggingface_hub import HfFileSystem
+
+        return HfFileSystem()

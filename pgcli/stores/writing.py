@@ -1,18 +1,234 @@
-"""Files that appear once they are complete, and errors of writing, with remedies."""
+"""Writes files and folders: checked before a command starts, named when they are complete."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from glob import has_magic, iglob
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
-from pgcli.errors import OutputExists, OutputFailed
-from pgcli.stores.files import NotRegularFileError
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.stores.files import NotRegularFileError, parse_path, resolves_inside
+from pgcli.stores.urls import has_credentials, is_in_object_store, url_scheme, without_credentials
+
+#: A file in every folder that an export or a page wrote; other folders are never replaced.
+MARK = ".pgcli-export"
+TargetKind = Literal["file", "folder", "whole folder"]
+SYNC_THREADS = 16  # file systems write the journal once for several concurrent syncs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A file or folder that a command writes, named by the `option`.
+
+    Files are added to a `folder`; a `whole folder`, like a file, gets its name when it is complete,
+    and replaces only a folder that an export wrote. `overwrite` permits replacing files; paths with
+    `is_ours` are replaced without it. `inputs` are sources that must not be overwritten. The output
+    of a run (`is_run`) may be a folder in an object store.
+    """
+
+    name: str
+    kind: TargetKind = "file"
+    option: str = "-o"
+    overwrite: bool = False
+    is_ours: Callable[[Path], bool] | None = None
+    inputs: Sequence[str] = ()
+    is_run: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The path on this machine."""
+        return Path(self.name)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether an existing file or folder may be replaced."""
+        return self.overwrite or (self.is_ours is not None and self.is_ours(self.path))
+
+    def check(self) -> None:
+        """Raise if the target cannot be written, or must not be replaced.
+
+        Creates nothing: missing parent folders are created later. Raises UsageError for the wrong
+        kind and for an input, OutputExists for a path that must not be replaced, and OutputFailed
+        without permission.
+        """
+        if self.name in ("", "-"):
+            noun, value = ("file", "FILE") if self.kind == "file" else ("folder", "DIR")
+            raise UsageError(
+                f"<{self.option}=> needs the name of a {noun}"
+                + (", not standard output" if self.name else ""),
+                hint=f"use <{self.option} {value}>",
+            )
+        if url_scheme(self.name) is not None:
+            return self._check_address()
+        for source in self.inputs:
+            self._check_input(source)
+        return self._check_path()
+
+    @property
+    def _hint(self) -> str:
+        return f"choose another <{self.option}=>"
+
+    @cached_property
+    def _root(self) -> str:
+        return os.path.realpath(self.path)
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether the target is the output of a run, which has its state beside it."""
+        return os.path.lexists(f"{self.name.rstrip('/')}.pgcli/run.json")
+
+    def refuse_inside(self, source: str) -> None:
+        """Raise UsageError for an input in the folder, which writing might replace."""
+        if resolves_inside(source, self._root):
+            is_same = os.path.realpath(source) == self._root
+            what = "would be overwritten" if is_same else f"is in {self.name}, which is written"
+            raise UsageError(f"{source} is an input and {what}", hint=self._hint)
+
+    @contextmanager
+    def publish(self) -> Iterator[Path]:
+        """A temporary path for the block to write, which becomes the target when the block ends.
+
+        It is deleted if the block fails. For a folder to which files are added, it is the folder
+        itself, created if missing. Raises OutputFailed, and OutputExists for a target that was
+        written meanwhile.
+        """
+        path = self.path
+        if self.kind == "file":
+            with published(path, replace=self.replaces) as part:
+                yield part
+                self._check_path()
+            return
+        if self.kind == "folder":
+            with wrap_write_errors(path):
+                path.mkdir(parents=True, exist_ok=True)
+            yield path
+            return
+        part = path.with_name(temporary_name(path.name))
+        with wrap_write_errors(path):
+            try:
+                make_folder(part)
+                (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
+                yield part
+                self._check_path()
+                sync_tree(part)
+                replace_folder(part, path)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+
+    def _check_address(self) -> None:
+        """Raise UsageError for a URL, unless it is a run's folder in an object store."""
+        bucket, _, path = self.name.partition("://")[2].partition("/")
+        is_folder = bucket and path.strip("/") and self.name.endswith("/")
+        is_stored = is_in_object_store(self.name) and not has_credentials(self.name)
+        if not (self.is_run and is_folder and is_stored):
+            stored = ", or a folder in an object store: <-o s3://bucket/rows/>, gs:// or az://"
+            raise UsageError(
+                f"<{self.option}=> cannot write to {without_credentials(self.name)}",
+                hint=f"name a file or folder on this machine{stored if self.is_run else ''}",
+            )
+
+    def _check_input(self, source: str) -> None:
+        """Raise UsageError if the target is the source, under any name, or contains it."""
+        if source == "-" or url_scheme(source):
+            return
+        path, exists = parse_path(source), os.path.lexists(self.name)
+        is_pattern = has_magic(path) and not os.path.lexists(path)
+        # a run does not read its own output
+        names = iglob(path, recursive=True) if is_pattern and not self._has_run else [path]
+        if any(is_same_file(name, self.name) for name in names):
+            raise UsageError(
+                f"{self.name} is {'an input' if exists else 'another output'} and would be "
+                "overwritten",
+                hint=self._hint,
+            )
+        if self.kind != "file" and exists:
+            self.refuse_inside(path)
+
+    def _check_path(self) -> None:
+        """Raise UsageError, OutputExists or OutputFailed for the current state of the path."""
+        path, is_folder = self.path, self.kind != "file"
+        try:
+            exists, has_files = path.exists(), path.is_dir() and any(path.iterdir())
+            is_foreign = path.is_symlink() or (has_files and not (path / MARK).is_file())
+            if self.kind == "whole folder" and is_foreign:
+                raise OutputExists(
+                    f"{path} was not written by pgcli, so pgcli does not replace it",
+                    hint=self._hint,
+                )
+            folder = next(filter(os.path.lexists, path.parents), path)
+            if not folder.is_dir():
+                raise UsageError(f"{folder} is not a folder", hint=self._hint)
+            if exists and not (path.is_dir() if is_folder else path.is_file()):
+                kind = "folder" if is_folder else "regular file"
+                raise UsageError(f"{path} is not a {kind}", hint=self._hint)
+            is_taken = has_files or (os.path.lexists(path) and not path.is_dir())
+            if is_taken and not self.replaces:
+                raise OutputExists(
+                    f"{path} is not empty" if is_folder else f"{path} exists",
+                    hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or "
+                    f"{self._hint}",
+                )
+            if self._has_run and not self.is_run:
+                raise OutputExists(f"{path} is the output of a run", hint=self._hint)
+            existing = path if exists else folder
+            if os.statvfs(existing).f_flag & os.ST_RDONLY:
+                raise OutputFailed(f"{path} is on a read-only file system", hint=self._hint)
+            if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
+                raise OutputFailed(
+                    f"{path} is not writable", hint=f"correct the permissions, or {self._hint}"
+                )
+        except OSError as problem:
+            raise OutputFailed(
+                f"cannot write {path}: {problem.strerror or problem}",
+                hint=f"correct the path, or {self._hint}",
+            ) from problem
+
+
+def is_same_file(name: str, output: str) -> bool:
+    """Whether two names are of one file, or equal if there is none."""
+    try:
+        return os.path.samefile(name, output)  # noqa: PTH121 - long names
+    except (OSError, ValueError):
+        return os.path.abspath(name) == os.path.abspath(output)  # noqa: PTH100
+
+
+def replace_folder(part: Path, target: Path) -> None:
+    """Rename the folder, and remove the earlier export that it replaces.
+
+    A kill between the renames leaves the earlier export under its temporary name. Raises OSError.
+    """
+    old = target.with_name(temporary_name(target.name, ".old"))
+    is_replaced = target.is_dir() and any(target.iterdir())
+    if is_replaced:
+        target.rename(old)
+    try:
+        part.rename(target)
+    except BaseException:
+        if is_replaced:
+            old.rename(target)
+        raise
+    fsync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush all files and names of a folder to disk, without following links. Raises OSError."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        for parent, _, names in os.walk(folder):
+            files = (Path(parent, name) for name in names)
+            list(pool.map(fsync, (file for file in files if not file.is_symlink())))
+            fsync(Path(parent))
+
 
 #: The errors of `link` on a file system without hard links.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)

@@ -31,8 +31,7 @@ from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.owner import LOCK, LOCK_SECONDS, in_use
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
-from pgcli.stores.target import Target
-from pgcli.stores.writing import wrap_write_errors, write_json
+from pgcli.stores.writing import Target, wrap_write_errors, write_json
 from pgcli.text import MAX_NAMES, byte_count, count, duration, listed
 from pgcli.training.answers.start import AnswerPlan, make_answer_task
 from pgcli.training.answers.task import AnswerTask

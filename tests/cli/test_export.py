@@ -10,7 +10,7 @@ import pytest
 
 import pgcli
 from pgcli.registry import BUILT_IN
-from pgcli.stores.target import MARK
+from pgcli.stores.writing import MARK
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pgcli.errors import OutputExists, OutputFailed, PgcliError, UsageError
-from pgcli.stores.target import MARK, Target
+from pgcli.stores.writing import MARK, Target
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "whole folder"])

@@ -18,14 +18,14 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from pgcli import process_end
 from pgcli.errors import OutputFailed, PgcliError, SourceUnavailable
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, calls, objects
-from pgcli.stores.errors import (
+from pgcli.stores import Reader, RemoteError, objects, urls
+from pgcli.stores.objects import ObjectStore
+from pgcli.stores.urls import (
     DENIED,
     EXPIRED,
     TransientError,
 )
-from pgcli.stores.hub import HubFiles
-from pgcli.stores.objects import ObjectStore
+from pgcli.stores.web import HubFiles
 from tests.support.time_limits import ends_soon
 from tests.support.writable_stores import Trouble, Unreliable, shorten_retries, unreliable_store
 
@@ -256,8 +256,8 @@ def test_unknown_host_is_not_retried(monkeypatch):
 
 
 def test_long_wait_is_announced_once(server, monkeypatch, caplog):
-    monkeypatch.setattr(calls, "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(calls, "_announced_at", -math.inf)
+    monkeypatch.setattr(urls, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(urls, "_announced_at", -math.inf)
     server.troubles.append(Trouble("GET .*0007", 503, times=20))
     for _ in range(2):
         Reader().read("s3://bucket/photos/0007.png")

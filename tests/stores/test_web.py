@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from pgcli.errors import SourceUnavailable
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, make_reader, network, reader, web
-from pgcli.stores.errors import TOO_SLOW
-from pgcli.stores.network import checked_addresses, is_public
-from pgcli.stores.web import WebFiles
+from pgcli.stores import Reader, RemoteError, make_reader, reader, web
+from pgcli.stores.urls import TOO_SLOW
+from pgcli.stores.web import WebFiles, checked_addresses, is_public
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
 from tests.support.runs import run_python
@@ -49,7 +48,7 @@ def short_timeouts(short_pauses, monkeypatch) -> None:
     """Also timeouts of tenths of a second."""
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     monkeypatch.setattr(reader, "FILE_SECONDS", 1.0)
-    monkeypatch.setattr(network, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(web, "READ_SECONDS", 0.3)
     monkeypatch.setattr(web, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(reader, "PATIENCE_SECONDS", 1.0)
 
@@ -57,8 +56,8 @@ def short_timeouts(short_pauses, monkeypatch) -> None:
 @pytest.fixture
 def public(monkeypatch) -> None:
     """Treat 127.0.0.1 as public, but no other private address."""
-    is_public = network.is_public
-    monkeypatch.setattr(network, "is_public", lambda text: text == "127.0.0.1" or is_public(text))
+    is_public = web.is_public
+    monkeypatch.setattr(web, "is_public", lambda text: text == "127.0.0.1" or is_public(text))
 
 
 def outcome(address: str, reading: Reader | None = None) -> str:
@@ -158,7 +157,7 @@ def test_special_address_is_never_contacted(server, public, host):
     assert outcome(f"{server.url}/away.png", Reader()) == "url_blocked"
     with pytest.raises(RemoteError, match="private host"):
         Reader().open(f"{server.url}/away.png")
-    assert time.monotonic() - began < network.CONNECT_SECONDS
+    assert time.monotonic() - began < web.CONNECT_SECONDS
 
 
 def test_private_host_is_blocked_by_default(server):
@@ -184,14 +183,14 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
 def recorded_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The IP addresses of the connections opened from now on."""
     opened: list[str] = []
-    connect_tcp = network.Network.connect_tcp
+    connect_tcp = web.Network.connect_tcp
 
     def record(*arguments: Any, **options: Any) -> Any:
         stream = connect_tcp(*arguments, **options)
         opened.append(stream.get_extra_info("server_addr")[0])
         return stream
 
-    monkeypatch.setattr(network.Network, "connect_tcp", record)
+    monkeypatch.setattr(web.Network, "connect_tcp", record)
     return opened
 
 
@@ -210,7 +209,7 @@ def test_connection_goes_to_the_checked_address(server, public, monkeypatch):
 
 def test_all_addresses_of_a_host_are_tried(server, monkeypatch):
     both = ["127.0.0.2", "127.0.0.1"]  # no server listens at the first
-    monkeypatch.setattr(network, "checked_addresses", lambda *_, **__: both)
+    monkeypatch.setattr(web, "checked_addresses", lambda *_, **__: both)
     assert outcome(f"http://images.test:{server.port}/good.png") == "good"
     assert len(server.requests) == 1
 
@@ -503,7 +502,7 @@ def test_missing_file_has_the_error_of_an_image(server, short_pauses, path):
 
 
 def test_stop_ends_every_wait(server, monkeypatch):
-    monkeypatch.setattr(network, "READ_SECONDS", 500.0)
+    monkeypatch.setattr(web, "READ_SECONDS", 500.0)
     monkeypatch.setattr(reader, "FETCH_SECONDS", 500.0)
     reading, codes = Reader(allow_private_hosts=True), list[str]()
     names = ["silent", "drip", "more", "loris"]
@@ -523,7 +522,7 @@ def test_stop_ends_every_wait(server, monkeypatch):
 
 
 def test_handshake_that_never_ends_times_out(short_timeouts, monkeypatch):
-    monkeypatch.setattr(network, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(web, "CONNECT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent, ends_soon():
         assert outcome(f"https://127.0.0.1:{silent.getsockname()[1]}/good.png") == "timeout"
 

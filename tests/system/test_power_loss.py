@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.stores.target import Target
+from pgcli.stores.writing import Target
 from tests.support.power_loss import Disk, Killed
 
 

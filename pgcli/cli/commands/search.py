@@ -28,8 +28,7 @@ from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output
 from pgcli.output.lines import LineFormat
 from pgcli.results.options import ImageOptions
 from pgcli.run.request.questions import ScoreOptions
-from pgcli.stores.target import Target
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.stores.writing import Target, wrap_write_errors
 from pgcli.tasks.question import normalize
 from pgcli.text import count, listed
 

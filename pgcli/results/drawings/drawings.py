@@ -24,8 +24,8 @@ from pgcli.results.images import ImageLocator, saved_record
 from pgcli.results.row_hook import RowHook, draw_error, write_below
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path, resolves_inside
-from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
+from pgcli.stores.writing import Target
 from pgcli.text import MAX_NAMES, listed, printable
 
 THREADS = 2  # each holds one or two images in full size

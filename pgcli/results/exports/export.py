@@ -40,8 +40,8 @@ from pgcli.rows import CUT_ANSWERS
 from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path
-from pgcli.stores.target import Target
 from pgcli.stores.urls import url_scheme
+from pgcli.stores.writing import Target
 from pgcli.text import count, encodable, listed, with_notes
 
 

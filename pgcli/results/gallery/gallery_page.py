@@ -36,7 +36,7 @@ from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.options import GalleryOptions
 from pgcli.results.pages.page import page_target, render_page
 from pgcli.run.progress.events import tracked
-from pgcli.stores.target import MARK, Target
+from pgcli.stores.writing import MARK, Target
 from pgcli.text import byte_count, count, listed
 
 #: The script's files, in the order in which they are concatenated.

@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from pgcli.stores.files import open_regular
-from pgcli.stores.target import Target
+from pgcli.stores.writing import Target
 from pgcli.text import encodable, printable
 
 
