@@ -12,7 +12,7 @@ from typing import Any
 from pgcli.api.sources import check_row_image, source_list
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
-from pgcli.images.in_memory import file_bytes
+from pgcli.images.decode import file_bytes
 from pgcli.stores.urls import url_scheme
 
 BATCH = 256  # rows whose images are encoded at once

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
-from pgcli.images.in_memory import check_array, file_bytes, is_array
+from pgcli.images.decode import check_array, file_bytes, is_array
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow

@@ -14,9 +14,8 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import task_of_prompt
 from pgcli.evaluation.truth import PROMPT_HINT, Key, Truth, Truths
-from pgcli.images.errors import ImageError
+from pgcli.images.files import ImageError, Size
 from pgcli.images.formats import ImageHeader, whole_header
-from pgcli.images.image_spec import Size
 from pgcli.labels.columns import stated_size
 from pgcli.labels.labelled_image import LabelledImage, merged, with_location_objects
 from pgcli.labels.upright import note_of_turned, upright

@@ -2,16 +2,15 @@
 
 from pgcli.images.decode import (
     ImageDecoder,
+    ImageSpec,
     decode,
     load_image,
     load_thumbnail,
     silence_decoders,
     stored_and_upright,
 )
-from pgcli.images.errors import ImageError
-from pgcli.images.files import item_bytes
+from pgcli.images.files import ImageError, ImageLimits, Size, item_bytes
 from pgcli.images.formats import FORMATS, ImageHeader
-from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
 
 __all__ = [
     "FORMATS",

@@ -6,8 +6,11 @@ and in time, and nothing in them is executed or unpickled.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -20,11 +23,9 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 
 import numpy
-
-from pgcli.images.limits import die_with_parent, limit_memory
 
 START_LIMIT_SECONDS = 120
 MAX_REASON_BYTES = 4096
@@ -217,3 +218,71 @@ def start_serving(connection: Connection) -> None:
     limit_memory()
     connection.send({})
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # until here, stderr explained failed starts
+
+
+#: For one image: the largest that is decoded by default, 89 million pixels, takes one gigabyte.
+MEMORY_LIMIT_BYTES = 4 * 2**30
+#: An image that takes more memory is decoded while no other such image is.
+UNCLAIMED_BYTES = 256 * 2**20
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have Linux kill this process when the parent's thread that started it has ended.
+
+    On other systems the process ends at the end of its input, after its current item.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def limit_memory(size: int | None = None) -> None:
+    """Make allocations fail that exceed the current memory by `size` bytes (MEMORY_LIMIT_BYTES)."""
+    with suppress(OSError, ValueError):
+        allocated = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+        limit = allocated + (MEMORY_LIMIT_BYTES if size is None else size)
+        if soft_limit == resource.RLIM_INFINITY or limit < soft_limit:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
+
+
+@contextmanager
+def memory_limit(size: int) -> Iterator[None]:
+    """A block in which allocations beyond `size` more bytes raise MemoryError."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit_memory(size)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def limit_processor_time(seconds: float) -> None:
+    """End this process by SIGPROF after so much processor time; 0 removes the limit."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+_lock: IO[bytes] | None = None
+
+
+def share_memory(lock: str) -> None:
+    """Have `claim_memory` lock this file, for the rest of this process."""
+    global _lock
+    _lock = Path(lock).open("rb")  # noqa: SIM115 - open as long as the process
+
+
+def claim_memory(size: int) -> None:
+    """Wait until no other process of the pool decodes an image that takes much memory.
+
+    The lock is held until `release_memory`, or the end of the process. Only processes of a pool
+    wait.
+    """
+    if _lock is not None and size > UNCLAIMED_BYTES:
+        fcntl.flock(_lock, fcntl.LOCK_EX)
+
+
+def release_memory() -> None:
+    """Let another process of the pool decode an image that takes much memory."""
+    if _lock is not None:
+        fcntl.flock(_lock, fcntl.LOCK_UN)

@@ -10,15 +10,27 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile, _imaging
 from PIL.ImageOps import exif_transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
-from pgcli.images.errors import ImageError, unsupported, wrap_image_errors
-from pgcli.images.files import file_time, item_bytes, short_digest
+from pgcli.errors import UsageError
+from pgcli.images.files import (
+    ImageError,
+    ImageLimits,
+    Size,
+    checked_bytes,
+    file_time,
+    item_bytes,
+    short_digest,
+    unsupported,
+    wrap_image_errors,
+)
 from pgcli.images.formats import (
     GREYS_16,
     TRANSPOSE,
@@ -27,8 +39,58 @@ from pgcli.images.formats import (
     open_image,
     read_header,
 )
-from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
-from pgcli.records import DecodedImage, Item
+from pgcli.records import DecodedImage, Fault, Item
+
+#: Pixels of an image before its crop.
+MAX_RESIZED = 2**25
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """The model's input: pixels per side, and Pillow's resampling filter (3: bicubic).
+
+    With `fast_decode`, JPEGs are decoded at a reduced size, which changes pixels. Images are
+    resized to squares; or to `resize_to` pixels per side, then centre-cropped. With `keeps_aspect`
+    only the shorter side has `resize_to` pixels.
+    """
+
+    resolution: int
+    resample: int = 3
+    fast_decode: bool = False
+    resize_to: int | None = None
+    keeps_aspect: bool = False
+
+    def resized(self, width: int, height: int) -> Size:
+        """The size to which an image of this size is resized, before the crop."""
+        side = self.resize_to or self.resolution
+        if not self.keeps_aspect:
+            return Size(side, side)
+        if width <= height:
+            return Size(side, int(side * height / width))
+        return Size(int(side * width / height), side)
+
+    def resize(self, image: Image.Image) -> Image.Image:
+        """The image at the model's resolution."""
+        size = self.resized(*image.size)
+        if size.width * size.height <= MAX_RESIZED:
+            return self.crop(image.resize(size, self.resample))
+        # resizing an extremely elongated image would take gigabytes
+        scale_x, scale_y = image.width / size.width, image.height / size.height
+        left, top, right, bottom = self._centre(size)
+        box = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
+        return image.resize((self.resolution, self.resolution), self.resample, box)
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """The centre crop of a resized image, at the model's resolution."""
+        if image.size == (self.resolution, self.resolution):
+            return image
+        return image.crop(self._centre(Size(*image.size)))
+
+    def _centre(self, size: Size) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the crop of an image of this size."""
+        left, top = ((side - self.resolution) // 2 for side in size)
+        return left, top, left + self.resolution, top + self.resolution
+
 
 MAX_STRIP = 16_383  # pixels of a side, the most that WebP has
 MAX_SENSOR_VALUE = 4095
@@ -266,3 +328,61 @@ def silence_decoders() -> None:
     logging.getLogger("PIL").addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError):  # a Pillow without libtiff's symbols
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
+
+
+ARRAY_CHANNELS = (1, 3, 4)
+CLOSED = Fault("decode_failed", "The image is closed: load it before its file is closed.")
+NO_PIXELS = Fault("decode_failed", "The image has no pixels: its width or height is 0.")
+
+
+def is_array(source: object) -> bool:
+    """Whether the value is a NumPy array or a PyTorch tensor."""
+    return hasattr(source, "shape") and hasattr(source, "dtype")
+
+
+def check_array(array: Any) -> None:
+    """Raise UsageError unless the array has the shape and type of an image."""
+    dtype = str(array.dtype).removeprefix("torch.")
+    if dtype != "uint8":
+        raise UsageError(
+            f"an array of {dtype} is not an image", hint="convert it to uint8, from 0 to 255"
+        )
+    shape = tuple(array.shape)
+    if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in ARRAY_CHANNELS)):
+        raise UsageError(
+            f"an array of shape {shape} is not an image",
+            hint="the shape must be (height, width, 3); permute(1, 2, 0) puts the channels last",
+        )
+
+
+def encode_image(image: Image.Image) -> bytes:
+    """The image, upright and in 8 bits, as an uncompressed file. Raises ImageError."""
+    with wrap_image_errors():
+        try:
+            image.load()
+        except (AssertionError, ValueError) as problem:
+            file = getattr(image, "fp", None)
+            if file is None or getattr(file, "closed", False):
+                raise ImageError(CLOSED) from problem
+            raise
+        if 0 in image.size:
+            raise ImageError(NO_PIXELS)
+        stream = BytesIO()
+        upright_8bit(image).save(stream, "PPM")
+        return stream.getvalue()
+
+
+def file_bytes(source: Any) -> bytes:
+    """The bytes of an image file with this content. Raises ImageError."""
+    if isinstance(source, Image.Image):
+        return encode_image(source)
+    if is_array(source):
+        pixels = np.asarray(source.detach().cpu() if hasattr(source, "detach") else source)
+        is_grey = pixels.shape[2:] == (1,)
+        return encode_image(Image.fromarray(pixels[:, :, 0] if is_grey else pixels))
+    # not `read`: the position of a stream that was just written is its end
+    try:
+        data = source.getvalue() if isinstance(source, BytesIO) else bytes(source)
+    except ValueError as problem:
+        raise ImageError(CLOSED) from problem
+    return checked_bytes(data, ImageLimits())

@@ -17,20 +17,24 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pgcli.images.errors import (
+from pgcli.images.child_process import claim_memory
+from pgcli.images.files import (
     LAYOUTS,
+    MAX_SIDE,
     TRUNCATED,
     UNKNOWN,
     WEB_PAGE,
     ImageError,
+    ImageLimits,
+    Size,
+    checked_bytes,
+    read_file,
+    read_original,
     too_many_pixels,
     unread,
     unsupported,
     wrap_image_errors,
 )
-from pgcli.images.files import checked_bytes, read_file, read_original
-from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
-from pgcli.images.limits import claim_memory
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader
 from pgcli.text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer

@@ -16,9 +16,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.images.child_process import process_errors
-from pgcli.images.limits import Budget
-from pgcli.images.messages import Decoder
-from pgcli.images.worker import Job, JobQueue, LocalWorker, Worker, start_errors, with_fault
+from pgcli.images.worker import (
+    Decoder,
+    Job,
+    JobQueue,
+    LocalWorker,
+    Worker,
+    start_errors,
+    with_fault,
+)
 from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
@@ -232,3 +238,35 @@ class _Pool:
                 if job := self._waiting.get_nowait():
                     job.release()
         self._waiting.put(None)
+
+
+class Budget:
+    """A budget of bytes for several threads; a thread that needs more than all has them alone."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._held = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, size: int) -> bool:
+        """Wait until so many bytes are free, and take them. False once the budget is closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or not self._held or self._held + size <= self._size
+            )
+            self._held += size
+            return not self._closed
+
+    def give(self, size: int) -> None:
+        """Return so many bytes. A waiting thread wakes up once a sixteenth of all bytes is free."""
+        with self._changed:
+            self._held -= size
+            if self._held <= self._size * 15 // 16:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all waiting."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

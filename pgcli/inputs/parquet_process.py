@@ -19,8 +19,13 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from pgcli.errors import PgcliError, SourceUnavailable
-from pgcli.images.child_process import ChildProcess, Connection, ProcessFailed, start_serving
-from pgcli.images.limits import limit_processor_time
+from pgcli.images.child_process import (
+    ChildProcess,
+    Connection,
+    ProcessFailed,
+    limit_processor_time,
+    start_serving,
+)
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import open_regular
 

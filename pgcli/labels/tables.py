@@ -10,7 +10,7 @@ from typing import Any
 
 from pgcli import registry
 from pgcli.errors import UsageError
-from pgcli.images.errors import ImageError
+from pgcli.images.files import ImageError
 from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import REGION

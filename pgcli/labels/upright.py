@@ -13,9 +13,8 @@ import numpy as np
 from pgcli import registry
 from pgcli.boxes import clipped
 from pgcli.errors import UsageError
-from pgcli.images.errors import ImageError
+from pgcli.images.files import ImageError, Size
 from pgcli.images.formats import ImageHeader, whole_header
-from pgcli.images.image_spec import Size
 from pgcli.inputs.paths import locate_below
 from pgcli.labels.labelled_image import (
     LabelFormat,

@@ -17,7 +17,7 @@ import pyarrow
 from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
 from pgcli.arrow_values import to_values
 from pgcli.errors import UsageError
-from pgcli.images.limits import memory_limit
+from pgcli.images.child_process import memory_limit
 from pgcli.output.lines import MAX_LEVELS, ReadRows
 from pgcli.output.promote import Cell, ReadTables, common_schema
 from pgcli.output.schema import EMBEDDING, embedding_dim_of, rows_table

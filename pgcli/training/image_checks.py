@@ -13,7 +13,7 @@ from typing import Any
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageDecoder
-from pgcli.images.image_spec import ImageSpec
+from pgcli.images.decode import ImageSpec
 from pgcli.images.pool import decode_ahead
 from pgcli.records import Fault
 from pgcli.stores.files import open_regular

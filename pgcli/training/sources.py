@@ -11,7 +11,7 @@ from typing import Any
 from pgcli.boxes import location_values, with_locations
 from pgcli.errors import ManifestError, NoInputError, PgcliError, UsageError
 from pgcli.images import ImageHeader, Size
-from pgcli.images.errors import ImageError
+from pgcli.images.files import ImageError
 from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from pgcli.images.limits import claim_memory
+from pgcli.images.child_process import claim_memory
 from pgcli.records import DecodedImage, Fault, Item
 
 REPLY = {"width": 1, "height": 1, "load_ms": 0.0, "fault": None, "stamp": None}

@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image, ImageCms
 
 from pgcli.images import ImageError, ImageLimits, load_image
-from pgcli.images.in_memory import encode_image
+from pgcli.images.decode import encode_image
 from pgcli.results.exports.image_files import upright_file
 
 WIDTH, HEIGHT = 70, 37

@@ -9,15 +9,14 @@ import sys
 import pytest
 
 from pgcli.images import files
-from pgcli.images.errors import ImageError
-from pgcli.images.image_spec import ImageLimits
+from pgcli.images.files import ImageError, ImageLimits
 from tests.support.runs import run_python
 
 ALLOCATE = """
 import numpy
-from pgcli.images import limits
-limits.MEMORY_LIMIT_BYTES = 256 * 2**20
-limits.limit_memory()
+from pgcli.images import child_process
+child_process.MEMORY_LIMIT_BYTES = 256 * 2**20
+child_process.limit_memory()
 try:
     numpy.ones(2**30, dtype=numpy.uint8)
 except MemoryError:
@@ -32,7 +31,7 @@ def test_memory_limit_makes_large_allocations_fail():
 
 
 def test_process_ends_at_its_limit_of_processor_time():
-    endless = "from pgcli.images.limits import limit_processor_time as limit\n"
+    endless = "from pgcli.images.child_process import limit_processor_time as limit\n"
     endless += "limit(100)\nlimit(0)\nlimit(0.2)\nwhile True: pass"
     run = subprocess.run([sys.executable, "-c", endless], check=False, timeout=100)
     assert run.returncode == -signal.SIGPROF

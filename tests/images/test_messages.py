@@ -13,9 +13,8 @@ import pgcli
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images import worker as worker_module
 from pgcli.images.child_process import Connection, ProcessFailed
-from pgcli.images.limits import Budget
-from pgcli.images.messages import describe_decoder, image_from, image_message
-from pgcli.images.pool import decode_ahead
+from pgcli.images.pool import Budget, decode_ahead
+from pgcli.images.worker import describe_decoder, image_from, image_message
 from pgcli.records import DecodedImage, Fault, Item
 from tests.images.decoders import REPLY, HostileDecoder, ScriptedDecoder, frame, reply
 

@@ -27,8 +27,8 @@ from PIL import Image
 from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, child_process
 from pgcli.images import worker as worker_module
-from pgcli.images.messages import without_data
 from pgcli.images.pool import decode_ahead
+from pgcli.images.worker import without_data
 from pgcli.records import DecodedImage, Item
 from tests.images.decoders import ScriptedDecoder, worker_processes
 from tests.support import awkward

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageOps
 from pycocotools import mask as coco_masks
 
+from pgcli.images.files import Size
 from pgcli.images.formats import ImageHeader
-from pgcli.images.image_spec import Size
 from pgcli.labels.upright import turned_corners, turned_mask
 from pgcli.rle import decode_mask, encode_mask
 from tests.support.command import Command

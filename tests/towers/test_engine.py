@@ -15,7 +15,7 @@ from pgcli.checkpoints.model_description import read_description, read_image_spe
 from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
-from pgcli.images.in_memory import encode_image
+from pgcli.images.decode import encode_image
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import PackedMLP
 from pgcli.model.cpu.processor import works

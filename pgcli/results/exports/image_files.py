@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image, ImageFile
 
 from pgcli.images import ImageError, ImageLimits, stored_and_upright
-from pgcli.images.errors import wrap_image_errors
+from pgcli.images.files import wrap_image_errors
 from pgcli.results.drawings.overlay import SAVE_OPTIONS
 from pgcli.results.exports.rows import (
     Export,

@@ -9,7 +9,7 @@ from pgcli.run.workers.engine_process import ignore_signals
 
 ignore_signals()  # before the imports that take seconds; the forked processes ignore them as well
 
-from pgcli.images.limits import die_with_parent  # noqa: E402
+from pgcli.images.child_process import die_with_parent  # noqa: E402
 
 die_with_parent()
 gc.disable()

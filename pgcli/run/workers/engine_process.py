@@ -139,7 +139,7 @@ class EngineFailed:
 
 def serve(connection: Connection, task: EngineTask) -> None:
     """Answer the works that the program sends, and send rows back, or an exception."""
-    from pgcli.images.limits import die_with_parent
+    from pgcli.images.child_process import die_with_parent
     from pgcli.run.workers.engine import answer_works, rows_of_task
 
     def send(message: object) -> None:
