@@ -17,10 +17,10 @@ from pgcli.api.row_manifest import as_sources
 from pgcli.api.sources import source_list
 from pgcli.checkpoints.files import ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO
-from pgcli.cli.commands.train import run_training
+from pgcli.cli.commands.learning import run_training
 from pgcli.cli.config import ProgramOptions, outside_values
-from pgcli.cli.run_command import run_request
-from pgcli.cli.ui.console import Screen, StderrStyle
+from pgcli.cli.console import Screen, StderrStyle
+from pgcli.cli.run_on_screen import run_request
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError, called_from_python
 from pgcli.output import PLAIN_TEXT, output_endings, output_format

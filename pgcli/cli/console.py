@@ -1,34 +1,50 @@
-"""Messages, tables and progress on stderr; foreign text in them is made printable here."""
+"""Messages, tables and progress on stderr, and data on standard output.
+
+Foreign text is made printable here, also in warnings and log records of libraries.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sys
+import threading
+import traceback
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import RawIOBase
+from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
-from rich.console import Console
+import typer
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgcli.cli.program_name import with_program_name
-from pgcli.cli.streams import discard_output
+from pgcli.cli.exits import discard_output
 from pgcli.errors import in_flags
 from pgcli.run.progress.events import Facts
 from pgcli.text import printable
 
 if TYPE_CHECKING:
-    from pgcli.cli.ui.progress import StageProgress
+    from pgcli.cli.progress import StageProgress
+
 
 #: Characters of a message that are shown; a name in it may be as long as a line of a manifest.
 MAX_MESSAGE_LENGTH = 4000
 #: Seconds before the first bar of a command that mostly takes less, such as `apply`.
 BAR_DELAY = 2.0
+#: The folder of this package, in which warnings of its own come from.
+PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+DEFAULT, OTHER = "pgcli", "paligemma-cli"
+#: The name at the beginning of a command, not in a path, an address or a sentence about it.
+COMMAND = re.compile(rf"(?<![\w./-]){DEFAULT}(?= (?:[a-z]+\b|COMMAND|--|\[OPTIONS\]))")
 
 
 class Stderr(Console):
@@ -141,7 +157,7 @@ class Screen:
         self, task: str, total: int | None = None, *, initial: int = 0, unit: str = "rows"
     ) -> StageProgress:
         """The progress of a task: a bar on a terminal, lines in a log, nothing with `quiet`."""
-        from pgcli.cli.ui.progress import StageProgress
+        from pgcli.cli.progress import StageProgress
 
         def log(progress: StageProgress) -> None:
             if not self.is_json:
@@ -251,3 +267,111 @@ def shares_terminal() -> bool:
         return False
     out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
     return out.st_rdev == err.st_rdev
+
+
+def print_line(text: str) -> None:
+    """Print one line."""
+    typer.echo(printable(text))
+
+
+def print_cells(texts: Iterable[str]) -> None:
+    """Print one line of cells separated by tabs, for other programs."""
+    typer.echo("\t".join(map(printable, texts)))
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object in ASCII."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def print_facts(facts: Facts) -> None:
+    """Print names and values: as a table on a terminal, else one line of two cells each."""
+    if draws_tables():
+        print_tables(facts_table(facts))
+        return
+    for fact in facts:
+        print_cells(fact)
+
+
+def draws_tables() -> bool:
+    """Whether standard output is a terminal, on which tables are drawn."""
+    return is_terminal(sys.stdout)
+
+
+def print_tables(*tables: RenderableType) -> None:
+    """Print tables below each other; their cells are `Text` of printable text."""
+    Console(highlight=False, markup=False, emoji=False).print(*tables, sep="\n")
+
+
+@contextmanager
+def sanitized_logs() -> Iterator[None]:
+    """Make warnings, log records and uncaught errors printable for the duration of the block.
+
+    Libraries put file names and a server's answers into them, and Python writes them unchanged.
+    Warnings of this package are shown as messages, without the line of code.
+    """
+    format_warning, make_record = warnings.formatwarning, logging.getLogRecordFactory()
+    threading_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
+
+    def sanitized_warning(
+        message: Warning | str, category: type[Warning], filename: str, *line: Any, **options: Any
+    ) -> str:
+        text = printable(presentable(str(message)))
+        if Screen.style.log_format == "json":
+            return event_line("warning", message=text, category=category.__name__) + "\n"
+        if filename.startswith(PACKAGE):
+            return f"pgcli: {text}\n"
+        return format_warning(text, category, filename, *line, **options)
+
+    def sanitized_record(*arguments: Any, **options: Any) -> logging.LogRecord:
+        return sanitize_record(make_record(*arguments, **options))
+
+    warnings.formatwarning = sanitized_warning
+    logging.setLogRecordFactory(sanitized_record)
+    threading.excepthook, sys.unraisablehook = show_thread_error, show_unraisable
+    try:
+        yield
+    finally:
+        warnings.formatwarning = format_warning
+        logging.setLogRecordFactory(make_record)
+        threading.excepthook, sys.unraisablehook = threading_hook, unraisable_hook
+
+
+def sanitize_record(record: logging.LogRecord) -> logging.LogRecord:
+    """The record with its message on one line, and its traceback as printable text."""
+    message, record.args = printable(presentable(record.getMessage())), None
+    if Screen.style.log_format == "json":
+        level, record.exc_info = record.levelname.lower(), None
+        record.msg = event_line("log", level=level, logger=record.name, message=message)
+        return record
+    record.msg = message
+    if record.exc_info:
+        lines = traceback_lines(traceback.format_exception(*record.exc_info))
+        record.exc_text = presentable("\n".join(lines))
+    return record
+
+
+def show_thread_error(hook: threading.ExceptHookArgs) -> None:
+    """Show the exception that ended a thread, except SystemExit."""
+    if hook.exc_type is not SystemExit and hook.exc_value is not None:
+        Screen().traceback(traceback.format_exception(hook.exc_value))
+
+
+def show_unraisable(hook: sys.UnraisableHookArgs) -> None:
+    """Show an exception that could not be raised, for example one of a finalizer."""
+    if hook.exc_value is not None:
+        message = hook.err_msg or "exception ignored in"
+        entries = traceback.format_exception(hook.exc_value)
+        Screen().traceback([f"{message}: {hook.object!r}\n", *entries])
+
+
+def program_name() -> str:
+    """The name of this process's program."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else DEFAULT  # noqa: PTH119 - a plain str
+    return OTHER if name == OTHER else DEFAULT
+
+
+def with_program_name(text: str) -> str:
+    """The text with that name in its commands."""
+    name = program_name()
+    return text if name == DEFAULT else COMMAND.sub(name, text)

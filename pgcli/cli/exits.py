@@ -1,4 +1,4 @@
-"""Signals that end the program: raised as an exception, and raised again after the clean-up."""
+"""How the program ends: exit codes, signals, and pipes that nobody reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,36 @@ from math import inf
 from types import FrameType
 from typing import NoReturn
 
+from pgcli.errors import INCOMPLETE
 from pgcli.process_end import SIGNALS, catch, end_requests, requests_end
 from pgcli.run.progress.shutdown import CLEANUP_SECONDS, Interrupted
+
+EXIT_CODES = {
+    0: "every row answered",
+    1: "a bug",
+    2: "wrong usage",
+    INCOMPLETE: "some rows have errors",
+    4: "no image",
+    5: "a difference found",
+    10: "model not available",
+    12: "output in use",
+    13: "output of another run",
+    14: "output not written",
+    15: "too many errors",
+    16: "model files not usable",
+    17: "no device or memory",
+}
+
+
+def exit_code_text(code: int) -> str:
+    """The exit code with its meaning; codes above 128 are signals."""
+    if code > 128:
+        try:
+            return f"{code}, {signal.Signals(code - 128).name}"
+        except ValueError:
+            return str(code)
+    return f"{code}, {EXIT_CODES[code]}" if code in EXIT_CODES else str(code)
+
 
 #: Between two looks whether an import has ended, or whether an exception was lost.
 RETRY_SECONDS = 0.05
@@ -87,3 +115,34 @@ def end_process_by(signum: int) -> NoReturn:
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
     os._exit(128 + signum)  # the first process of a container is not ended by it
+
+
+def open_closed_streams() -> None:
+    """Open the standard streams that `2>&-` and the like closed, as /dev/null.
+
+    The next file opened would take such a descriptor, and get what libraries write to the stream.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+
+
+def discard_output(descriptor: int) -> None:
+    """Redirect a stream to /dev/null; the interpreter would fail again on what it buffers."""
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), descriptor)
+
+
+@contextmanager
+def raise_on_closed_pipe() -> Iterator[None]:
+    """A block in which writing to a pipe without a reader raises Interrupted, as SIGPIPE would."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise Interrupted(signal.SIGPIPE) from None
+    except SystemExit as end:  # Rich, which prints the help, ends the program so
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        raise Interrupted(signal.SIGPIPE) from None

@@ -12,15 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from pgcli import __version__
-from pgcli.cli.app import app
+from pgcli.cli.app import app, to_usage_error
 from pgcli.cli.config import Program, read_program
-from pgcli.cli.exit_codes import EXIT_CODES
-from pgcli.cli.program_name import program_name
-from pgcli.cli.signals import end_process_by, raise_on_signals
-from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
-from pgcli.cli.ui.console import Screen, StderrStyle
-from pgcli.cli.ui.sanitize_logs import sanitized_logs
-from pgcli.cli.usage_errors import to_usage_error
+from pgcli.cli.console import Screen, StderrStyle, program_name, sanitized_logs
+from pgcli.cli.exits import (
+    EXIT_CODES,
+    discard_output,
+    end_process_by,
+    open_closed_streams,
+    raise_on_closed_pipe,
+    raise_on_signals,
+)
 from pgcli.declare import VARIABLES
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.run.progress.shutdown import Interrupted

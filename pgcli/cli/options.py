@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.models import CommandInfo
 
-from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
+from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand, missing_options
 from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value, unknown_variables
-from pgcli.cli.usage_errors import missing_options
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.errors import UsageError
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
 from pgcli.run.request.values import Dtype
 
 if TYPE_CHECKING:
-    from pgcli.cli.ui.console import Screen
+    from pgcli.cli.console import Screen
     from pgcli.stores import Reader
 
 Record = TypeVar("Record")
@@ -251,7 +250,7 @@ def value_name(option: Option) -> str:
 def report_unknown_variables(call: CliCall) -> None:
     """Name the unknown variables that start with the prefix, in one line."""
     if names := unknown_variables():
-        from pgcli.cli.ui.console import Screen  # imports Rich
+        from pgcli.cli.console import Screen  # imports Rich
 
         Screen(quiet=call.quiet).info(f"ignored unknown variables: {', '.join(names)}")
 

@@ -1,23 +1,33 @@
-"""Runs of the command line: what they say on stderr, and their summary."""
+"""Runs, models and downloads as a person sees them: events of a run shown on stderr."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.downloads import Downloads
-from pgcli.cli.ui.progress import StageProgress
+from pgcli.checkpoints.find import DEMO, Checkpoint, find
+from pgcli.cli.console import Screen
+from pgcli.cli.options import CliCall
+from pgcli.cli.progress import BYTE_UNIT, StageProgress
+from pgcli.errors import UsageError
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.images import saved_record
 from pgcli.results.row_hook import RowHook
 from pgcli.run.checks import image_limits
 from pgcli.run.progress import events
+from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.progress.summary import Summary
 from pgcli.run.request import RunRequest
+from pgcli.run.request.applies import is_on_hub
 from pgcli.run.run import run
 from pgcli.stores.urls import url_scheme
+from pgcli.text import byte_count
+
+if TYPE_CHECKING:
+    from pgcli.checkpoints.hub import DownloadPlan
 
 
 def run_request(request: RunRequest) -> int:
@@ -123,3 +133,92 @@ def log_summary(summary: Summary, screen: Screen) -> None:
     """Write the event `summary` into a log of JSON lines."""
     if not summary.request.running.dry_run:
         screen.event("summary", **summary.values())
+
+
+def find_model(call: CliCall, name: str, screen: Screen) -> Checkpoint:
+    """The files of the model at the revision of the call, downloaded if necessary.
+
+    Raises UsageError, ModelUnavailable and InvalidCheckpoint.
+    """
+    revision = revision_of(name, call.values, call.typed)
+    return find(name, revision, progress=Downloads(screen))
+
+
+def default_model(command: str | None = None) -> str:
+    """The model of PGCLI_MODEL, if it can answer the command, where one is named; or else demo."""
+    from pgcli.run.request.make import is_able
+
+    model = os.environ.get("PGCLI_MODEL")
+    return model if model and (command is None or is_able(command, model)) else DEMO
+
+
+def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[str]) -> str | None:
+    """The revision of a model on the Hub; None for a model on this machine.
+
+    Raises UsageError if it was typed for a local model; set elsewhere, it is for other models.
+    """
+    revision: str | None = values.get("revision")
+    if revision is None or is_on_hub(name):
+        return revision
+    if "revision" in typed:
+        raise UsageError(
+            f"--revision does not apply to {name or 'the built-in model'}",
+            hint="omit --revision, or name a model on the Hub",
+        )
+    return None
+
+
+def warn_unused_gpu(screen: Screen) -> None:
+    """Show why the CPU is used on a machine with a GPU, unless the user has hidden the GPU."""
+    from pgcli.device.nvidia_driver import find_gpu_problem
+
+    if (problem := find_gpu_problem()) and not problem.is_intentional:
+        screen.info(f"the CPU is used, not the GPU: {problem.reason}", hint=problem.remedy)
+
+
+class Downloads:
+    """Shows one download, if there is any: one progress display over all files."""
+
+    def __init__(self, screen: Screen):
+        # the client's warnings would break the bar; it reads the variable when it is imported
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+        self._screen = screen
+        self._plan: DownloadPlan | None = None
+        self._progress = StageProgress("download")
+
+    def message(self, text: str) -> None:
+        self._screen.info(text)
+
+    def start(self, plan: DownloadPlan) -> None:
+        self._plan = plan
+        cached = f", {byte_count(plan.cached)} is cached" if plan.cached else ""
+        self._screen.info(
+            f"downloading {plan.name}: {byte_count(plan.missing)}{cached}; "
+            f"into {plan.folder}, which has {byte_count(plan.free)} free"
+        )
+        self._progress = self._screen.progress(
+            "downloading", plan.total, initial=plan.cached, unit=BYTE_UNIT
+        )
+        self._progress.__enter__()
+
+    def advance(self, byte_count: int) -> None:
+        self._progress.advance(byte_count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._progress.__exit__(*problem)
+        if self._plan is None:
+            return
+        done, seconds = self._progress.done, self._progress.seconds
+        if isinstance(problem[1], Interrupted):
+            self._screen.info(
+                f"stopped after {byte_count(done)} of {byte_count(self._plan.total)}: "
+                "the same command resumes with the remaining files"
+            )
+        elif not any(problem):
+            self._screen.info(
+                f"downloaded {byte_count(done - self._plan.cached)} in {seconds:.0f} s; "
+                "checksums match"
+            )

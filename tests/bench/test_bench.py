@@ -461,7 +461,7 @@ def test_random_checkpoints_have_as_many_tokens_as_the_hubs(tmp_path):
 
 @pytest.mark.slow
 def test_it_prints_tables(tiny, capsys, monkeypatch):
-    monkeypatch.setattr("pgcli.cli.ui.stdout.is_terminal", lambda stream: True)
+    monkeypatch.setattr("pgcli.cli.console.is_terminal", lambda stream: True)
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["bench", str(tiny), "--batch-size", "2"]) == 0
     shown = capsys.readouterr().out.splitlines()

@@ -28,9 +28,9 @@ from safetensors.numpy import save
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.hub import DownloadPlan
 from pgcli.checkpoints.safetensors_files import read_headers
-from pgcli.cli.ui import progress as progress_module
-from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.downloads import Downloads
+from pgcli.cli import progress as progress_module
+from pgcli.cli.console import Screen
+from pgcli.cli.run_on_screen import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.text import byte_count
 from tests.support.hub_server import Hub, digest

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from pgcli.cli.ui import progress
-from pgcli.cli.ui.console import OutputAboveBar, Screen, facts_table
-from pgcli.cli.ui.progress import StageProgress
+from pgcli.cli import progress
+from pgcli.cli.console import OutputAboveBar, Screen, facts_table
+from pgcli.cli.progress import StageProgress
 from pgcli.run.model import EngineInfo
 from pgcli.run.progress.summary import Summary
 from pgcli.run.progress.tally import Tally

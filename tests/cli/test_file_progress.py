@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pgcli.cli.ui import console
-from pgcli.cli.ui.console import Screen
+from pgcli.cli import console
+from pgcli.cli.console import Screen
 from pgcli.rows import answer_digest
 from tests.support.exporting import saved
 from tests.support.galleries import box, drawn, row
@@ -16,7 +16,7 @@ ROWS = 400
 #: The command line, whose bars appear after DELAY seconds, by default a hundredth of one.
 EARLY = """
 import os, sys
-from pgcli.cli.ui import console
+from pgcli.cli import console
 console.BAR_DELAY = float(os.environ.get("DELAY", "0.01"))
 from pgcli.cli.main import main
 sys.exit(main(sys.argv[1:]))

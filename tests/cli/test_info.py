@@ -10,7 +10,7 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.cli.commands.info import info_facts
+from pgcli.cli.reports import info_facts
 from pgcli.engine.memory import needed_bytes, weight_bytes
 from pgcli.info import model_info as facts_module
 from pgcli.info.model_info import BATCH_SIZES, model_info

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from pgcli.cli.commands import doctor
-from pgcli.cli.ui import progress
+from pgcli.cli import progress
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.run import model as running
@@ -107,7 +106,7 @@ def test_tasks_without_a_count_have_the_same_display(monkeypatch):
 
 STEPS = """
 import time
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.console import Screen
 with Screen().status("verify: float32"):
     time.sleep(0.5)
 """
@@ -177,7 +176,9 @@ def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):
 
     findings = [ok("pytorch", "2.6"), warn("login", "no token", "hf auth login")]
     monkeypatch.setattr(checks, "examine", lambda: list(findings))
-    monkeypatch.setattr(doctor, "check_config", lambda *_: ok("settings", "defaults"))
+    monkeypatch.setattr(
+        "pgcli.cli.commands.models.check_config", lambda *_: ok("settings", "defaults")
+    )
     assert cli("doctor --exit-code")[0] == 0
     findings.append(bad("disk", "full", "rm x"))
     assert cli("doctor")[0] == 0

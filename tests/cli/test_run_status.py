@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pgcli.cli.commands.status import MAX_SHARDS, lines
+from pgcli.cli.commands.checking import MAX_SHARDS, lines
 from pgcli.run.state.owner import SILENT_SECONDS, Owner, boot_id, shard_folder
 from pgcli.run.status import RunStatus, ShardStatus
 from pgcli.stores import LocalStore

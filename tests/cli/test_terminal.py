@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pgcli.cli.ui import stdout
+from pgcli.cli import console
 from pgcli.text import CONTROL_CHARACTERS as STEERING
 from tests.support.hub_server import Hub
 from tests.support.runs import EXAMPLES, ROOT
@@ -93,15 +93,15 @@ def test_messages_of_libraries_and_bugs_are_escaped(debug):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_standard_output_is_escaped(capsys, monkeypatch, terminal):
-    monkeypatch.setattr(stdout, "is_terminal", lambda stream: terminal)
+    monkeypatch.setattr(console, "is_terminal", lambda stream: terminal)
     monkeypatch.setenv("COLUMNS", "2000")
-    stdout.print_facts([(HOSTILE, HOSTILE)])
-    stdout.print_cells([HOSTILE, HOSTILE])
-    stdout.print_line(HOSTILE)
+    console.print_facts([(HOSTILE, HOSTILE)])
+    console.print_cells([HOSTILE, HOSTILE])
+    console.print_line(HOSTILE)
     output = capsys.readouterr().out
     assert output.count(f"a{ESCAPED}") == 5
     assert not STEERING.findall(OWN.sub("", output).replace("\t", ""))
-    stdout.print_json({HOSTILE: HOSTILE})
+    console.print_json({HOSTILE: HOSTILE})
     assert capsys.readouterr().out.count(IN_JSON) == 2
 
 
@@ -111,16 +111,11 @@ def test_standard_output_is_escaped(capsys, monkeypatch, terminal):
 ALLOWED_CALLS = {
     "print": set(),
     "input": set(),
-    "typer.echo": {"cli/ui/stdout.py", "cli/main.py"},
+    "typer.echo": {"cli/console.py", "cli/main.py"},
     "typer.secho": set(),
-    "Console": {"cli/ui/stdout.py"},
-    "Text": {
-        "cli/commands/doctor.py",
-        "cli/ui/bench_report.py",
-        "cli/ui/console.py",
-        "cli/ui/progress.py",
-    },
-    "TextColumn": {"cli/ui/progress.py"},
+    "Console": {"cli/console.py"},
+    "Text": {"cli/console.py", "cli/progress.py", "cli/reports.py"},
+    "TextColumn": {"cli/progress.py"},
     "tqdm": {"api/embeddings.py"},
     "tqdm.write": set(),
     "sys.stdout.write": set(),
@@ -150,11 +145,11 @@ ALLOWED_CALLS = {
 NOT_FOREIGN = {
     "cli/main.py: typer.echo(f'pgcli {__version__}')",
     "cli/main.py: typer.echo(context.get_help())",
-    "cli/ui/stdout.py: typer.echo(json.dumps(value, indent=2))",
-    "cli/ui/progress.py: Text(progress.amount())",  # numbers
-    "cli/ui/console.py: Text(line)",  # JSON of clean values
-    "cli/ui/console.py: Text(bytes(rows).decode(errors='replace'))",  # made printable by a sink
-    "cli/commands/doctor.py: Text(f.state, colour)",  # ok, warn or bad
+    "cli/console.py: typer.echo(json.dumps(value, indent=2))",
+    "cli/progress.py: Text(progress.amount())",  # numbers
+    "cli/console.py: Text(line)",  # JSON of clean values
+    "cli/console.py: Text(bytes(rows).decode(errors='replace'))",  # made printable by a sink
+    "cli/reports.py: Text(f.state, colour)",  # ok, warn or bad
 }
 OUTPUT_CALLS = ("typer.echo", "Text", "Text.assemble", "TextColumn", "tqdm.write", "SystemExit")
 

@@ -14,7 +14,8 @@ from huggingface_hub import constants
 from rich.console import Console
 
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.commands import doctor as shown
+from pgcli.cli import reports
+from pgcli.cli.commands.models import check_config
 from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
 from pgcli.doctor import accelerator, machine, packages
@@ -91,7 +92,7 @@ class TestCommand:
         assert "unset HF_HUB_OFFLINE" in values
 
     def test_terminal_shows_a_table(self, monkeypatch, capsys):
-        monkeypatch.setattr("pgcli.cli.ui.stdout.is_terminal", lambda stream: True)
+        monkeypatch.setattr("pgcli.cli.console.is_terminal", lambda stream: True)
         assert main(["doctor"]) == 0
         shown_table = capsys.readouterr().out
         assert "model demo-towers" in shown_table
@@ -99,23 +100,23 @@ class TestCommand:
 
     def test_overall_state_is_the_worst_one(self):
         fine, so_so, broken = ok("a", ""), warn("b", "", "x"), bad("c", "", "y")
-        assert shown.worst_state([fine]) == "ok"
-        assert shown.worst_state([so_so, fine]) == "warn"
-        assert shown.worst_state([fine, broken, so_so]) == "bad"
+        assert reports.worst_state([fine]) == "ok"
+        assert reports.worst_state([so_so, fine]) == "warn"
+        assert reports.worst_state([fine, broken, so_so]) == "bad"
 
     def test_control_characters_do_not_reach_the_terminal(self):
         finding = bad("x", "\x1b[31mred", "rm \x07")
         console = Console(record=True, force_terminal=False, width=80)
         with console.capture() as printed:
-            console.print(shown.findings_table([finding]))
+            console.print(reports.findings_table([finding]))
         assert not {"\x1b", "\x07"} & set(printed.get())
 
     def test_invalid_configuration_file_is_named(self, tmp_path):
         file = tmp_path / "config.toml"
         file.touch()
-        assert shown.check_config(str(file)).state == "ok"
+        assert check_config(str(file)).state == "ok"
         file.write_text("nonsense = ")
-        found = shown.check_config(str(file))
+        found = check_config(str(file))
         assert (found.state, str(file) in found.description) == ("bad", True)
 
 

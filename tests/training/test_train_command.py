@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
-from pgcli.cli.commands.train import use_of
+from pgcli.cli.commands.learning import use_of
 from pgcli.cli.main import main
 from pgcli.images import ImageDecoder
 from pgcli.records import DecodedImage, Item

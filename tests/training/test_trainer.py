@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.cli.ui.progress import StageProgress
+from pgcli.cli.progress import StageProgress
 from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
+from pgcli.cli.app import missing
 from pgcli.cli.options import CliCall, Sources, command
-from pgcli.cli.usage_errors import missing
 from pgcli.errors import UsageError
 from pgcli.run.request.make import make_request, records_of
 from pgcli.run.request.questions import WITHOUT_ANSWERS
@@ -78,7 +78,7 @@ def answer(name: str, sources: Sequence[str], call: CliCall) -> None:
             raise missing("argument 'SOURCE'", name)
         sources = ["-"]
     request = make_request(name, sources, call.values, typed=call.typed)
-    from pgcli.cli.run_command import run_request  # imports Pillow, which --help does not need
+    from pgcli.cli.run_on_screen import run_request  # imports Pillow, which --help does not need
 
     raise typer.Exit(run_request(request))
 

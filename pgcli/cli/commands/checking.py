@@ -1,24 +1,32 @@
-"""status: the progress of a run, during and after it."""
+"""Commands that look at outputs: status, check and diff."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.exit_codes import exit_code_text
+from pgcli.cli.console import BAR_DELAY, Screen, is_terminal, print_facts, print_json, print_line
+from pgcli.cli.exits import exit_code_text
 from pgcli.cli.options import CliCall, JsonOptions, command
-from pgcli.cli.ui import stdout
-from pgcli.declare import opt
-from pgcli.errors import INCOMPLETE, OutputInUse, UsageError
+from pgcli.declare import opt, same
+from pgcli.errors import INCOMPLETE, Difference, OutputInUse, UsageError
 from pgcli.rows import CUT_ANSWERS
+from pgcli.run.request.options import RunningOptions
 from pgcli.text import count, duration, listed, note
 
 if TYPE_CHECKING:
+    from pgcli.output.reader import Row
+    from pgcli.results.check import RowComparison
     from pgcli.run.status import OwnerStatus, RunStatus, ShardStatus
+
 
 MAX_SHARDS = 32  # that are shown
 #: The states of shards, the most urgent first.
@@ -59,17 +67,17 @@ def status(
     options = call.build(StatusOptions)
     if (training := read_training_status(output)) is not None:
         if options.json:
-            stdout.print_json(asdict(training))
+            print_json(asdict(training))
         else:
-            stdout.print_facts(training.facts())
+            print_facts(training.facts())
         code = exit_code_of(training.state)
         raise typer.Exit(code if options.exit_code else 0)
     run_status = read_status(output)
     if options.json:
-        stdout.print_json(asdict(run_status))
+        print_json(asdict(run_status))
     else:
         for line in lines(run_status):
-            stdout.print_line(line)
+            print_line(line)
     code = exit_code_of(
         run_status.state, has_failed=bool(run_status.errors) and run_status.exit_code != 0
     )
@@ -159,3 +167,176 @@ def shard_table(shards: Sequence[ShardStatus]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in columns).rstrip()
     if len(shards) > len(shown):
         yield f"and {len(shards) - len(shown):,} more"
+
+
+@command(
+    "check",
+    "Each input must have exactly one row per prompt, in order, and the input files must have the "
+    "recorded names, sizes and times; otherwise the exit code is 5. During a run, check compares "
+    "the rows saved so far. OUTPUT is the file or folder given to -o.",
+    examples="$ pgcli check captions.jsonl",
+)
+def check(
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
+) -> None:
+    from pgcli.results.check import RowComparison, checked_rows
+    from pgcli.run.state.lines import OutputEdited
+    from pgcli.run.status import RunStatus, read_status
+    from pgcli.stores.urls import is_in_object_store, without_credentials
+
+    if is_in_object_store(output):
+        raise UsageError(
+            f"{without_credentials(output)} is in an object store",
+            hint="check reads local outputs only; pgcli status counts the saved rows",
+        )
+    status = RunStatus(output)
+    with suppress(OutputEdited):  # the differences say more
+        status = read_status(output)
+    comparison = RowComparison(is_running=status.state == "running")
+    if comparison.is_running and not status.rows:
+        print_line("the run is in progress and has saved no rows yet")
+        return
+    rows = checked_rows(output, comparison)
+    try:
+        with Screen().progress("check", status.total) as progress:
+            for _ in progress.track(rows):
+                pass
+    except (OSError, ValueError) as problem:
+        comparison.add(f"{output} cannot be read: {problem}")
+    show_check(output, comparison)
+
+
+def show_check(output: str, comparison: RowComparison) -> None:
+    """Print the result. Raises Difference if the rows do not match the input."""
+    from pgcli.results.check import not_compared
+
+    for line in comparison.first_differences:
+        print_line(line)
+    if comparison.differences:
+        not_shown = comparison.differences - len(comparison.first_differences)
+        more = f", {not_shown:,} of them not shown" if not_shown else ""
+        differences = count(comparison.differences, "difference")
+        raise Difference(
+            f"{differences} between {output} and its input{more}",
+            hint=comparison.remedy,
+        )
+    errors = f", {comparison.errors:,} of them with errors" if comparison.errors else ""
+    matched = "are in order" if comparison.is_stdin else "match the input, in order"
+    rows = f"all {comparison.rows:,} rows"
+    if comparison.is_running:
+        rows = f"the run is in progress; {rows} so far"
+    elif comparison.gone:
+        rows = f"{comparison.rows - comparison.gone:,} of {comparison.rows:,} rows"
+    print_line(f"{rows} {matched}{errors}")
+    print_line(f"compared: {', '.join(comparison.compared)}")
+    if omissions := "; ".join(not_compared(comparison)):
+        print_line(f"not compared: {omissions}")
+
+
+COMPARED = ("answer", "boxes", "scores", "labels", "embedding", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """The options of `diff`."""
+
+    format: Literal["auto", "jsonl", "text"] = opt(
+        "Format of the output; auto is text on a terminal, else jsonl.",
+        panel="Where to",
+        default="auto",
+        own=True,
+    )
+    verbose: bool = same(
+        RunningOptions, "verbose", help="Also print the rows that only one of the files has."
+    )
+    quiet: bool = same(RunningOptions, "quiet")
+
+
+@command(
+    "diff",
+    "Rows are matched by id and prompt. pgcli compares answers, errors, and the labels and corners "
+    "of boxes, and cosines and embeddings within 0.001, but not scores and times. It counts the "
+    "rows that only one file has. The exit code is 5 if anything differs.",
+    DiffOptions,
+    examples="$ pgcli diff captions.jsonl again.jsonl --format text",
+)
+def diff(
+    first: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    second: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    call: CliCall,
+) -> None:
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    run_diff((first, second), call.build(DiffOptions), screen)
+
+
+def run_diff(names: tuple[str, str], options: DiffOptions, screen: Screen) -> None:
+    """Print every pair of rows that differs. Raises Difference if there is one."""
+    from pgcli.output.reader import read_results
+    from pgcli.results.merge import is_same_answer, paired_rows
+
+    is_text = options.format == "text" or (options.format == "auto" and is_terminal(sys.stdout))
+    show = print_rows_as_text if is_text else print_rows_as_json
+    counts: Counter[str] = Counter()
+    with screen.progress("reading rows") as progress:
+        files = [read_results(Path(name)) for name in names]
+        for first, second in paired_rows(progress.track(files[0]), files[1]):
+            if first is not None and second is not None and is_same_answer(first, second):
+                counts["equal"] += 1
+                continue
+            side = names[first is None] if first is None or second is None else ""
+            counts[f"only in {side}" if side else "different"] += 1
+            if not side or options.verbose:
+                show(first, second)
+    summary = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    if counts.keys() - {"equal"}:
+        hint = f"pgcli view {shlex.join(names)} shows them"
+        if not options.verbose and counts.keys() - {"equal", "different"}:
+            hint += "; --verbose prints the rows of one file too"
+        raise Difference(f"rows: {summary}", hint=hint)
+    screen.info(f"rows: {summary or 'none'}")
+
+
+def print_rows_as_json(first: Row | None, second: Row | None) -> None:
+    """Print a line of JSON: the id, the prompt, and what each file says, null for no row."""
+    from pgcli.rows import json_safe, json_text, prompt_of
+
+    row = first if first is not None else second
+    assert row is not None
+    sides = {"first": compared_columns(first), "second": compared_columns(second)}
+    line = {"id": row["id"], "prompt": prompt_of(row), **sides}
+    print_line(json_text(json_safe(line)))
+
+
+def compared_columns(row: Row | None) -> dict[str, Any] | None:
+    """The columns of a row that are compared."""
+    return None if row is None else {name: row[name] for name in COMPARED if name in row}
+
+
+def shown_answer(row: Row) -> Iterator[str]:
+    """The lines of a row's answer: its text and its boxes, or its scores or embedding."""
+    from pgcli.output.text import BOX_TOKENS, box_line
+    from pgcli.rows import json_text, read_boxes
+
+    answer = row.get("answer")
+    try:
+        boxes = read_boxes(row.get("boxes") or ())
+    except ValueError:  # of another program
+        boxes = ()
+    others = (row[name] for name in ("scores", "embedding") if name in row)
+    text = json_text(next(others, None)) if answer is None else str(answer)
+    yield " ".join(BOX_TOKENS.sub(" ", text).split()) if boxes else text
+    yield from map(box_line, boxes)
+
+
+def print_rows_as_text(first: Row | None, second: Row | None) -> None:
+    """Print the id and the prompt, and what each file says in a line of its own."""
+    from pgcli.rows import prompt_of
+
+    row = first if first is not None else second
+    assert row is not None
+    print_line(f"{row['id']}: {prompt_of(row)}".rstrip(": "))
+    for sign, side in (("-", first), ("+", second)):
+        if side is not None:
+            is_error = side["error"] is not None
+            for text in [f"error {side['error']}"] if is_error else shown_answer(side):
+                print_line(f"{sign} {text}")

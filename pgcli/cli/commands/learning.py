@@ -1,26 +1,115 @@
-"""eval: compare answers with the ground truth."""
+"""Commands of learning: train and eval."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from pgcli import registry
+from pgcli.boxes import split_locations
+from pgcli.checkpoints.find import find
+from pgcli.cli.console import Screen
 from pgcli.cli.options import AddressOptions, CliCall, FileArgs, JsonOptions, command
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.run_on_screen import Downloads
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.labels.columns import ANSWER_COLUMNS
+from pgcli.parsing import SEPARATOR
 from pgcli.results.options import ImageOptions
 from pgcli.run.request.options import RunningOptions
-from pgcli.text import one_of
+from pgcli.text import count, listed, one_of
+from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 
 if TYPE_CHECKING:
     from pgcli.evaluation.evaluate import Evaluation
     from pgcli.evaluation.measures import Estimate
+
+
+@command(
+    "train",
+    "SOURCE is any source of the answering commands. A manifest has columns prefix or prompt, and "
+    "suffix or answer; --task contrastive needs a column text, --task classify a column label, or "
+    "a folder with a folder for each label.\n\n"
+    "-o DIR gets an adapter, or with --method full or --task a model. With evaluations, DIR has "
+    "the best weights and DIR/last the last ones. The same command resumes an interrupted run; on "
+    "one CPU the weights are then the same bit for bit.",
+    *TRAIN_RECORDS,
+    examples="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
+    "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
+    "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
+)
+def train(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)], call: CliCall
+) -> None:
+    raise typer.Exit(run_training(TrainOptions.of(sources, call.values, call.typed)))
+
+
+def run_training(options: TrainOptions) -> int:
+    """Train and show the progress; return the exit code, 3 if rows were unusable."""
+    screen = Screen(quiet=options.quiet)
+    with screen.status("loading PyTorch"):
+        from pgcli.cli.run_on_screen import RunOnScreen
+        from pgcli.training.processes import OtherProcessFailed, joined_processes
+        from pgcli.training.run import train
+    try:
+        with joined_processes(options.device) as processes:
+            screen = Screen(quiet=options.quiet or not processes.is_first)
+            for line in options.ignored:
+                screen.info(line)
+            shown = RunOnScreen(screen)
+            try:
+                summary = train(
+                    options,
+                    shown,
+                    lambda name, revision: find(name, revision, progress=Downloads(screen)),
+                    processes,
+                )
+            finally:
+                shown.close()
+    except OtherProcessFailed as problem:
+        return problem.exit_code
+    if summary is None:
+        return 0
+    screen.table(summary.facts(options.folder))
+    if summary.unusable:
+        rows = [f"{key[0]}: {why}" for key, why in summary.unusable.items()]
+        lost = summary.count_unusable
+        screen.info(f"skipped {count(lost, 'unusable row')}: {listed(rows, separator=';')}")
+    kind = "adapter" if options.task is None and options.method == "lora" else "model"
+    screen.info(f"the trained {kind} is in {options.folder}", hint=use_of(options, summary.example))
+    return summary.exit_code
+
+
+def use_of(options: TrainOptions, example: str) -> str:
+    """A command that uses the trained model, for an example of its prompts or texts."""
+    folder = shlex.quote(str(options.folder))
+    model = f"--model {folder}"
+    if options.task is None and options.method == "lora":
+        model = f"--model {shlex.quote(options.model or '')} --adapter {folder}"
+    if options.task == "contrastive":
+        return f"pgcli score photos {model} --text {shlex.quote(example)}"
+    if options.task == "classify":
+        return f"pgcli classify photos {model}"
+    prompt, _ = split_locations(example)
+    task, _, argument = prompt.partition(" ")
+    match task:
+        case "ocr" if not argument:
+            details = ""
+        case "detect" | "segment" if argument:
+            names = map(str.strip, argument.split(SEPARATOR))
+            details = "".join(f" --object {shlex.quote(name)}" for name in names)
+        case "caption" if argument.isalpha():
+            details = "" if argument == "en" else f" --lang {argument}"
+        case _:
+            task, details = "ask", f" --prompt {shlex.quote(prompt)}"
+    return f"pgcli {task} photos {model}{details}"
+
 
 _input = partial(opt, panel="Which images", own=True)
 _metrics = partial(opt, panel="Metrics", own=True)
@@ -89,8 +178,8 @@ class EvalOptions:
     "$ pgcli eval captions.jsonl again.jsonl --truth truth.csv --json",
 )
 def eval_(results: FileArgs, call: CliCall) -> None:
-    from pgcli.cli.run_command import RunOnScreen
-    from pgcli.cli.ui import evaluation_report as printed
+    from pgcli.cli import reports as printed
+    from pgcli.cli.run_on_screen import RunOnScreen
     from pgcli.evaluation.evaluate import compare_files, evaluate
     from pgcli.evaluation.join import join, only_common, paired
     from pgcli.evaluation.truth import read_truth

@@ -1,31 +1,232 @@
-"""import: write annotations from other tools as ground-truth rows."""
+"""Commands on result files: view, export, apply, import and merge."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcli.cli.options import CliCall, FileOptions, command
-from pgcli.cli.ui.console import BAR_DELAY, Screen
+from pgcli import registry
+from pgcli.cli.console import BAR_DELAY, Screen
+from pgcli.cli.options import (
+    AddressOptions,
+    CliCall,
+    FileArgs,
+    FileOptions,
+    QuietOptions,
+    command,
+)
 from pgcli.declare import opt, same
 from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.results.options import (
     ExportOptions,
+    GalleryOptions,
     ImageOptions,
     LabelOptions,
     format_option,
     read_labels,
 )
-from pgcli.run.request.questions import DetectOptions
-from pgcli.text import count, with_notes
+from pgcli.run.request.options import OutputOptions
+from pgcli.run.request.questions import BoxOptions, DetectOptions
+from pgcli.text import count, listed, with_notes
 
 if TYPE_CHECKING:
     from pgcli.labels.labelled_image import Labels, LabelSettings, LeftOut
+    from pgcli.results.edits import MatchedEdits, WantedRows
+    from pgcli.results.merge import MergeStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions(GalleryOptions):
+    """The options of `view`."""
+
+    draw: str | None = same(OutputOptions, "draw", own=True)
+    images: str | None = same(ImageOptions, "images")
+
+
+@command(
+    "view",
+    "RESULTS are files or folders of rows, even of an unfinished run, or - for JSON lines on "
+    "standard input; several are shown side by side. The page needs no network and no server. For "
+    "more than 4,000 rows, its images and boxes are in a folder beside it.",
+    ViewOptions,
+    BoxOptions,
+    AddressOptions,
+    QuietOptions,
+    examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
+)
+def view(results: FileArgs, call: CliCall) -> None:
+    if "-" not in results:
+        view_files([Path(name) for name in results], call)
+        return
+    with TemporaryDirectory(prefix="pgcli-") as folder:
+        piped = Path(folder) / "rows.jsonl"
+        with piped.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        values = {"output": "rows.html", **call.values}
+        files = [piped if name == "-" else Path(name) for name in results]
+        view_files(files, replace(call, values=values))
+
+
+def view_files(outputs: list[Path], call: CliCall) -> None:
+    """Write the page of result files, and draw the boxes of one."""
+    from pgcli.cli.run_on_screen import RunOnScreen
+    from pgcli.results.drawings.drawings import draw_rows, draw_target
+    from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+    from pgcli.results.images import ImageLocator
+    from pgcli.run.progress.events import tracked
+
+    options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    on_event = RunOnScreen(screen)
+
+    def make_locator() -> ImageLocator:
+        """The locator of the images; its URL reader is closed after a pass through them."""
+        return ImageLocator(on_event, options.images, call.build(AddressOptions).url_reader)
+
+    locator = make_locator()
+    groups = [
+        RowGroup(path, name, box_filter=box_filter)
+        for path, name in zip(outputs, unique_names(outputs), strict=True)
+    ]
+    if options.draw is not None:
+        if len(outputs) > 1:
+            raise UsageError("--draw draws the rows of one result file", hint="name one of them")
+        draw_target(options.draw, overwrite=options.overwrite).check()
+    gallery = write_gallery(groups, options, locator)
+    if options.draw is not None:
+        rows = tracked(groups[0].rows(options.limit), on_event, "drawings", gallery.rows)
+        for name, text in draw_rows(rows, outputs[0], options.draw, make_locator(), gallery.labels):
+            screen.info(f"{name}: {text}")
+
+
+def unique_names(outputs: Sequence[Path]) -> list[str]:
+    """The name of each file, or its whole path if another file has the same name."""
+    names = [output.name for output in outputs]
+    return [output.name if names.count(output.name) == 1 else str(output) for output in outputs]
+
+
+@command(
+    "export",
+    "RESULTS are result files (.jsonl or .parquet) or folders of Parquet files; rows of the same "
+    "image are combined, and failed rows are skipped.",
+    ExportOptions,
+    BoxOptions,
+    AddressOptions,
+    QuietOptions,
+    examples="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"
+    "$ pgcli export captions.jsonl --to txt",
+)
+def export(results: FileArgs, call: CliCall) -> None:
+    from pgcli.cli.run_on_screen import RunOnScreen
+    from pgcli.results.exports.export import export as write_export
+
+    screen, options = Screen(quiet=call.quiet, bar_delay=BAR_DELAY), call.build(ExportOptions)
+    format = registry.load("exports", options.to)
+    thresholds = call.typed & {*BoxOptions.__slots__}
+    call.report_unused(format.unused, f"on {options.to}", screen)
+    if format.is_merged and thresholds:
+        raise UsageError(
+            f"{options.to} exports answers unchanged, with all boxes",
+            hint=f"omit --{min(thresholds).replace('_', '-')}",
+        )
+    box_filter = call.build(BoxOptions).box_filter
+    url_reader = call.build(AddressOptions).url_reader
+    counts = write_export(results, options, box_filter, url_reader, RunOnScreen(screen))
+    if counts.missing.count or counts.unnamed:
+        raise typer.Exit(INCOMPLETE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions(FileOptions):
+    """The options of `apply`."""
+
+    rows: Literal["not-rejected", "accepted", "all"] = opt(
+        "Rows to write: not-rejected, accepted (unreviewed rows are dropped), or all.",
+        panel="Where to",
+        metavar="WHICH",
+        default="not-rejected",
+        own=True,
+    )
+
+
+@command(
+    "apply",
+    "EDITS is the file that a page of pgcli view saved, RESULTS the result file that the page "
+    "shows. If the row of an edit is missing or its answer has changed, pgcli skips the edit, "
+    "lists it, and exits with 3.",
+    ApplyOptions,
+    examples="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
+)
+def apply(
+    edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
+    results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    call: CliCall,
+) -> None:
+    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    if code := run_apply(Path(edits), Path(results), options, screen):
+        raise typer.Exit(code)
+
+
+def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) -> int:
+    """Write the corrected rows; return 3 if edits were not applied."""
+    from pgcli.output.reader import read_results
+    from pgcli.output.result_file import result_target, write_result_file
+    from pgcli.results.edits import EditedRows, match_edits, read_edits
+    from pgcli.rows import RowSchema
+
+    target, wanted = result_target(options.output, overwrite=options.overwrite), options.rows
+    edits = read_edits(file)
+    with screen.progress("reading rows") as progress:
+        matched = match_edits(edits, results, progress.track(read_results(results)))
+    if edits and not matched.applied:
+        raise UsageError(
+            f"none of the edits in {file} match {results}",
+            hint="name the result file that the page shows; if it was written again, make a new "
+            "page with pgcli view",
+        )
+    reviewed = EditedRows(results, matched, wanted)
+    schema = RowSchema.of(matched.columns)
+    with screen.status("writing rows"):
+        write_result_file(target, lambda: reviewed, schema)
+    screen.info(f"{target.name}: {apply_summary(reviewed.counts, matched, wanted)}")
+    return report_unapplied(matched, screen)
+
+
+def apply_summary(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
+    """How many rows were written, and how many have which review."""
+    fate = " and dropped"
+    notes = [
+        (counts["accepted"] - counts["corrected"], "accepted"),
+        (counts["corrected"], "corrected"),
+        (counts["rejected"], f"rejected{fate if wanted != 'all' else ''}"),
+        (counts["open"], f"not reviewed{fate if wanted == 'accepted' else ''}"),
+        (matched.elsewhere, "edits of other files"),
+    ]
+    return with_notes(count(counts["rows"], "row"), notes)
+
+
+def report_unapplied(matched: MatchedEdits, screen: Screen) -> int:
+    """Name the edits that were not applied; return 3 if there are any."""
+    for edits, reason in (
+        (matched.changed, "the answer has changed"),
+        (matched.missing, "the row is missing"),
+    ):
+        if edits:
+            screen.info(
+                f"not applied, {reason}: {listed(edits, separator=';')}",
+                hint="make the page again with pgcli view, and review these rows there",
+            )
+    return INCOMPLETE if matched.changed or matched.missing else 0
+
 
 _rows = partial(opt, panel="Rows", own=True)
 
@@ -140,3 +341,45 @@ def report_import(
         screen.info(
             f"{count(absent, 'image')} not found or not readable (first: {first})", hint=hint
         )
+
+
+@command(
+    "merge",
+    "The result has one row for each image and prompt, in the order of the input. If several "
+    "files contain the same row, pgcli keeps the first answer, or an error if there is none.",
+    FileOptions,
+    examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
+)
+def merge(results: FileArgs, call: CliCall) -> None:
+    options, screen = call.build(FileOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    if code := run_merge([Path(name) for name in results], options, screen):
+        raise typer.Exit(code)
+
+
+def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
+    """Write the merged file; return 3 if rows with errors remain."""
+    from pgcli.output.reader import read_results
+    from pgcli.output.result_file import result_target, write_result_file
+    from pgcli.results.merge import MergedRows
+    from pgcli.rows import RowSchema
+
+    target = result_target(options.output, overwrite=options.overwrite)
+    with screen.progress("reading rows") as progress:
+        rows = (row for path in outputs for row in read_results(path))
+        schema = RowSchema.of(name for row in progress.track(rows) for name in row)
+    merged = MergedRows(outputs)
+    with screen.status("writing rows"):
+        write_result_file(target, lambda: merged, schema)
+    screen.info(f"{target.name}: {merge_summary(merged.stats)}")
+    return INCOMPLETE if merged.stats.errors else 0
+
+
+def merge_summary(stats: MergeStats) -> str:
+    """How many rows there are, and how many were skipped or replaced."""
+    notes = [
+        (stats.errors, "with errors"),
+        (stats.repeated, "repeated rows skipped"),
+        (stats.replaced, "errors replaced by answers"),
+        (stats.conflicts, "with a different answer in a later file, which is ignored"),
+    ]
+    return with_notes(count(stats.rows, "row"), notes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pgcli.checkpoints.find import DEMO_TOWERS, find
-from pgcli.cli.find_model import revision_of, warn_unused_gpu
+from pgcli.cli.console import Screen, is_terminal
 from pgcli.cli.options import (
     AddressOptions,
     CliCall,
@@ -20,8 +20,7 @@ from pgcli.cli.options import (
     QuietOptions,
     command,
 )
-from pgcli.cli.ui.console import Screen, is_terminal
-from pgcli.cli.ui.downloads import Downloads
+from pgcli.cli.run_on_screen import Downloads, revision_of, warn_unused_gpu
 from pgcli.declare import opt, same
 from pgcli.errors import UsageError
 from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output_format
@@ -99,7 +98,7 @@ class SearchOptions(LoadOptions):
 def search(
     vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.cli.run_command import RunOnScreen
+    from pgcli.cli.run_on_screen import RunOnScreen
     from pgcli.results.gallery.run_info import incomplete_note
     from pgcli.results.images import ImageLocator
     from pgcli.search.vector_files import VectorFiles

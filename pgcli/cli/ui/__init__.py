@@ -1,1 +1,0 @@
-"""What a person sees on the terminal: console, progress, reports, sanitising."""
