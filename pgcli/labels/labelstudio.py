@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,6 +39,7 @@ from pgcli.labels.labelled_image import (
 from pgcli.labels.shapes import bounds, checked_size, fill, rotated_bounds, rotation
 from pgcli.labels.upright import UNKNOWN_SIZE, inside, place_image
 from pgcli.records import Box, Region, Rle
+from pgcli.text import shown
 
 HINT = "export the project as JSON, not as JSON-MIN or CSV"
 #: In exports of pgcli: False in the data of a task without a row of boxes.
@@ -57,15 +58,7 @@ PLACE_KEYS = (
     *("x", "y", "width", "height", "radiusX", "radiusY"),
     *("points", "vertices", "rle", "imageDataURL", "sequence"),
 )
-#: The types of unread regions, by their prefixes.
-UNREAD = {
-    "keypoint": "keypoints",
-    "brush": "masks of brushes",
-    "bitmask": "bitmasks",
-    "vector": "vectors",
-    "video": "regions of videos",
-}
-SHAPES = ("rectangle", "polygon", "ellipse", *UNREAD)
+SHAPES = ("rectangle", "ellipse", "polygon")
 Value = Mapping[str, Any]
 
 
@@ -106,7 +99,7 @@ def read_tasks(tasks: Sequence[Value], settings: LabelSettings) -> Labels:
 
 def check_percentages(regions: Iterable[RegionResults]) -> None:
     """Raise InvalidValue if all rectangles are fractions."""
-    values = (value for region in regions for value in region.values)
+    values = (region.place for region in regions)
     places = ([value.get(name) for name in ("x", "y", "width", "height")] for value in values)
     numbers = ([side for side in place if isinstance(side, int | float)] for place in places)
     boxes = [place for place in numbers if len(place) == 4]
@@ -173,8 +166,7 @@ def task_regions(task: Value, key: str, what: str) -> list[RegionResults] | None
     for annotation in annotations:
         results = array(annotation.get("result"), f"{what}: result")
         regions += group_regions([mapping(value, f"{what}: result") for value in results], what)
-    inside = [result for region in regions if region.is_in_image for result in region.results]
-    names = (result.get("to_name") for result in inside)
+    names = (r.get("to_name") for region in regions if region.place for r in region.results)
     images = sorted({name for name in names if isinstance(name, str)})
     if len(images) > 1:
         raise InvalidValue(f"{what} has regions of several images: {', '.join(images)}")
@@ -230,82 +222,69 @@ def region_size(regions: Sequence[RegionResults], what: str) -> PixelSize | None
     return next(iter(sizes), None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RegionResults:
-    """The results with one id; `what` names the first result."""
+    """The results with one id; `what` names the first one, `place` is the position they share.
+
+    The position is empty for results about the whole image.
+    """
 
     what: str
-    results: Sequence[Value]
+    place: Value = field(default_factory=dict)
+    results: list[Value] = field(default_factory=list)
 
-    @cached_property
+    @property
     def kinds(self) -> list[str]:
         """The types of the results."""
         return [str(result.get("type")) for result in self.results]
 
     @cached_property
-    def values(self) -> list[Value]:
-        """The values of the results. Raises InvalidValue."""
-        return [
-            mapping(result.get("value") or {}, f"{self.what}: value") for result in self.results
-        ]
-
-    @cached_property
-    def is_in_image(self) -> bool:
-        """Whether it is a part of the image. Raises InvalidValue."""
-        return any(map(place_of, self.values)) or any(
-            kind.startswith(SHAPES) for kind in self.kinds
-        )
-
-    @cached_property
     def labels(self) -> list[str]:
         """Its labels, each once. Raises InvalidValue."""
         names: dict[str, None] = {}
-        for kind, value in zip(self.kinds, self.values, strict=True):
-            if kind.endswith("labels") and value.get(kind) is not None:
-                where = f"{self.what}: {kind}"
-                names |= dict.fromkeys(label(name, where) for name in array(value[kind], where))
+        for kind, result in zip(self.kinds, self.results, strict=True):
+            values = (result.get("value") or {}).get(kind) if kind.endswith("labels") else None
+            where = f"{self.what}: {kind}"
+            names |= dict.fromkeys(label(name, where) for name in array(values or [], where))
         return list(names)
 
     @property
     def texts(self) -> Iterator[str]:
         """Its texts and choices. Raises InvalidValue."""
-        for kind, value in zip(self.kinds, self.values, strict=True):
+        for kind, result in zip(self.kinds, self.results, strict=True):
             if kind in TEXT_KEYS:
-                where, entries = f"{self.what}: {kind}", value.get(TEXT_KEYS[kind])
+                where = f"{self.what}: {kind}"
+                entries = (result.get("value") or {}).get(TEXT_KEYS[kind])
                 for entry in [entries] if isinstance(entries, str) else array(entries, where):
                     yield text(entry, where).strip()
 
-    @cached_property
-    def score(self) -> float | None:
-        """The score of the region, from 0 to 1. Raises InvalidValue."""
+    @property
+    def score(self) -> float:
+        """The score of the region, from 0 to 1; 1 without one. Raises InvalidValue."""
         scores = (result.get("score") for result in self.results)
-        score = next((score for score in scores if score is not None), None)
-        return None if score is None else fraction(score, f"{self.what}: score")
+        score = next((score for score in scores if score is not None), 1.0)
+        return fraction(score, f"{self.what}: score")
 
 
 def group_regions(results: Sequence[Value], what: str) -> list[RegionResults]:
-    """The regions of an annotation: results with one id, and one or no position.
+    """The regions of an annotation: the results with one id.
 
-    Raises InvalidValue.
+    Raises InvalidValue for one id at several positions.
     """
-    groups: dict[object, dict[str, tuple[str, list[Value]]]] = {}  # by id and place
+    regions: dict[object, RegionResults] = {}
     for number_, result in enumerate(results, start=1):
-        where = f"{what}, result {number_}"
-        id_ = result.get("id")
-        places = groups.setdefault(id_ if isinstance(id_, str) and id_ else number_, {})
-        place = place_of(mapping(result.get("value") or {}, f"{where}: value"))
-        if len(places) == 1 and place not in places and ("" in places or not place):
-            known, group = places.popitem()
-            place = known or place
-            places[place] = group
-        places.setdefault(place, (where, []))[1].append(result)
-    return [RegionResults(*group) for places in groups.values() for group in places.values()]
-
-
-def place_of(value: Value) -> str:
-    """The position of a result's region as text; empty for the whole image."""
-    known = [value.get(name) for name in PLACE_KEYS]
-    return repr(known) if any(part is not None for part in known) else ""
+        where, id_ = f"{what}, result {number_}", result.get("id")
+        key = id_ if isinstance(id_, str) and id_ else number_
+        region = regions.setdefault(key, RegionResults(where))
+        region.results.append(result)
+        value = mapping(result.get("value") or {}, f"{where}: value")
+        place = {name: value[name] for name in (*PLACE_KEYS, "rotation") if name in value}
+        if all(place.get(name) is None for name in PLACE_KEYS):
+            continue
+        if region.place and any(region.place.get(name) != place.get(name) for name in PLACE_KEYS):
+            raise InvalidValue(f"{where} has the id of {region.what}, and another position")
+        region.place = {**place, **region.place}
+    return [*regions.values()]
 
 
 def add_region(
@@ -320,14 +299,13 @@ def add_region(
     """
     objects, all_texts, unread = read
     what, labels, texts = region.what, region.labels, list(region.texts)
-    place = shape(region, size) if region.is_in_image else None
+    is_region = region.place or any(kind.endswith("labels") for kind in region.kinds)
+    place = shape(region, size) if is_region else None
     for kind in region.kinds if not isinstance(place, str) else ():
-        if kind not in TEXT_KEYS and not kind.endswith("labels") and not kind.startswith(SHAPES):
+        if kind not in TEXT_KEYS and not kind.endswith("labels") and kind not in SHAPES:
             counts.skip("results of other kinds", what)
     if place is None:
         all_texts += ((entry, None) for entry in texts)
-        if any(kind.endswith("labels") for kind in region.kinds):
-            counts.skip("regions of other kinds", what)
         return
     texts = list(filter(None, texts))
     corners = mask = None
@@ -343,41 +321,40 @@ def add_region(
         return
     if not labels and not texts:
         counts.skip("regions without a label", what)
-    score = 1.0 if region.score is None else region.score
+    score = region.score
     objects += (LabelledObject(Box(name, *corners, score, score), mask) for name in labels)
     all_texts += ((entry, corners) for entry in texts)
 
 
 def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] | str:
     """The corners and the mask of a region, or the kind of an unread one. Raises InvalidValue."""
-    what = region.what
-    for result, value in zip(region.results, region.values, strict=True):
-        if number(result.get("image_rotation") or 0, f"{what}: image_rotation") % 360:
-            return "regions of images that were rotated in Label Studio"
-        if "rle" in value:
-            return UNREAD["brush"]
-        if "points" in value:
-            points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
-            if len(points) < 3 or any(len(pair) != 2 for pair in points):
-                return "polygons with fewer than three points"
-            pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
-            pixel_n2 = pixel_n2 / 100 * size
-            return bounds([pixel_n2]), fill([pixel_n2], size, what)
-        if "radiusX" in value:
-            x, y, across, down = percent_to_pixels(
-                value, ("x", "y", "radiusX", "radiusY"), size, what
-            )
-            cosine, sine = rotation(number(value.get("rotation") or 0, f"{what}: rotation"))
-            half_width = math.hypot(across * cosine, down * sine)
-            half_height = math.hypot(across * sine, down * cosine)
-            return (x - half_width, y - half_height, x + half_width, y + half_height), None
-        if "width" in value and "height" in value:
-            x, y, across, down = percent_to_pixels(value, ("x", "y", "width", "height"), size, what)
-            degrees = number(value.get("rotation") or 0, f"{what}: rotation")
-            # Label Studio rotates about the first corner
-            return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
-    names = (name for name in UNREAD if any(kind.startswith(name) for kind in region.kinds))
-    return UNREAD.get(next(names, ""), "regions of other kinds")
+    what, value = region.what, region.place
+    rotations = (result.get("image_rotation") or 0 for result in region.results)
+    if any(number(degrees, f"{what}: image_rotation") % 360 for degrees in rotations):
+        return "regions of images that were rotated in Label Studio"
+    degrees = number(value.get("rotation") or 0, f"{what}: rotation")
+    kind = next((kind for kind in region.kinds if kind not in TEXT_KEYS), "of a text")
+    unread = f"regions of the type {shown(kind)}"
+    if "rle" in value:
+        return unread
+    if "points" in value:
+        points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
+        if len(points) < 3 or any(len(pair) != 2 for pair in points):
+            return "polygons with fewer than three points"
+        pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
+        pixel_n2 = pixel_n2 / 100 * size
+        return bounds([pixel_n2]), fill([pixel_n2], size, what)
+    if "radiusX" in value:
+        x, y, across, down = percent_to_pixels(value, ("x", "y", "radiusX", "radiusY"), size, what)
+        cosine, sine = rotation(degrees)
+        half_width = math.hypot(across * cosine, down * sine)
+        half_height = math.hypot(across * sine, down * cosine)
+        return (x - half_width, y - half_height, x + half_width, y + half_height), None
+    if "width" in value and "height" in value:
+        x, y, across, down = percent_to_pixels(value, ("x", "y", "width", "height"), size, what)
+        # Label Studio rotates about the first corner
+        return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
+    return unread
 
 
 def percent_to_pixels(
