@@ -13,12 +13,19 @@ from pgcli.errors import UsageError
 from pgcli.inputs.lines import unique_keys
 from pgcli.inputs.readers import InputFile, error_text
 from pgcli.stores.files import open_regular
-from pgcli.text import LFS_HINT, LFS_MESSAGE, encodable, is_deep, is_lfs_pointer, without_marks
+from pgcli.text import (
+    LFS_HINT,
+    LFS_MESSAGE,
+    decode_text,
+    encodable,
+    is_deep,
+    is_lfs_pointer,
+    without_marks,
+)
 
 MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
 HEAD_BYTES = 2**16
 MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
-MAX_DIGITS = 400  # a longer integer is an infinite float; Python reads no integer of 4,301 digits
 
 
 class InvalidValue(ValueError):
@@ -36,7 +43,7 @@ def read_document(file: InputFile | Path, max_bytes: int | None = None, *, hint:
             raise UsageError(f"{file} is larger than {limit}", hint="split it into several files")
         if is_lfs_pointer(data):
             raise UsageError(f"{file} {LFS_MESSAGE}", hint=LFS_HINT)
-        document = json.loads(data, parse_int=parse_int, object_pairs_hook=unique_keys)
+        document = json.loads(data, object_pairs_hook=unique_keys)
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
     except RecursionError as problem:  # from Python 3.12 on, at another depth
@@ -46,6 +53,25 @@ def read_document(file: InputFile | Path, max_bytes: int | None = None, *, hint:
     if is_deep(document):
         raise UsageError(f"{file} is nested too deeply", hint=hint)
     return document
+
+
+def read_text_inside(file: Path | str, max_bytes: int, root: str | None = None) -> str:
+    """The text of a file, which must be inside the root. Raises OSError, InvalidValue, and
+    UsageError for a Git LFS pointer.
+    """
+    with open_regular(file, root) as opened:
+        data = opened.read(max_bytes + 1)
+    if is_lfs_pointer(data):
+        raise UsageError(f"{file} {LFS_MESSAGE}", hint=LFS_HINT)
+    if len(data) > max_bytes:
+        raise InvalidValue(f"it is longer than {max_bytes >> 20} MiB")
+    try:
+        content = decode_text(data)
+    except UnicodeDecodeError:
+        raise InvalidValue("it is not UTF-8") from None
+    if "\0" in content:
+        raise InvalidValue("it contains a NUL byte: save it as UTF-8")
+    return content
 
 
 def json_head(file: Path) -> bytes | None:
@@ -63,11 +89,6 @@ def value_errors(name: object, *, hint: str) -> Iterator[None]:
         yield
     except ValueError as problem:
         raise UsageError(f"{name}: {problem}", hint=hint) from problem
-
-
-def parse_int(digits: str) -> int | float:
-    """The number; an infinite float, which `number` refuses, for more digits than one has."""
-    return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 
 def mapping(value: object, what: str) -> Mapping[str, Any]:

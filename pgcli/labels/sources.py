@@ -19,6 +19,7 @@ from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
 from pgcli.labels.coco import read_coco
 from pgcli.labels.columns import LabelColumns, LabelReader, column_values, label_of_folder
+from pgcli.labels.json_values import read_text_inside
 from pgcli.labels.labelled_image import (
     LabelFormat,
     LabelledImage,
@@ -29,10 +30,9 @@ from pgcli.labels.labelled_image import (
 from pgcli.labels.upright import format_of
 from pgcli.output.reader import read_results, state_folder
 from pgcli.records import Item
-from pgcli.stores.files import NotRegularFileError, open_regular
+from pgcli.stores.files import NotRegularFileError
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks.question import normalize
-from pgcli.text import decode_text
 
 #: Endings of text files with the answer, beside an image of the same name.
 SIDECARS = (".txt", ".caption")
@@ -168,19 +168,13 @@ def text_beside(item: Item) -> tuple[str, ...]:
     for path in (base + ending for base in (item.path, stem) for ending in SIDECARS):
         name = display_name(path)
         try:
-            with open_regular(path, item.root) as file:
-                data = file.read(MAX_SIDECAR_BYTES + 1)
-            text = decode_text(data).strip()
+            text = read_text_inside(path, MAX_SIDECAR_BYTES, item.root).strip()
         except (FileNotFoundError, NotRegularFileError):
             continue
         except OSError as problem:
             raise ValueError(f"{name} cannot be read: {error_text(problem)}.") from problem
-        except UnicodeDecodeError as problem:
-            raise ValueError(f"{name} is not UTF-8.") from problem
-        if "\0" in text:
-            raise ValueError(f"{name} contains a NUL byte: save it as UTF-8.")
-        if len(data) > MAX_SIDECAR_BYTES:
-            raise ValueError(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
+        except ValueError as problem:
+            raise ValueError(f"{name} cannot be read: {problem}.") from problem
         if text:
             return (text,)
     return ()

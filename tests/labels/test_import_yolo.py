@@ -15,7 +15,6 @@ NAMES = "names: [cat, dog]\n"
 BOMB = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 10}]\n" for n in range(1, 11))
 POSE = "kpt_shape: [2, 3]\n" + NAMES
 BOX = (24.0, 18.0, 40.0, 30.0)  # 0.5 0.5 0.25 0.25 of 64 x 48
-TRACK = "0 0.5 0.5 0.25 0.25 0.9 7"
 
 
 def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Labels:
@@ -35,14 +34,11 @@ def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Labe
     [
         (POSE, "1 0.5 0.5 0.25 0.25 0.45 0.45 2 0.45 0.45 2", [("dog", *BOX, 1)]),
         (POSE, "1 0.5 0.5 0.25 0.25 0 0 0 0.45 0.45 1 0.75", [("dog", *BOX, 0.75)]),
-        (POSE, "1 0.5 0.5 0.25 0.25 0 0 0 0.45 0.45 1 0.75 3", [("dog", *BOX, 0.75)]),
         (POSE, "0 0.5 0.5 0.25 0.25", [("cat", *BOX, 1)]),
         (POSE.replace("3", "2"), "0 0.5 0.5 0.25 0.25 -1 -1 1.2 1", [("cat", *BOX, 1)]),
         (POSE.replace("2, 3", "1, 2"), "0 0.5 0.5 0.25 0.25 0.1 0.2", [("cat", *BOX, 1)]),
         (POSE.replace("[2, 3]", "\n- 17\n- 3"), f"0 0.5 0.5 0.25 0.25{' 0.5 0.5 2' * 17}",
          [("cat", *BOX, 1)]),
-        (NAMES, TRACK, [("cat", *BOX, 0.9)]),
-        (NAMES, f"{TRACK}\n0 0.5 0.5 0.25 0.25 0.5 1", [("cat", *BOX, 0.9), ("cat", *BOX, 0.5)]),
         (NAMES, "0 0.5 0.5 0.25 0.25 0.5", [("cat", *BOX, 0.5)]),
         (NAMES, "0 0 0 0.5 0 0.5 1", [("cat", 0, 0, 32, 48, 1)]),
         (NAMES, "0 0.25 0.25 0.75 0.5 0.5 1\n0 0 0 0.5 0 0.5 0.5",
@@ -57,7 +53,7 @@ def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Labe
         (NAMES, "", []),
     ],
 )  # fmt: skip
-def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expected):
+def test_lines_are_boxes_polygons_and_poses(tmp_path, data, lines, expected):
     (image,) = read(tmp_path, data, a=lines).images
     assert [(box.label, *box.corners, box.confidence) for box in image.boxes] == expected
     assert all(box.score == box.confidence for box in image.boxes)
@@ -70,9 +66,11 @@ def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expect
         (NAMES, "\n0 0.5 0.5 0.5 1.02", "line 2: 1.02 is not a fraction"),
         (NAMES, "0 0.5 0.5 -0.25 0.25", "line 1: -0.25 is not a fraction"),
         (NAMES, "0 0 0 64 0 64 48 0 48", "line 1: 64 is not a fraction"),
-        (NAMES, "0 0.5 0.5 0.25 0.25 7", "line 1: 7 is not a confidence, which precedes a track"),
-        (NAMES, "0 0.5 0.5 0.25 0.25 55 7", "line 1: 55 is not a confidence"),
-        (NAMES, "0 0.5 0.5 0.25 0.25 0.9 1", "line 1: 6 numbers are a box, its confidence and a"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 7", "line 1: 7 is not a confidence"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 55 7", "line 1: 55 is not a fraction"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 0.9 7", "line 1: 6 numbers are a triangle, or a box with its"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 0.9 1", "a track id: remove the track ids"),
+        (POSE, f"0 0.5 0.5 0.25 0.25{' 0' * 6} 0.75 3", "12 numbers after the class do not make"),
         (NAMES, "0 0.5 0.5 0.25 0.25 0.1 0.1 2", "line 1: 7 numbers after the class do not make"),
         (POSE, "0 0.5 0.5 0.25 0.25 0.1 0.1 2", "7 numbers after the class do not make a box or "
          "a pose of 6 more"),
@@ -95,18 +93,6 @@ def test_ambiguous_lines_are_errors(tmp_path, data, lines, message):
     assert str(tmp_path / "labels" / "a.txt") in str(problem.value) or "data.yaml" in message
 
 
-def test_other_files_say_whether_six_numbers_are_a_track(tmp_path):
-    uncertain = "0 0.5 0.5 0.25 0.25 0.5 1"
-    first, _ = read(tmp_path, a=uncertain, b=TRACK).images
-    assert [box.confidence for box in first.boxes] == [0.5]
-    first, _ = read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5").images
-    assert [(box.xmin, box.ymax, mask is None) for box, mask, *_ in first.objects] == [
-        (16, 48, False)
-    ]
-    with pytest.raises(UsageError, match="or a triangle"):
-        read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5", c=TRACK)
-
-
 def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")
     for name in ("._a.png", ".DS_Store", "Thumbs.db"):
@@ -118,14 +104,8 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
     assert settings.counts.images[0] == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("dataset.yaml", "coco8.yaml", "classes.txt", "labels/classes.txt", "obj.names"),
-        "elsewhere.yml",
-    ],
-)
-def test_files_of_other_tools_name_the_classes(tmp_path, name):
+@pytest.mark.parametrize("name", ["classes.txt", "elsewhere.yml"])
+def test_other_files_name_the_classes(tmp_path, name):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")
     (tmp_path / "data.yaml").unlink()
     content = "names: [owl, bat]" if "ml" in name else "owl\nbat\n"
