@@ -6,6 +6,7 @@ no image file, so they are a truth about rows by the ids of the questions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -40,7 +41,7 @@ from pgcli.labels.labelled_image import (
     PixelSize,
 )
 from pgcli.labels.shapes import bounds, checked_size, fill, points
-from pgcli.labels.upright import local_name, place_image
+from pgcli.labels.upright import place_image
 from pgcli.records import Box, Fault, Region, Rle
 from pgcli.rle import encode_counts, mask_area, mask_bounds
 from pgcli.text import encodable, without_marks
@@ -51,6 +52,7 @@ URLS = ("coco_url", "flickr_url")
 QUESTION_IDS = ("question_id", "questionId")  # VQA's, and DocVQA's
 NO_NAME = Fault("missing", "It has neither a file_name nor a URL.")
 NO_ID = Fault("missing", "It has no id.")
+LEADING_DOT = re.compile(r"^(\./+)+")  # ids in a run have none
 NO_CROWD = (None, 0, "0", "")
 JsonEntry = Mapping[str, Any]
 #: Labels by the ids of their categories; None for a name that no prompt can contain.
@@ -90,8 +92,6 @@ def read_images(document: JsonEntry, settings: LabelSettings) -> Labels:
     boxes = [box for entry in annotations if any(box := four_numbers(entry.get("bbox")) or ())]
     if boxes and are_fractions(boxes):
         raise InvalidValue("the boxes are fractions of the image, not pixels")
-    if not settings.as_given:
-        check_scores(annotations)
     names = names_of_categories(categories)
     by_image: dict[str, dict[str, JsonEntry]] = {
         key: {} for key in unique_ids(images, "image") if key is not None
@@ -202,7 +202,7 @@ def read_entry(
     if name is None or key is None:
         settings.counts.skip_image(name or what, NO_NAME if name is None else NO_ID)
         return
-    name, annotations = local_name(name, settings), by_image[key]
+    name, annotations = LEADING_DOT.sub("", name), by_image[key]
     size = stated_size(entry) or mask_size(annotations.values())
     if size is not None:
         checked_size(*size, name)
@@ -319,10 +319,8 @@ def read_annotation(
 ) -> LabelledObject:
     """The object of an annotation; its label may be empty beside a caption.
 
-    Raises UnreadableError.
+    Raises UnreadableError, and InvalidValue for a score that is not from 0 to 1.
     """
-    if "segments_info" in annotation:
-        raise UnreadableError("annotations of panoptic segmentation")
     key = id_text(annotation.get("category_id"))
     is_caption = annotation.get("category_id") is None and read_caption(annotation) is not None
     if not is_caption and (key is None or key not in names):
@@ -349,39 +347,19 @@ def read_annotation(
             raise UnreadableError("boxes with a rotation")
     if corners is None:
         raise UnreadableError("annotations without a box or a mask")
-    score = own_number(annotation, "score", where, counts)
-    confidence = own_number(annotation, "confidence", where, counts)
-    object_size = own_number(annotation, "area", where, counts)
+    score, confidence = (
+        None if (value := annotation.get(name)) is None else fraction(value, f"{where}: {name}")
+        for name in ("score", "confidence")
+    )
+    area = None
+    try:
+        area = None if annotation.get("area") is None else number(annotation["area"], "")
+    except InvalidValue:
+        counts.skip("areas without a number", where)
     score = 1.0 if score is None else score
     confidence = score if confidence is None else confidence
     is_crowd = annotation.get("iscrowd") not in NO_CROWD
-    return LabelledObject(Box(name, *corners, score, confidence), mask, object_size, is_crowd)
-
-
-def own_number(annotation: JsonEntry, name: str, where: str, counts: LeftOut) -> float | None:
-    """An optional number of an annotation; None, counted, for another value."""
-    value = annotation.get(name)
-    if value is None:
-        return None
-    if (known := optional_number(value)) is None:
-        counts.skip(f"{name}s without a number", where)
-    return known
-
-
-def optional_number(value: object) -> float | None:
-    """The value if it is a number, else None."""
-    try:
-        return number(value, "")
-    except InvalidValue:
-        return None
-
-
-def check_scores(annotations: Sequence[JsonEntry]) -> None:
-    """Raise InvalidValue for a score or a confidence that is not from 0 to 1."""
-    for place, annotation in enumerate(annotations, start=1):
-        for name in ("score", "confidence"):
-            if optional_number(annotation.get(name)) is not None:
-                fraction(annotation[name], f"annotation {place}: {name}")
+    return LabelledObject(Box(name, *corners, score, confidence), mask, area, is_crowd)
 
 
 def read_segmentation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -49,14 +48,6 @@ def locate(name: str, settings: LabelSettings, folder: Path | None = None) -> st
             return os.path.realpath(location.path)
     settings.counts.skip_image(name, OUTSIDE_ROOT)
     return None
-
-
-def local_name(name: str, settings: LabelSettings) -> str:
-    """The name without a leading `./`, and with slashes if it has Windows' backslashes."""
-    name = re.sub(r"^(\./+)+", "", name)
-    if "\\" not in name or os.path.lexists(os.path.join(settings.root, name)):  # noqa: PTH118
-        return name
-    return name.replace("\\", "/")
 
 
 def place_image(
