@@ -13,7 +13,7 @@ PRONOUNS = {
 #: A name is allowed in a module that also has the second: sides of a box, operands of `==`.
 ALLOWED_BESIDE = {"left": "top", "other": "__eq__"}
 #: The option of `pgcli eval --by`, and a name in the output of `pgcli verify --json`.
-PUBLIC_NAMES = {("eval_.py", "by"), ("compare.py", "theirs")}
+PUBLIC_NAMES = {("learning.py", "by"), ("compare.py", "theirs")}
 #: Functions that mean the same in each module: a command and what it runs, programs of processes.
 SHARED_FUNCTIONS = set("asset bench explain export load main run serve train".split())
 
