@@ -26,9 +26,9 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         "coco": "pgcli.labels.coco.COCO",
         "yolo": "pgcli.labels.yolo.YOLO",
         "labelstudio": "pgcli.labels.labelstudio.LABEL_STUDIO",
-        "parquet": "pgcli.labels.tables.TABLE",
-        "csv": "pgcli.labels.tables.TABLE",
-        "webdataset": "pgcli.labels.tables.TABLE",
+        "parquet": "pgcli.labels.sources.TABLE",
+        "csv": "pgcli.labels.sources.TABLE",
+        "webdataset": "pgcli.labels.sources.TABLE",
     },
     "metrics": {
         "exact": "pgcli.evaluation.metrics.texts.EXACT",

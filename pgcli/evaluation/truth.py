@@ -13,8 +13,7 @@ from pgcli.inputs import ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.paths import display_path
 from pgcli.labels.columns import LabelColumns, note_of_choices
-from pgcli.labels.labelled_image import LabelledImage, Labels, LeftOut
-from pgcli.labels.rows import skipped
+from pgcli.labels.labelled_image import LabelledImage, Labels, LeftOut, skipped
 from pgcli.labels.sources import is_run, read_source
 from pgcli.parsing import has_locations
 from pgcli.stores import Reader

@@ -40,8 +40,7 @@ from pgcli.labels.labelled_image import (
     LeftOut,
     PixelSize,
 )
-from pgcli.labels.shapes import bounds, checked_size, fill, points
-from pgcli.labels.upright import place_image
+from pgcli.labels.upright import bounds, checked_size, fill, place_image, points
 from pgcli.records import Box, Fault, Region, Rle
 from pgcli.rle import encode_counts, mask_area, mask_bounds
 from pgcli.text import encodable, without_marks

@@ -36,8 +36,16 @@ from pgcli.labels.labelled_image import (
     LeftOut,
     PixelSize,
 )
-from pgcli.labels.shapes import bounds, checked_size, fill, rotated_bounds, rotation
-from pgcli.labels.upright import UNKNOWN_SIZE, inside, place_image
+from pgcli.labels.upright import (
+    UNKNOWN_SIZE,
+    bounds,
+    checked_size,
+    fill,
+    inside,
+    place_image,
+    rotated_bounds,
+    rotation,
+)
 from pgcli.records import Box, Region, Rle
 from pgcli.text import shown
 

@@ -29,8 +29,7 @@ from pgcli.labels.labelled_image import (
     LabelSettings,
     PixelSize,
 )
-from pgcli.labels.shapes import bounds, fill
-from pgcli.labels.upright import place_image
+from pgcli.labels.upright import bounds, fill, place_image
 from pgcli.records import Box, Fault
 
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a label file, and of data.yaml
@@ -208,10 +207,10 @@ def read_objects(
             if words := line.split():
                 where = f"line {place}"
                 numbers = [line_number(word, where) for word in words]
-                yield read_object(numbers, data, size, where)
+                yield object_of_line(numbers, data, size, where)
 
 
-def read_object(
+def object_of_line(
     numbers: Sequence[float], data: DataFile, size: PixelSize, where: str
 ) -> LabelledObject:
     """The box of a line, with a mask for a polygon. Raises InvalidValue."""

@@ -25,10 +25,9 @@ from pgcli.labels.columns import (
     label_of_folder,
     note_of_choices,
 )
-from pgcli.labels.labelled_image import LabelledImage, LabelSettings, objects_of
-from pgcli.labels.rows import check_ids, skipped
-from pgcli.labels.sources import text_beside
-from pgcli.labels.upright import format_of, is_stored, read_upright, upright
+from pgcli.labels.labelled_image import LabelledImage, LabelSettings, check_ids, objects_of, skipped
+from pgcli.labels.sources import format_of, read_upright, text_beside
+from pgcli.labels.upright import is_stored, upright
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED_COLUMNS, read_results
 from pgcli.parsing import detection_text, has_locations

@@ -10,7 +10,7 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 from pgcli.cli.main import main
-from pgcli.labels.shapes import fill
+from pgcli.labels.upright import fill
 from pgcli.rle import decode_mask
 from tests.support.command import Command
 from tests.support.exporting import corners, make_images, read_rows, saved, segmented
@@ -220,7 +220,7 @@ def test_large_files_and_masks_of_too_many_points_are_errors(cli, monkeypatch):
     monkeypatch.setattr("pgcli.labels.json_values.MAX_BYTES", 10)
     code, err = imported(cli, "coco")
     assert (code, "is larger than" in err) == (2, True)
-    monkeypatch.setattr("pgcli.labels.shapes.MAX_CROSSINGS", 10)
+    monkeypatch.setattr("pgcli.labels.upright.MAX_CROSSINGS", 10)
     monkeypatch.setattr("pgcli.labels.json_values.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(cli, "coco")

@@ -7,7 +7,7 @@ from PIL import Image
 
 from pgcli.errors import UsageError
 from pgcli.labels.labelled_image import Labels, LabelSettings
-from pgcli.labels.upright import read_upright
+from pgcli.labels.sources import read_upright
 from tests.support.exporting import read_rows
 
 NAMES = "names: [cat, dog]\n"

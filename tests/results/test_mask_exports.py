@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco_masks
 
-from pgcli.labels.shapes import bounds, fill
+from pgcli.labels.upright import bounds, fill
 from pgcli.records import Rle
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode_mask, encode_counts, encode_mask

@@ -11,9 +11,8 @@ from pathlib import Path
 from PIL import Image
 
 from pgcli.errors import UsageError
-from pgcli.labels.labelled_image import LabelSettings
-from pgcli.labels.rows import TruthRows
-from pgcli.labels.upright import read_upright
+from pgcli.labels.labelled_image import LabelSettings, TruthRows
+from pgcli.labels.sources import read_upright
 
 #: The images beside the annotations, with their widths and heights.
 SIZES = {"a.png": (64, 48), "b.png": (40, 40)}

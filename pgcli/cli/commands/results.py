@@ -268,8 +268,7 @@ class ImportOptions(FileOptions):
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
-    from pgcli.labels.labelled_image import LabelSettings
-    from pgcli.labels.rows import TruthRows, check_ids, skipped
+    from pgcli.labels.labelled_image import LabelSettings, TruthRows, check_ids, skipped
     from pgcli.output.result_file import result_target, write_result_file
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
@@ -313,7 +312,7 @@ def check_import(options: ImportOptions) -> None:
 def read_on_screen(file: Path, format: str, settings: LabelSettings, screen: Screen) -> Labels:
     """The labels in the file. Raises UsageError."""
     from pgcli.images.decode import silence_decoders
-    from pgcli.labels.upright import read_upright
+    from pgcli.labels.sources import read_upright
 
     silence_decoders()
     with screen.status("reading annotations"):
@@ -325,7 +324,7 @@ def report_import(
 ) -> None:
     """Report written rows and skipped images, with the hint for the latter."""
     from pgcli.labels.columns import note_of_choices
-    from pgcli.labels.rows import skipped
+    from pgcli.labels.labelled_image import skipped
 
     objects = [o for image in labels.images for o in image.objects or ()]
     notes = [(sum(o.mask is not None for o in objects), "of them with masks")]
