@@ -1,16 +1,29 @@
-"""A task with its options: the question about every image of a run."""
+"""Tasks: the question about each item, and its prompts, filled with the columns of the item."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from datetime import date, time
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
 
 from pgcli.boxes import NO_FILTER, BoxFilter, parse_region
 from pgcli.errors import UsageError
-from pgcli.records import COLUMNS, EXTRA_COLUMNS, Region, Task
+from pgcli.records import (
+    CLASSIFY_COLUMNS,
+    COLUMNS,
+    EMBED_COLUMNS,
+    EXTRA_COLUMNS,
+    SCORE_COLUMNS,
+    TEXT_EMBED_COLUMNS,
+    Fault,
+    Item,
+    Region,
+    Task,
+)
 from pgcli.text import encodable
 
 #: The default limit on the tokens of an answer.
@@ -21,8 +34,13 @@ MAX_NEW_TOKENS: Mapping[Task, int] = {
     "segment": 512,
     "ocr": 512,
 }
-
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+EmbeddingTask = Literal["embed", "score", "classify"]
+#: The templates of labels, unless others are given.
+LABEL, TEMPLATES = "{label}", ("a photo of a {label}",)
+TOP = 5  # labels of a row
+BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+_EMPTY = Fault("no_prompt", "The prompt is empty.")
 
 
 class Absent:
@@ -117,11 +135,13 @@ def ask(
         raise UsageError(
             "<--choice=> and <--choices-column=> exclude each other", hint="omit one of them"
         )
-    return replace(
-        make_question("ask", _check_templates(prompts), max_new_tokens),
-        choices=validate_choices(choices) if choices else (),
-        choices_column=choices_column,
-    )
+    stripped = distinct("choice", choices)
+    if len(stripped) == 1:
+        raise UsageError(
+            "there is only one choice", hint="name two or more: <--choice yes> <--choice no>"
+        )
+    question = make_question("ask", _check_templates(prompts), max_new_tokens)
+    return replace(question, choices=stripped, choices_column=choices_column)
 
 
 def detect(
@@ -181,16 +201,6 @@ def with_region(question: Question, region: Any) -> Question:
         ) from problem
 
 
-def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
-    """The choices without outer blanks. Raises UsageError unless they are two or more, distinct."""
-    distinct_choices = distinct("choice", choices)
-    if len(distinct_choices) < 2:
-        raise UsageError(
-            "there is only one choice", hint="name two or more: <--choice yes> <--choice no>"
-        )
-    return distinct_choices
-
-
 def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
     """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
@@ -218,11 +228,6 @@ def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
 def normalize(prompt: str) -> str:
     """The prompt as the model gets it: without outer blanks and newlines, encodable."""
     return encodable(prompt).strip()
-
-
-def literal(text: str) -> str:
-    """The template that renders to this text."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def box_prompt(task: Task, objects: Sequence[str]) -> str:
@@ -269,6 +274,197 @@ def _box_question(
         if each and names.count(name) > 1:
             raise UsageError(f"the object {name!r} is given twice", hint="remove one of the two")
     groups = [[name] for name in names] if each else [names]
-    prompts = [literal(box_prompt(task, group)) for group in groups]
+    prompts = [box_prompt(task, group) for group in groups]
+    prompts = [text.replace("{", "{{").replace("}", "}}") for text in prompts]  # braces are literal
     question = make_question(task, prompts, max_new_tokens)
     return replace(question, objects=tuple(names), each=each)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingQuestion(Absent):
+    """What to compute from images, or from texts, without a prompt.
+
+    `score` compares each image with the `texts`, or with the text in the column `text_column` of
+    the manifest's row. `classify` finds the `top` most probable `labels`, each inserted into the
+    `label_templates`. `embed` embeds the `texts` and the lines of `texts_file`, or images if there
+    are none; with `float16`, embeddings have that precision. `raw_text` keeps upper case and
+    punctuation even if the checkpoint was trained without them.
+    """
+
+    task: EmbeddingTask
+    texts: tuple[str, ...] = ()
+    texts_file: str | None = None
+    text_column: str | None = None
+    labels: tuple[str, ...] = ()
+    label_templates: tuple[str, ...] = ()
+    top: int = TOP
+    float16: bool = False
+    raw_text: bool = False
+
+    @property
+    def embeds_texts(self) -> bool:
+        return self.task == "embed" and bool(self.texts or self.texts_file)
+
+    @property
+    def templates(self) -> tuple[str, ...] | None:
+        """One empty prompt for each image; None if each item has its own text."""
+        return None if self.text_column is not None or self.embeds_texts else ("",)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows."""
+        if self.task == "embed":
+            return TEXT_EMBED_COLUMNS if self.embeds_texts else EMBED_COLUMNS
+        return SCORE_COLUMNS if self.task == "score" else CLASSIFY_COLUMNS
+
+    @property
+    def label_texts(self) -> list[list[str]]:
+        """For each label, the templates with the label inserted."""
+        templates = self.label_templates or TEMPLATES
+        return [[template.replace(LABEL, label) for template in templates] for label in self.labels]
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether texts are encoded, whatever the checkpoint."""
+        return self.embeds_texts or self.task == "score"
+
+
+AnyQuestion: TypeAlias = "Question | EmbeddingQuestion"
+
+
+def embed(
+    texts: Sequence[str] = (),
+    *,
+    texts_file: str | None = None,
+    float16: bool = False,
+    raw_text: bool = False,
+) -> EmbeddingQuestion:
+    """The embedding of each image, or of each of these texts and of each line of a file."""
+    if raw_text and not (texts or texts_file):
+        raise UsageError("<--raw-text> applies to texts only", hint="omit it")
+    return EmbeddingQuestion(
+        "embed", texts=tuple(texts), texts_file=texts_file, float16=float16, raw_text=raw_text
+    )
+
+
+def score(
+    texts: Sequence[str] = (), *, text_column: str | None = None, raw_text: bool = False
+) -> EmbeddingQuestion:
+    """How well each text describes each image.
+
+    With `text_column`, how well the text of each row of a manifest describes its image. Raises
+    UsageError unless exactly one of the two is given, and for a repeated text.
+    """
+    if texts and text_column is not None:
+        raise UsageError(
+            "<--text=> and <--text-column=> exclude each other", hint="omit one of them"
+        )
+    if not texts and text_column is None:
+        raise UsageError(
+            "no text to score",
+            hint='write <--text "a red car">; or <--text-column NAME>, if a manifest has texts',
+        )
+    return EmbeddingQuestion(
+        "score", texts=distinct("text", texts), text_column=text_column, raw_text=raw_text
+    )
+
+
+def classify(
+    labels: Sequence[str] = (),
+    *,
+    templates: Sequence[str] = (),
+    top: int = TOP,
+    raw_text: bool = False,
+) -> EmbeddingQuestion:
+    """The most probable of these labels for each image; by default, of the checkpoint's own.
+
+    Raises UsageError for a template without `{label}`, and for a repeated text.
+    """
+    chosen = distinct("template", templates)
+    for template in chosen:
+        if LABEL not in template:
+            raise UsageError(
+                f"the template {template!r} has no {LABEL}",
+                hint='for example <--template "a photo of a {label}">',
+            )
+    if top < 1:
+        raise UsageError(f"<--top=> must be at least 1, not {top}", hint=f"the default is {TOP}")
+    return EmbeddingQuestion(
+        "classify",
+        labels=distinct("label", labels),
+        label_templates=chosen,
+        top=top,
+        raw_text=raw_text,
+    )
+
+
+def template_columns(question: AnyQuestion) -> tuple[str, ...]:
+    """The manifest columns in the prompts, each once, in the order of their first use."""
+    names = (
+        match[1] for template in question.templates or () for match in BRACES.finditer(template)
+    )
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def rows_per_image(question: AnyQuestion) -> int | None:
+    """The number of prompts of each item; None if prompts with columns may be equal."""
+    if question.templates is None:
+        return 1
+    count = len(question.templates)
+    return count if count == 1 or not template_columns(question) else None
+
+
+def with_prompts(items: Iterable[Item], question: AnyQuestion) -> Iterator[Item]:
+    """The items with their prompts as the model gets them, their choices and regions.
+
+    Equal prompts of one item are asked once; an empty one is an error of the item. Raises
+    UsageError for an item without a column that its prompt names, and for an item without a prompt.
+    """
+    for item in items:
+        if question.templates is None:
+            prompts = item.prompts
+        else:
+            prompts = tuple(render(template, item) for template in question.templates)
+        if not prompts:
+            raise UsageError(
+                f"{item.id} has no prompt",
+                hint="write <--prompt TEXT>, or name the manifest's column with <--prompt-column=>",
+            )
+        prompts = tuple(dict.fromkeys(map(normalize, prompts)))
+        is_empty = isinstance(question, Question) and "" in prompts
+        yield replace(
+            item,
+            prompts=prompts,
+            fault=item.fault or (_EMPTY if is_empty else None),
+            choices=question.choices or tuple(map(normalize, item.choices)),
+            region=question.region or item.region,
+        )
+
+
+def render(template: str, item: Item) -> str:
+    """The template with the item's values, which are plain text: braces in them stay."""
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return match[0][0]  # a doubled brace is one brace
+        if name not in item.fields:
+            raise UsageError(
+                f"the prompt names a column {name!r} that {item.id} does not have",
+                hint=f"it has: {', '.join(item.fields) or 'none'}; a literal brace is doubled",
+            )
+        return format_value(item.fields[name], column=name, item=item)
+
+    return BRACES.sub(replacement, template)
+
+
+def format_value(value: Any, *, column: str, item: Item) -> str:
+    """A manifest value as text in a prompt; null is empty text, as in CSV."""
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float | Decimal | date | time):
+        return str(value)
+    raise UsageError(
+        f"the column {column!r} of {item.id} holds {type(value).__name__}, not text or a number",
+        hint="a prompt can only be filled from columns of text or numbers",
+    )

@@ -56,7 +56,7 @@ from pgcli.parsing import has_locations
 from pgcli.records import BOX_TASKS, Fault, Item
 from pgcli.stores.files import NotRegularFileError
 from pgcli.stores.urls import url_scheme
-from pgcli.tasks.question import normalize
+from pgcli.tasks import normalize
 
 #: Endings of text files with the answer, beside an image of the same name.
 SIDECARS = (".txt", ".caption")

@@ -37,8 +37,7 @@ from pgcli.run.progress.events import Message, OnEvent, ignore
 from pgcli.run.request.error_budget import ErrorBudget
 from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
-from pgcli.tasks.question import ask, normalize
-from pgcli.tasks.templates import render, template_columns
+from pgcli.tasks import ask, normalize, render, template_columns
 from pgcli.text import listed, note
 from pgcli.training.rows import RowErrors, TrainingRows
 

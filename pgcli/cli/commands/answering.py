@@ -16,7 +16,7 @@ from pgcli.cli.options import CliCall, Sources, command
 from pgcli.errors import UsageError
 from pgcli.run.request.make import make_request, records_of
 from pgcli.run.request.questions import WITHOUT_ANSWERS
-from pgcli.tasks.question import MAX_NEW_TOKENS
+from pgcli.tasks import MAX_NEW_TOKENS
 
 DETAILS = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \
 manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), URLs of any of these \

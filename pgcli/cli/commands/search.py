@@ -28,7 +28,7 @@ from pgcli.output.lines import LineFormat
 from pgcli.results.options import ImageOptions
 from pgcli.run.request.questions import ScoreOptions
 from pgcli.stores.writing import Target, wrap_write_errors
-from pgcli.tasks.question import normalize
+from pgcli.tasks import normalize
 from pgcli.text import count, listed
 
 if TYPE_CHECKING:
