@@ -1,4 +1,4 @@
-"""Prints pgcli/api/call_options.py, made of the declarations: `python docs/call_options.py`."""
+"""Prints `CallOptions` of pgcli/api/arguments.py, made of the declarations of options."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from pgcli.declare import Option, options_of
 from pgcli.run.request.options import SHARED_OPTIONS
 from pgcli.run.request.questions import COMMAND_OPTIONS
 
-HEAD = '''"""Options of calls from Python, for type checkers: printed by `docs/call_options.py`."""
-
-from __future__ import annotations
-
-import os
-from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
-
-
-class CallOptions(TypedDict, total=False):
+HEAD = '''class CallOptions(TypedDict, total=False):
     """Keyword arguments of `pgcli.run`, `pgcli.load` and the methods of `pgcli.Engine`.
 
     Each is the option of the command line with this name; `progress` shows it on stderr.
@@ -26,8 +17,8 @@ class CallOptions(TypedDict, total=False):
 '''
 
 
-def module() -> str:
-    """The text of the module."""
+def call_options() -> str:
+    """The text of the class."""
     return "\n".join([HEAD, *lines(), "    progress: bool", ""])
 
 
@@ -55,4 +46,4 @@ def hint(option: Option) -> str:
 
 
 if __name__ == "__main__":
-    print(module(), end="")  # noqa: T201 - what a script prints
+    print(call_options(), end="")  # noqa: T201 - what a script prints

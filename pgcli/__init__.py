@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pgcli.version import __version__
+
 if TYPE_CHECKING:
-    from pgcli.api import Engine, load
+    from pgcli.api.engine import Engine, TrainingReport, load, train
+    from pgcli.api.runs import RunReport, run
     from pgcli.records import Answer, Box, Item
     from pgcli.results import Results, read
-    from pgcli.runs import RunReport, TrainingReport, run, train
 
 __all__ = [
     "Answer",
@@ -25,20 +27,12 @@ __all__ = [
     "run",
     "train",
 ]
-__version__ = "0.1.0"
 
 _HOME = {
-    "Answer": "pgcli.records",
-    "Box": "pgcli.records",
-    "Engine": "pgcli.api",
-    "Item": "pgcli.records",
-    "Results": "pgcli.results",
-    "RunReport": "pgcli.runs",
-    "TrainingReport": "pgcli.runs",
-    "load": "pgcli.api",
-    "read": "pgcli.results",
-    "run": "pgcli.runs",
-    "train": "pgcli.runs",
+    **dict.fromkeys(("Answer", "Box", "Item"), "pgcli.records"),
+    **dict.fromkeys(("Engine", "TrainingReport", "load", "train"), "pgcli.api.engine"),
+    **dict.fromkeys(("RunReport", "run"), "pgcli.api.runs"),
+    **dict.fromkeys(("Results", "read"), "pgcli.results"),
 }
 
 

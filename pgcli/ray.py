@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgcli.api import Engine, load
-from pgcli.api.call import LOADING, make_call, parse_loading
+from pgcli.api.arguments import LOADING, make_call, parse_loading
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError, called_from_python
 from pgcli.inputs.embedded import is_path
 from pgcli.inputs.options import REGION

@@ -648,7 +648,7 @@ def test_model_options_reach_the_loader(monkeypatch):
         loaded.update(options, model=checkpoint.name, adapter=options["adapter"].name)
         return RecordingModel()
 
-    monkeypatch.setattr("pgcli.checkpoints.find.find", find)
+    monkeypatch.setattr("pgcli.api.engine.find", find)
     monkeypatch.setattr("pgcli.engine.loader.open_engine", load)
     options = {"device": "cuda:1", "dtype": "float32", "batch_size": 7, "quantize": "int8"}
     engine = pgcli.load(

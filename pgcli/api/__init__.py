@@ -1,7 +1,10 @@
-"""The Python interface: load a model; caption, ask, detect, segment, embed, classify, train."""
+"""The Python interface: load a model; caption, ask, detect, segment, embed, classify, train.
 
-from pgcli.api.call_options import CallOptions
+`arguments` reads the keywords and sources of a call, `engine` answers it or trains the model, and
+`runs` saves answers as the command line does.
+"""
+
+from pgcli.api.arguments import CallOptions, Source
 from pgcli.api.engine import Engine, load
-from pgcli.api.sources import Source
 
 __all__ = ["CallOptions", "Engine", "Source", "load"]

@@ -1,34 +1,63 @@
-"""A loaded model that answers questions about images, or compares them with texts."""
+"""A loaded model: it answers questions about images, compares them with texts, and is trained."""
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from pgcli.api.call import Call, make_call, parse_loading
-from pgcli.api.call_options import CallOptions
-from pgcli.api.embeddings import EmbeddingMethods
-from pgcli.api.sources import Source
+from pgcli import tasks
+from pgcli.api.arguments import (
+    Call,
+    CallOptions,
+    PathName,
+    Source,
+    as_sources,
+    make_call,
+    make_items,
+    parse_loading,
+    source_list,
+    without_none,
+)
+from pgcli.checkpoints.files import ADAPTER_CONFIG
+from pgcli.checkpoints.find import DEMO, find
 from pgcli.checkpoints.model_description import read_kind
-from pgcli.errors import UsageError, called_from_python
-from pgcli.records import Answer
+from pgcli.device.decoding import decoding_processes
+from pgcli.errors import UsageError, called_from_python, naming_keywords
+from pgcli.images import ImageDecoder
+from pgcli.images.pool import decode_ahead
+from pgcli.records import Answer, Task, error_answer
+from pgcli.rows import as_saved
 from pgcli.run.request.applies import is_on_hub
-from pgcli.tasks import EmbeddingQuestion
-from pgcli.towers.abilities import check_kind
+from pgcli.run.workers.answer import Ask, answer_items
+from pgcli.stores import make_reader
+from pgcli.stores.files import read_json
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.text import encodable
+from pgcli.towers.abilities import check_kind, check_labels
 
 if TYPE_CHECKING:
+    import numpy
+
     from pgcli.engine.engine import InferenceEngine
-    from pgcli.runs import TrainingReport
+    from pgcli.search.nearest import Hits
     from pgcli.towers.engine import EmbeddingEngine
 
+
+#: Answers that were not read to their end. They are closed before the interpreter ends: after that,
+#: what closes them is gone, and Python would print tracebacks.
+UNFINISHED: weakref.WeakSet[AnswerIterator] = weakref.WeakSet()
 READING = ("fast_decode", "allow_urls", "allow_private_hosts")
 
 
 @called_from_python
-def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOptions]) -> Engine:
+def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
     """Load a checkpoint folder, a model of the Hub, or `demo` or `demo-towers`, the built-in ones.
 
     Takes the options of the command line for models and images: `revision`, `adapter`,
@@ -37,8 +66,6 @@ def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOption
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
-    from pgcli.checkpoints.find import find
-
     values = parse_loading({"model": model, **options})
     adapter, mask_decoder = values.get("adapter"), values.get("mask_decoder")
     device, dtype = values.get("device", "auto"), values.get("dtype", "auto")
@@ -80,7 +107,7 @@ def load(model: str | os.PathLike[str] = "demo", /, **options: Unpack[CallOption
     return Engine(loaded, origin=origin, **reading)
 
 
-class Engine(EmbeddingMethods):
+class Engine:
     """A loaded model.
 
     The methods that answer yield one Answer per image and prompt, in input order; `embed` returns
@@ -98,14 +125,11 @@ class Engine(EmbeddingMethods):
         self,
         engine: InferenceEngine | EmbeddingEngine,
         *,
-        fast_decode: bool = False,
-        allow_urls: bool = False,
-        allow_private_hosts: bool = False,
         origin: Mapping[str, str | None] | None = None,
+        **reading: bool,
     ):
         self._engine, self._origin = engine, origin
-        self._allow_urls, self._allow_private_hosts = allow_urls, allow_private_hosts
-        self._fast_decode = fast_decode
+        self._reading = {name: reading.get(name, False) for name in READING}
 
     @property
     def label(self) -> str:
@@ -174,11 +198,92 @@ class Engine(EmbeddingMethods):
         """The text in each image."""
         return self.answer(make_call("ocr", options), source)
 
+    @called_from_python
+    def embed(
+        self,
+        source: Source | Iterable[Source] | None = None,
+        /,
+        **options: Unpack[CallOptions],
+    ) -> numpy.ndarray:
+        """The embeddings (N, E) of images, or of texts, in float32, each with a length of 1.
+
+        An image that cannot be read has a row of NaN. Of PaliGemma, the embedding is the mean of
+        the patches' features.
+        """
+        text = options.get("text")
+        if (source is None) == (text is None):
+            raise UsageError("embed takes images, or texts", hint='embed("photos")')
+        call = make_call("embed", options, of_texts=text is not None)
+        question = call.question
+        assert isinstance(question, EmbeddingQuestion)
+        if text is not None:
+            check_kind("embed", self._engine.label, self._engine.kind, texts=True)
+            return self._encoder.encode_texts(
+                [*map(encodable, question.texts)], raw=question.raw_text
+            )
+        import numpy
+
+        rows = [row.embedding for row in self._vector_rows(call, source)]
+        vectors = numpy.full((len(rows), self._encoder.embedding_dim), numpy.nan, numpy.float32)
+        for number, row in enumerate(rows):
+            if row is not None:
+                vectors[number] = row
+        return vectors
+
+    @called_from_python
+    def score(
+        self,
+        source: Source | Iterable[Source],
+        text: str | Sequence[str] = (),
+        /,
+        **options: Unpack[CallOptions],
+    ) -> Iterator[Answer]:
+        """One Answer per image, with `scores`: how well each text describes it.
+
+        With `text_column`, the text in each row of a manifest is scored with its image.
+        """
+        return self._vector_rows(make_call("score", {"text": text, **options}), source)
+
+    @called_from_python
+    def classify(
+        self,
+        source: Source | Iterable[Source],
+        label: str | Sequence[str] = (),
+        /,
+        **options: Unpack[CallOptions],
+    ) -> Iterator[Answer]:
+        """One Answer per image, with the most probable `labels`; `answer` is the best one.
+
+        Two towers fill `template` with each label; classifiers have their own labels, and `label`
+        keeps only some of them.
+        """
+        return self._vector_rows(make_call("classify", {"label": label, **options}), source)
+
+    @called_from_python
+    def search(
+        self,
+        vectors: numpy.ndarray,
+        text: str | Sequence[str] | None = None,
+        *,
+        image: Source | Iterable[Source] | None = None,
+        k: int = 10,
+        min_similarity: float | None = None,
+    ) -> Hits:
+        """The rows of `vectors` (N, E) most similar to each text, or to each image, best first.
+
+        `rows` and `similarities` of the result are arrays (queries, k); -1 and NaN stand for hits
+        that are missing.
+        """
+        from pgcli.search.nearest import nearest
+
+        queries = self.embed(image, text=text)
+        return nearest(queries, vectors, k, min_similarity=min_similarity)
+
     def train(
         self,
-        rows: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Mapping[str, Any]],
+        rows: PathName | Iterable[PathName | Mapping[str, Any]],
         *,
-        output: str | os.PathLike[str],
+        output: PathName,
         progress: bool = False,
         **options: Any,
     ) -> TrainingReport:
@@ -200,20 +305,12 @@ class Engine(EmbeddingMethods):
         Returns the report of the run; `report.load()` is an engine with the trained weights.
         Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
         """
-        from pgcli import train
-
         if self._origin is None:
             raise UsageError(
                 "the engine's model is not from a checkpoint",
                 hint="train an engine that pgcli.load returns",
             )
-        own = {
-            **self._origin,
-            "allow_outside_root": True,
-            "allow_urls": self._allow_urls,
-            "allow_private_hosts": self._allow_private_hosts,
-            "fast_decode": self._fast_decode,
-        }
+        own = {**self._origin, "allow_outside_root": True, **self._reading}
         return train(rows, output=output, progress=progress, **own | options)
 
     def answer(self, call: Call, source: Any) -> Iterator[Answer]:
@@ -229,3 +326,175 @@ class Engine(EmbeddingMethods):
         batch_size = call.engine.batch_size
         ask = partial(engine.ask, question=question, sampling=sampling, batch_size=batch_size)
         return self._rows(call, source, ask, engine)
+
+    @cached_property
+    def _encoder(self) -> EmbeddingEngine:
+        """The engine of vectors; of PaliGemma it shares the vision tower."""
+        from pgcli.towers.engine import EmbeddingEngine
+        from pgcli.towers.loader import of_paligemma
+
+        engine = self._engine
+        return engine if isinstance(engine, EmbeddingEngine) else of_paligemma(engine)
+
+    def _vector_rows(self, call: Call, source: Any) -> Iterator[Answer]:
+        question, label = call.question, self._engine.label
+        assert isinstance(question, EmbeddingQuestion)
+        check_kind(question.task, label, self._engine.kind, texts=question.needs_texts)
+        if question.task == "classify":
+            check_labels(question, label, self._encoder.labels)
+        from pgcli.towers.answers import EmbeddingAnswers
+
+        ask = EmbeddingAnswers(self._encoder, question).ask
+        return self._rows(call, source, ask, self._encoder)
+
+    def _rows(
+        self, call: Call, source: Any, ask: Ask, engine: InferenceEngine | EmbeddingEngine
+    ) -> Iterator[Answer]:
+        """The rows of all images, in their order."""
+        question = call.question
+        reading = self._reading
+        reader = make_reader(
+            allow_urls=reading["allow_urls"], allow_private_hosts=reading["allow_private_hosts"]
+        )
+        items, total = make_items(source, question, reader)
+        decode = partial(
+            decode_ahead,
+            decoder=ImageDecoder(replace(engine.spec, fast_decode=reading["fast_decode"])),
+            workers=call.engine.workers,
+            # images of other machines are decoded in processes, however few they are
+            total=None if reader else total,
+            reader=reader,
+            pauses=total is None,
+            default_workers=decoding_processes(engine.device),
+        )
+        refuse = partial(error_answer, task=question.task, model=engine.label)
+        rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
+        if call.progress:
+            rows = with_progress(rows, question, total)
+        return AnswerIterator(rows, question.task)
+
+
+@called_from_python
+def train(
+    sources: PathName | Iterable[PathName | Mapping[str, Any]],
+    *,
+    output: PathName,
+    progress: bool = False,
+    **options: Any,
+) -> TrainingReport:
+    """Train as `pgcli train SOURCES -o OUTPUT` does; the same call again resumes the run.
+
+    Rows may be dicts with an `image`, which may be in memory, a `prefix` and a `suffix`, or
+    other columns that the task reads, also in `eval`. Options have the names of the command line,
+    with `_` in place of `-`: `model="demo"`, `epochs=10`, `freeze=["vision", "projector"]`.
+    `progress` shows progress, evaluations and the summary on stderr. Ctrl-C ends after the update
+    in progress and raises KeyboardInterrupt.
+
+    Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
+    """
+    from pgcli.api.runs import read_values
+    from pgcli.cli.commands.learning import run_training
+    from pgcli.training.options import TRAIN_RECORDS, TrainOptions
+
+    rows = source_list(sources)
+    with as_sources(rows) as names, as_sources(options.pop("eval", None) or []) as held_out:
+        if len(held_out) > 1:
+            raise UsageError("eval= takes one source", hint="give one manifest, or dicts")
+        typed = without_none(options) | {"output": os.fspath(output)}
+        if held_out:
+            typed["eval"] = held_out[0]
+        if any(isinstance(row, Mapping) for row in rows):  # in a manifest in a folder of its own
+            typed.setdefault("allow_outside_root", True)
+        with read_values("train", TRAIN_RECORDS, typed, progress=progress) as values:
+            run_training(TrainOptions.of(names, values, typed.keys()))
+    folder = Path(output)
+    result = (read_json(folder / "run.json") or {}).get("result", {})
+    return TrainingReport(
+        str(folder),
+        result.get("step", 0),
+        result.get("best", {}),
+        tuple(result.get("unreadable", ())),
+        options.get("model"),
+        options.get("revision"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """A finished training run: its folder, and the number of its updates.
+
+    `best` has the step and the values of the best evaluation, if there were evaluations;
+    `unreadable` are the ids of rows that could not be used. An adapter is for the `model` with the
+    `revision`; else the folder is the model.
+    """
+
+    folder: str
+    steps: int
+    best: Mapping[str, float]
+    unreadable: tuple[str, ...]
+    model: str | None
+    revision: str | None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`, one for each update."""
+        from pgcli.training.metrics_file import METRICS, read_metrics
+
+        return read_metrics(Path(self.folder, METRICS))
+
+    def load(self, **options: Unpack[CallOptions]) -> Engine:
+        """The best weights as an engine; takes the options of `pgcli.load`."""
+        if (Path(self.folder) / ADAPTER_CONFIG).exists():
+            options = {"revision": self.revision, "adapter": self.folder, **options}
+            return load(self.model or DEMO, **options)
+        return load(self.folder, **options)
+
+
+class AnswerIterator(Iterator[Answer]):
+    """The answers of a call, each computed when it is taken."""
+
+    def __init__(self, answers: Generator[Answer, None, None], task: Task):
+        self._answers, self._task = answers, task
+        UNFINISHED.add(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Answer:
+        with naming_keywords():
+            return next(self._answers)
+
+    def close(self) -> None:
+        """Stop the computation of further answers."""
+        self._answers.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<generator of {self._task} answers: loop over it, or collect them with "
+            "pgcli.Results(...)>"
+        )
+
+
+@atexit.register
+def close_unfinished() -> None:
+    """Close the unfinished iterators of answers, except those that another thread is reading."""
+    for answers in [*UNFINISHED]:
+        with suppress(ValueError):
+            answers.close()
+
+
+def saved(rows: Generator[Answer, None, None]) -> Generator[Answer, None, None]:
+    """The rows, with the numbers that a file of them has."""
+    with closing(rows):
+        yield from map(as_saved, rows)
+
+
+def with_progress(
+    rows: Generator[Answer, None, None], question: AnyQuestion, images: int | None
+) -> Generator[Answer, None, None]:
+    """The same rows, counted by a progress bar."""
+    from tqdm.auto import tqdm
+
+    prompts = 1 if question.templates is None else len(question.templates)
+    total = None if images is None else images * prompts
+    with closing(rows):
+        yield from tqdm(rows, total=total, unit="row")

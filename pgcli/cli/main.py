@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pgcli import __version__
 from pgcli.cli.app import app, to_usage_error
 from pgcli.cli.config import Program, read_program
 from pgcli.cli.console import Screen, StderrStyle, program_name, sanitized_logs
@@ -26,6 +25,7 @@ from pgcli.cli.exits import (
 from pgcli.declare import VARIABLES
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.run.progress.shutdown import Interrupted
+from pgcli.version import __version__
 
 #: The errors of writing to a file that cannot grow.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

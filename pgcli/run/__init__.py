@@ -10,7 +10,7 @@ class CallableModule(ModuleType):
     """This package under its other name: importing it would hide the function `pgcli.run`."""
 
     def __call__(self, *values: Any, **keywords: Any) -> Any:
-        return import_module("pgcli.runs").run(*values, **keywords)
+        return import_module("pgcli.api.runs").run(*values, **keywords)
 
 
 sys.modules[__name__].__class__ = CallableModule

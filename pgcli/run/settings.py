@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgcli import __version__
 from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import REVISION_LENGTH, builtin_models, find_local, folder_of
 from pgcli.declare import options_of
@@ -15,6 +14,7 @@ from pgcli.inputs.paths import absolute_source, display_name, rebased
 from pgcli.run.state.record import SOURCES, RunRecord, changed_source, plain_settings
 from pgcli.run.task import model_name
 from pgcli.text import encodable
+from pgcli.version import __version__
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest

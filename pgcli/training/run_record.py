@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from pgcli import __version__
 from pgcli.checkpoints.files import ADAPTER_CONFIG, digests, folder_digests
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import (
@@ -26,6 +25,7 @@ from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRows
 from pgcli.training.status import RUN_FILE
 from pgcli.training.trainer import CURVES, LAST, STATE
+from pgcli.version import __version__
 
 MERGED = "merged"  # the folder of --merge
 #: The options that determine the weights, beside the recipe's.

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import pgcli
+from pgcli.api.runs import outside_values
 from pgcli.cli.app import PANELS, declaration
 from pgcli.declare import Option, options_of, parse_keywords
 from pgcli.errors import UsageError, in_flags
@@ -19,7 +20,6 @@ from pgcli.run import task
 from pgcli.run.checks import is_stream
 from pgcli.run.request import RunRequest
 from pgcli.run.request.make import make_request, records_of
-from pgcli.runs import outside_values
 from tests.support.vectors import rows_of, unit, write_parquet
 
 #: What makes a question, by command.

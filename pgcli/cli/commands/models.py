@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli import __version__, tasks
+from pgcli import tasks
 from pgcli.cli.config import find_config, read_config_file
 from pgcli.cli.console import Screen, print_facts, print_json
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, command
@@ -19,6 +19,7 @@ from pgcli.errors import Difference, NoInputError, NoUsableDevice, UsageError
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
 from pgcli.run.request.values import Dtype
 from pgcli.text import byte_count
+from pgcli.version import __version__
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint

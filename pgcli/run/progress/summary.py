@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pgcli import __version__
 from pgcli.device.cgroup import processors
 from pgcli.rows import CUT_ANSWERS
 from pgcli.run.progress.tally import Tally
 from pgcli.stores.urls import url_scheme, without_credentials
 from pgcli.text import count, duration, encodable, note
+from pgcli.version import __version__
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
