@@ -42,7 +42,9 @@ def make(runs: Path, name: str, phase: Phase, processes: Processes) -> None:
     drawings = Drawings(phase, Tokenizer.from_folder(BUILTIN))
     task = DrawingsTask(learner, drawings, workers=1, processes=processes)
     if not phase.steps:
-        processes.from_first(lambda: task.save(folder))
+        if processes.is_first:
+            task.save(folder)
+        processes.wait()
         return
     options = TrainerOptions(
         phase.steps,

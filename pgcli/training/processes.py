@@ -7,14 +7,11 @@ have no readable image.
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -22,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.rendezvous import rendezvous
 
-from pgcli.errors import NoUsableDevice, PgcliError, UsageError
+from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.training.rows import seed_of
 
 if TYPE_CHECKING:
@@ -31,9 +28,9 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
-#: Of one collective operation; torchrun detects dead processes sooner.
-TIMEOUT = timedelta(minutes=30)
-POLL_SECONDS = 0.02
+#: Of one collective operation, while the first process may download a model or evaluate; torchrun
+#: ends all processes when one fails.
+TIMEOUT = timedelta(days=1)
 FAILED = "failed"
 
 
@@ -52,7 +49,6 @@ class Processes:
     rank: int = 0
     count: int = 1
     store: Store | None = None
-    _calls: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def is_first(self) -> bool:
@@ -138,42 +134,9 @@ class Processes:
             if weight.grad is not None:
                 weight.grad.mul_(scale)
 
-    def from_first(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, a JSON value; only the first process calls it, the others wait.
-
-        Raises OtherProcessFailed in the others if it fails.
-        """
-        if self.store is None:
-            return work()
-        name = f"call {next(self._calls)}"
-        if self.is_first:
-            try:
-                value = work()
-            except PgcliError as error:
-                self.store.set(name, json.dumps({FAILED: error.exit_code}))
-                raise
-            self.store.set(name, json.dumps({"value": value}))
-            return value
-        while not self.store.check([name]):
-            sleep(POLL_SECONDS)  # in Python, which handles signals
-        result = json.loads(self.store.get(name))
-        if FAILED in result:
-            raise OtherProcessFailed(result[FAILED])
-        return result["value"]  # type: ignore[no-any-return]
-
-    @contextmanager
-    def fail_together(self) -> Iterator[None]:
-        """A block that fails in all processes if it fails in one. Raises OtherProcessFailed."""
-        error: PgcliError | OtherProcessFailed | None = None
-        try:
-            yield
-        except (PgcliError, OtherProcessFailed) as problem:
-            error = problem
-        exit_code = self.largest(0 if error is None else error.exit_code)
-        if error is not None:
-            raise error
-        if exit_code:
-            raise OtherProcessFailed(exit_code)
+    def wait(self) -> None:
+        """Wait for all processes, such as for files that the first one writes."""
+        self.largest(0)
 
     def is_first_failure(self) -> bool:
         """Whether this process failed first, and so reports the reason."""
@@ -195,14 +158,12 @@ def joined_processes(device: str) -> Iterator[Processes]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+    store, rank, count = next(rendezvous("env://"))
     processes = Processes(rank, count, store)
     try:
         processes.join(device)
         yield processes
         processes.leave()
-    except OtherProcessFailed:
-        raise
     except Exception as problem:
         if not processes.is_first_failure():
             raise OtherProcessFailed(getattr(problem, "exit_code", 1)) from None

@@ -123,12 +123,8 @@ def train(
     """
     check_options(options)
     folder = options.folder
-
-    def check_folder() -> None:
-        if not options.overwrite and read_json(folder / RUN_FILE) is None:
-            Target(name=str(folder), kind="folder").check()
-
-    processes.from_first(check_folder)  # before it writes there
+    if not options.overwrite and read_json(folder / RUN_FILE) is None:
+        Target(name=str(folder), kind="folder").check()
     if options.dry_run:
         if processes.is_first:
             dry_run(options, on_event, processes)
@@ -272,9 +268,13 @@ def train_rows(
     """
     rows = read_learning_rows(options, store, on_event)
     earlier = {} if options.overwrite else read_json(options.folder / RUN_FILE) or {}
-    if not earlier.get("result", {}).get("complete"):
-        processes.from_first(lambda: check_images(rows, options))
-    checkpoint = found_checkpoint(options, find_model, processes)
+    result = earlier.get("result", {})
+    if processes.is_first and not result.get("complete"):
+        check_images(rows, options)
+    if processes.is_first and processes.count > 1 and options.model is not None:
+        find_model(options.model, options.revision)  # downloads it once
+    processes.wait()
+    checkpoint = None if options.model is None else find_model(options.model, options.revision)
     record = run_record(options, rows.read, checkpoint)
     resumes = check_run(options, record)
     inputs = TaskInputs(
@@ -285,7 +285,9 @@ def train_rows(
         task.order.steps_per_epoch, is_evaluated=bool(rows.evaluation)
     )
     record["steps"] = trainer_options.steps
-    processes.from_first(lambda: None if resumes else begin_run(options, state, record))
+    if processes.is_first and not resumes:
+        begin_run(options, state, record)
+    processes.wait()
     trainer = Trainer(task, trainer_options, options.folder, state, processes)
     was_complete, began = trainer.progress.is_complete, perf_counter()
     is_complete = run_trainer(trainer, on_event)
@@ -293,33 +295,17 @@ def train_rows(
     faults: dict[RowKey, str] = {}
     for share in processes.gather({**task.faults}):
         faults |= share
-
-    def end_run() -> list[str]:
+    names = [*result.get("unreadable", ()), *(key[0] for key in (*rows.faults, *faults))]
+    unreadable = [*dict.fromkeys(names)]
+    if processes.is_first:
         if is_complete and options.merge and checkpoint is not None:
             with wrap_write_errors(options.folder / MERGED):
                 merge_adapter(checkpoint.folder, options.folder, options.folder / MERGED)
-        earlier = (read_json(options.folder / RUN_FILE) or {}).get("result", {})
-        names = [*earlier.get("unreadable", []), *(key[0] for key in (*rows.faults, *faults))]
-        unreadable = [*dict.fromkeys(names)]
         result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": unreadable}
         write_json(options.folder / RUN_FILE, record | {"result": result})
-        return unreadable
-
-    unreadable = processes.from_first(end_run)
     lines = read_metrics(options.folder / METRICS)
     has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
     return summary_of(rows, faults, trainer.progress, seconds, has_lost=has_lost)
-
-
-def found_checkpoint(
-    options: TrainOptions, find_model: FindModel, processes: Processes
-) -> Checkpoint | None:
-    """The checkpoint to start from, downloaded by the first process; None for random weights."""
-    if (model := options.model) is None:
-        return None
-    if processes.count > 1:
-        processes.from_first(lambda: str(find_model(model, options.revision)))
-    return find_model(model, options.revision)
 
 
 def summary_of(
@@ -352,8 +338,7 @@ def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
     """
     state = state_folder(folder)
     with ExitStack() as stack:
-
-        def lock() -> None:
+        if processes.is_first:
             store = LocalStore(state, create=True)
             try:
                 stack.enter_context(store.lock(LOCK, timeout_seconds=LOCK_SECONDS))
@@ -361,8 +346,7 @@ def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
                 raise in_use(str(folder)) from None
             stack.callback(store.remove_folders)
             stack.callback(store.delete, [LOCK])
-
-        processes.from_first(lock)
+        processes.wait()
         yield state
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -160,7 +160,7 @@ class Trainer:
             on_update(before)
         batches = self.task.batches(self.progress.step, self.options.steps)
         saved_at, began = monotonic(), perf_counter()
-        while (batch := self._next(batches)) is not None:
+        for batch in batches:
             line = self._update(batch, began)
             step, every = self.progress.step, self.options.eval_every
             if every and (step % every == 0 or step == self.options.steps):
@@ -177,11 +177,6 @@ class Trainer:
         batches.close()  # stops the decoding workers
         self._finish()
         return self.progress.is_complete
-
-    def _next(self, batches: Iterator[Any]) -> Any:
-        """The next batch; None after the last. Raises the data error of any process."""
-        with self.processes.fail_together():
-            return next(batches, None)
 
     def _update(self, batch: Any, began: float) -> dict[str, Any]:
         """Update the weights; return the metrics. Waited for the batch since `began`."""
@@ -256,7 +251,8 @@ class Trainer:
         """The values of an evaluation as metrics; with `keeps_best`, the best weights are saved."""
         self.task.model.eval()
         with torch.no_grad():
-            values = self.processes.from_first(self._measure)
+            values = self._measure() if self.processes.is_first else {}
+        values = self.processes.gather(values)[0]
         if keeps_best:
             self._keep_best(values)
         return {f"eval_{name}": value for name, value in values.items()}

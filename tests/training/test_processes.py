@@ -93,7 +93,7 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
     for outcome, rank, code, message in (
         (small, 0, 2, "updates of 1 row cannot be divided over 2 processes"),
-        (no_data, 0, 15, "the images are gone"),
+        (no_data, 1, 15, "the images are gone"),
         (no_memory, 1, 17, "no memory is left"),
     ):
         assert outcome.codes[rank] == code, outcome

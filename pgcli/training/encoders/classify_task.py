@@ -96,7 +96,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         data, processes = self.data, self.data.processes
         keys, features = list[str](), list[Tensor]()
         self.model.eval()
-        with processes.fail_together(), torch.no_grad(), self.autocast():
+        with torch.no_grad(), self.autocast():
             for rows in filter(None, (data.train, data.evaluation)):
                 images = [*{row.image_key: row for row in rows}.values()]
                 for batch in track(data.in_order(images, processes)):
