@@ -58,19 +58,6 @@ def check_readable(rows: TrainingRows, name: str, options: TrainOptions) -> None
         )
 
 
-def unreadable_images(
-    rows: TrainingRows, options: TrainOptions, *, track: Track = iter
-) -> dict[str, str]:
-    """The unreadable local images: `ID: reason` by `image_key`."""
-    local = rows.select(row for row in rows.images() if not is_remote(row))
-    with closing(image_faults(local, options)) as images:
-        return {
-            row.image_key: f"{row.item.id}: {fault.message}"
-            for row, fault in track(images)
-            if fault is not None
-        }
-
-
 def image_faults(
     rows: TrainingRows, options: TrainOptions
 ) -> Generator[tuple[TrainingRow, Fault | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import Target, wrap_write_errors, write_json
 from pgcli.text import MAX_NAMES, byte_count, count, duration, listed
-from pgcli.training.answers.start import AnswerPlan, make_answer_task
+from pgcli.training.answers.start import make_answer_task
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.encoders.classify_task import ClassifyTask
 from pgcli.training.encoders.contrastive_task import ContrastiveTask
@@ -41,9 +41,7 @@ from pgcli.training.encoders.start import make_classify_task, make_contrastive_t
 from pgcli.training.image_checks import (
     check_apart,
     check_readable,
-    is_remote,
     split_by_image,
-    unreadable_images,
 )
 from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.option_checks import check_options
@@ -146,17 +144,8 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
             del record["settings"]["checkpoint"]  # unknown before its download
         check_run(options, record)
         check_images(rows, options)
-        sides = rows.train.select([*rows.train, *rows.evaluation])
-        track = partial(tracked, on_event=on_event, task="reading images", unit="images")
-        unreadable = unreadable_images(sides, options, track=track)
-        if unreadable:
-            names = listed([*unreadable.values()], separator=";")
-            on_event(Message(f"{count(len(unreadable), 'unreadable image')}: {names}"))
-        if remote := sum(map(is_remote, sides.images())):
-            on_event(Message(f"{count(remote, 'image')} at URLs not checked"))
         inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
-        facts = training_facts(inputs, unreadable.keys())
-        on_event(FactTable([*facts, ("output", str(options.folder))]))
+        on_event(FactTable([*training_facts(inputs), ("output", str(options.folder))]))
 
 
 def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask:
@@ -174,43 +163,21 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
             return make_answer_task(inputs)
 
 
-def training_facts(inputs: TaskInputs, unreadable: Collection[str]) -> Facts:
-    """The plan of a run as names and texts, with memory choices if PaliGemma is on this machine.
-
-    `unreadable` has the keys of unreadable images.
-    """
-    options, plan = inputs.options, None
-    if options.task is None and inputs.checkpoint is not None:
-        plan = AnswerPlan.of(inputs)
-        inputs = plan.inputs
-    order = inputs.order
+def training_facts(inputs: TaskInputs) -> Facts:
+    """The plan of a run as names and texts."""
+    options, order = inputs.options, inputs.order
     steps = options.trainer_options(order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
-    train, evaluation = (
-        sum(row.image_key not in unreadable for row in rows)
-        for rows in (inputs.train, inputs.evaluation)
-    )
-    total = len(inputs.train) + len(inputs.evaluation)
-    lost = f"; {total - train - evaluation:,} with unreadable images" * (train + evaluation < total)
-    facts = [
+    sides = f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"
+    return [
         ("task", options.task or f"answer, --method {options.method}"),
         ("model", options.model or f"new, {options.init}"),
-        ("rows", f"{train:,} to train on, {evaluation:,} to evaluate on{lost}"),
+        ("rows", sides),
         ("steps", f"{steps.steps:,}, {order.steps_per_epoch:,} per epoch"),
         ("batch", f"{order.batch_size:,} rows"),
         ("learning rate", f"{steps.learning_rate:g}, {count(steps.warmup, 'warm-up step')}"),
         ("weight decay", f"{steps.weight_decay:g}"),
         ("evaluation", f"every {steps.eval_every:,} steps" if steps.eval_every else "none"),
     ]
-    if plan is None:
-        return facts
-    micro_batch = min(plan.micro_batches().rows or order.batch_size, order.batch_size)
-    facts += [
-        ("micro-batch", f"{count(micro_batch, 'row')}, halved if memory runs out"),
-        ("activations", "recomputed in the backward pass" if plan.recomputes else "kept in memory"),
-    ]
-    if plan.faults:
-        facts.append(("skipped", f"{count(len(plan.faults), 'row')} too long for the model"))
-    return facts
 
 
 def check_images(rows: LearningRows, options: TrainOptions) -> None:

@@ -186,8 +186,6 @@ def test_dry_run_prints_the_plan(run, capsys):
     err = capsys.readouterr().err
     assert "task: answer, --method lora" in err
     assert "steps: 4, 2 per epoch" in err
-    assert "micro-batch: 6 rows, halved if memory runs out" in err
-    assert "activations: kept in memory" in err
     assert not Path("out").exists()
 
 

@@ -114,16 +114,6 @@ def test_empty_answers_alone_are_reported(run, capsys):
     assert "all answers are empty: the model learns to answer nothing" in capsys.readouterr().err
 
 
-def test_plan_counts_usable_rows(run, capsys):
-    Image.new("RGB", (20, 20), "blue").save("other.png")
-    Path("bad.png").write_bytes(Path("good.png").read_bytes()[:50])
-    names = ("good.png", "other.png", "bad.png", "bad.png", "gone.png")
-    assert run(f"{write('rows.jsonl', *rows(*names))} {FIXED} --dry-run") == 0
-    err = capsys.readouterr().err
-    assert "2 unreadable images: bad.png: " in err
-    assert "rows: 2 to train on, 0 to evaluate on; 3 with unreadable images" in err
-
-
 def test_complete_run_needs_no_images(run):
     write("rows.jsonl", *rows("good.png"))
     assert run(f"rows.jsonl {FIXED}") == 0

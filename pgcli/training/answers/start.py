@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.text import byte_count
 from pgcli.training.answers.lora import add_lora, load_adapter, save_adapter
 from pgcli.training.answers.task import AnswerTask, tokenized
+from pgcli.training.options import TrainOptions
 from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
 from pgcli.training.task import MicroBatches, TaskInputs
 
@@ -40,54 +41,6 @@ TRAINED_BYTES, FROZEN_BYTES = 16, 4
 #: On a CPU, larger checkpoints recompute activations from the start: the system kills a process
 #: that runs out of memory.
 LARGE_BYTES = 10**9
-
-
-@dataclass(frozen=True)
-class AnswerPlan:
-    """The plan of a run before the weights are loaded.
-
-    `inputs` has the rows that fit into the model; `faults` has the reasons for the rest.
-    """
-
-    inputs: TaskInputs
-    checkpoint: Checkpoint
-    config: PaliGemmaConfig
-    tokenizer: Tokenizer
-    faults: dict[RowKey, str]
-
-    @classmethod
-    def of(cls, inputs: TaskInputs) -> AnswerPlan:
-        """The plan of a run. Raises UsageError for a checkpoint of another kind."""
-        checkpoint = inputs.checkpoint
-        assert checkpoint is not None
-        if read_description(checkpoint.folder).kind != "paligemma":
-            raise UsageError(
-                f"{checkpoint.name} is not a PaliGemma, which train needs without <--task=>",
-                hint="name a PaliGemma; <--task contrastive> trains two towers, <--task classify> "
-                "a classifier",
-            )
-        config = read_config(checkpoint.folder)
-        tokenizer = read_tokenizer(checkpoint.folder, config)
-        faults: dict[RowKey, str] = {}
-        train, lengths = fitting_rows(inputs.train, tokenizer, config, faults)
-        evaluation, _ = fitting_rows(inputs.evaluation, tokenizer, config, faults)
-        inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
-        return cls(inputs, checkpoint, config, tokenizer, faults)
-
-    def micro_batches(self) -> MicroBatches:
-        """The fastest micro-batch."""
-        inputs, fixed = self.inputs, self.inputs.options.micro_batch
-        assert inputs.lengths is not None
-        slots = self.config.image_tokens + max(inputs.lengths)
-        tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
-        rows = fixed or max(1, tokens // slots)
-        return MicroBatches(rows, is_fixed=fixed is not None)
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether the backward pass recomputes activations from the first update on."""
-        is_cpu = self.inputs.device.type == "cpu"
-        return is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
 
 
 def fitting_rows(
@@ -117,53 +70,75 @@ def fitting_rows(
 
 def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
-    plan = AnswerPlan.of(inputs)
-    inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
-    dtype = torch.float32  # of trained weights
-    if options.method == "full":
-        check_fits_device(plan)
-    else:  # the dtype of inference, unless the processor only stores it
-        is_slow = inputs.device.type == "cpu" and not has_bfloat16()
-        dtype = choose_dtype(options.dtype, inputs.device, 0 if is_slow else total_bytes(folder))
-    model = weights.load_paligemma(
-        folder,
-        plan.config,
-        dtype=dtype,
-        device=inputs.device,
-        finish=freeze_in_int8 if options.quantize == "int8" else None,
+    options, checkpoint = inputs.options, inputs.checkpoint
+    assert checkpoint is not None
+    folder = checkpoint.folder
+    if read_description(folder).kind != "paligemma":
+        raise UsageError(
+            f"{checkpoint.name} is not a PaliGemma, which train needs without <--task=>",
+            hint="name a PaliGemma; <--task contrastive> trains two towers, <--task classify> "
+            "a classifier",
+        )
+    config = read_config(folder)
+    tokenizer = read_tokenizer(folder, config)
+    faults: dict[RowKey, str] = {}
+    train, lengths = fitting_rows(inputs.train, tokenizer, config, faults)
+    evaluation, _ = fitting_rows(inputs.evaluation, tokenizer, config, faults)
+    inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
+    device, is_large = inputs.device, total_bytes(folder) > LARGE_BYTES
+    model, dtype, save = load_learner(inputs, checkpoint, config)
+    tokens = CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
+    fastest = max(1, tokens // (config.image_tokens + max(lengths)))
+    fixed = options.micro_batch
+    micro_batches = MicroBatches(fixed or fastest, is_fixed=fixed is not None)
+    if device.type == "cpu" and is_large:
+        recompute_activations(model)
+    else:
+        micro_batches.save_memory = partial(recompute_activations, model)
+    preprocessing = read_preprocessing(folder, config.vision.resolution)
+    task = AnswerTask(
+        **inputs.fields(model, preprocessing, save, micro_batches, dtype), tokenizer=tokenizer
     )
+    task.data.errors.reasons.update(faults)
+    return task
+
+
+def load_learner(
+    inputs: TaskInputs, checkpoint: Checkpoint, config: PaliGemmaConfig
+) -> tuple[PaliGemma, torch.dtype, Callable[[Path], None]]:
+    """The model whose weights or adapters are trained, its dtype, and the function that saves it.
+
+    Raises NoUsableDevice if full training does not fit the device.
+    """
+    options, device, folder = inputs.options, inputs.device, checkpoint.folder
     if options.method == "full":
+        check_fits_device(options, device, checkpoint, config)
+        model = weights.load_paligemma(folder, config, dtype=torch.float32, device=device)
         unfreeze(model, options.freeze)
         for layer in model.decoder.layers:
             assert isinstance(layer, GemmaDecoderLayer)
             layer.dropout = options.dropout
-        save = partial(save_checkpoint, model, source=folder, dtype=dtype)
-    else:
-        add_lora(model, options.lora, options.seed)
-        if options.adapter is not None:
-            adapter = Checkpoint(options.adapter, Path(options.adapter))
-            warn_of_another_base(adapter, plan.checkpoint)
-            load_adapter(model, adapter.folder)
-        save = partial(
-            save_adapter,
-            model,
-            options.lora,
-            base_model=plan.checkpoint.name,
-            revision=plan.checkpoint.revision,
-            fingerprint=fingerprint_of(folder),
-        )
-    micro_batches = plan.micro_batches()
-    if plan.recomputes:
-        recompute_activations(model)
-    else:
-        micro_batches.save_memory = partial(recompute_activations, model)
-    preprocessing = read_preprocessing(folder, plan.config.vision.resolution)
-    task = AnswerTask(
-        **inputs.fields(model, preprocessing, save, micro_batches, dtype),
-        tokenizer=plan.tokenizer,
+        save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
+        return model, torch.float32, save
+    # the dtype of inference, unless the processor only stores it
+    is_slow = device.type == "cpu" and not has_bfloat16()
+    dtype = choose_dtype(options.dtype, device, 0 if is_slow else total_bytes(folder))
+    finish = freeze_in_int8 if options.quantize == "int8" else None
+    model = weights.load_paligemma(folder, config, dtype=dtype, device=device, finish=finish)
+    add_lora(model, options.lora, options.seed)
+    if options.adapter is not None:
+        adapter = Checkpoint(options.adapter, Path(options.adapter))
+        warn_of_another_base(adapter, checkpoint)
+        load_adapter(model, adapter.folder)
+    save = partial(
+        save_adapter,
+        model,
+        options.lora,
+        base_model=checkpoint.name,
+        revision=checkpoint.revision,
+        fingerprint=fingerprint_of(folder),
     )
-    task.data.errors.reasons.update(plan.faults)
-    return task
+    return model, dtype, save
 
 
 def unfreeze(model: PaliGemma, frozen: Sequence[str]) -> None:
@@ -173,19 +148,21 @@ def unfreeze(model: PaliGemma, frozen: Sequence[str]) -> None:
         model.get_submodule(name).requires_grad_(requires_grad=False)
 
 
-def check_fits_device(plan: AnswerPlan) -> None:
+def check_fits_device(
+    options: TrainOptions, device: torch.device, checkpoint: Checkpoint, config: PaliGemmaConfig
+) -> None:
     """Raise NoUsableDevice if full training does not fit the device, before the weights load."""
-    inputs, model = plan.inputs, weights.meta_model(plan.config)
-    unfreeze(model, inputs.options.freeze)
+    model = weights.meta_model(config)
+    unfreeze(model, options.freeze)
     needed = sum(
         weight.numel() * (TRAINED_BYTES if weight.requires_grad else FROZEN_BYTES)
         for weight in model.parameters()
     )
-    free = free_bytes(inputs.device)
+    free = free_bytes(device)
     if needed > free:
         raise NoUsableDevice(
-            f"full training of {plan.checkpoint.name} needs {byte_count(needed)} of memory and "
-            f"more for the images, and {inputs.device} has {byte_count(free)}: the weights, their "
+            f"full training of {checkpoint.name} needs {byte_count(needed)} of memory and "
+            f"more for the images, and {device} has {byte_count(free)}: the weights, their "
             "gradients and moments must fit on each device",
             hint="<--method lora> trains an adapter; <--freeze vision,projector> trains fewer "
             "weights",
