@@ -127,6 +127,7 @@ class TrainingTask(ABC):
     """
 
     model: Any
+    main_metric: str | None = None
     micro_batches = MicroBatches(is_fixed=True)
 
     @abstractmethod
@@ -156,12 +157,13 @@ class TrainingTask(ABC):
         """The micro-batches of the batch."""
         return [batch]
 
-    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
-        """Whether an evaluation is better than the best so far: by default, its loss is lower.
+    def is_better(self, metrics: Metrics, best: Metrics) -> bool:
+        """Whether an evaluation has a higher main metric than the best so far, or a lower loss.
 
-        `highest` has the highest value of each metric so far, of this evaluation too.
+        The loss decides ties, and tasks without a main metric.
         """
-        return metrics["loss"] < best["loss"]
+        value, best_value = (values.get(self.main_metric or "", 0.0) for values in (metrics, best))
+        return value > best_value if value != best_value else metrics["loss"] < best["loss"]
 
 
 @dataclass(kw_only=True)

@@ -259,10 +259,7 @@ class Trainer:
 
     def _keep_best(self, values: Mapping[str, float]) -> None:
         """Write the weights with these values to the folder if they are the best so far."""
-        best, highest = self.progress.best, self.progress.highest
-        for name, value in values.items():
-            highest[name] = max(value, highest.get(name, value))
-        if not best or self.task.is_better(values, best, highest):
+        if not self.progress.best or self.task.is_better(values, self.progress.best):
             self.progress.best = {"step": self.progress.step, **values}
             self.progress.waiting = 0
             self._save_model(self.folder)

@@ -23,14 +23,12 @@ KEY = "progress"  # in the file's metadata
 class TrainingProgress:
     """The progress of a run: its updates, its best evaluation and whether it is complete.
 
-    `waiting` counts the evaluations since the best one. `highest` has the highest value of each
-    metric in any evaluation.
+    `waiting` counts the evaluations since the best one.
     """
 
     step: int = 0
     best: dict[str, float] = field(default_factory=dict)
     waiting: int = 0
-    highest: dict[str, float] = field(default_factory=dict)
     is_complete: bool = False
 
 

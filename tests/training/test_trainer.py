@@ -26,7 +26,7 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.training import curves
 from pgcli.training.curves import CurvesPanel, round_ticks, write_curves
 from pgcli.training.run import details, evaluation_line
-from pgcli.training.task import Loss, Metrics, MicroBatches
+from pgcli.training.task import Loss, Metrics, TrainingTask
 from pgcli.training.trainer import CosineSchedule, Trainer, TrainerOptions, make_optimizer
 
 OPTIONS = TrainerOptions(
@@ -37,7 +37,7 @@ OPTIONS = TrainerOptions(
 MEASURED = {"rows_per_second": 0, "wait_ms": 0, "memory_mb": 0}
 
 
-class LineFit:
+class LineFit(TrainingTask):
     """Fits a line with dropout, so that random numbers matter; batches follow from the step."""
 
     def __init__(self, *, evaluations: list[float] | None = None, broken_step: int | None = None):
@@ -45,16 +45,12 @@ class LineFit:
         self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.Linear(8, 1))
         self.evaluations, self.broken_step = evaluations, broken_step
         self.seen: list[int] = []
-        self.micro_batches = MicroBatches(is_fixed=True)
 
     def batches(self, first: int, stop: int) -> Iterator[int]:
         yield from range(first, stop)
 
     def size(self, batch: int) -> int:
         return 16
-
-    def parts(self, batch: int) -> list[int]:
-        return [batch]
 
     def loss(self, part: int) -> Loss:
         self.seen.append(part)
@@ -65,9 +61,6 @@ class LineFit:
         if self.evaluations:
             return {"loss": self.evaluations.pop(0)}
         return {"loss": self._loss(10**6).item()}
-
-    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
-        return metrics["loss"] < best["loss"]
 
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)

@@ -34,7 +34,7 @@ class AnswerTask(ImageTask[PaliGemma]):
 
     def __post_init__(self) -> None:
         self.truths = TrueAnswers.of(self.data.evaluation)
-        self._main_metric = self.truths.main_metric
+        self.main_metric = self.truths.main_metric
 
     def loss(self, batch: ImageBatch) -> Loss:
         return self._loss(batch)
@@ -53,11 +53,6 @@ class AnswerTask(ImageTask[PaliGemma]):
 
         answers = dict(self.truths.ask(self._engine(), batches()))
         return {"loss": loss / total, **self.truths.measure(answers)}
-
-    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
-        """Whether the task's metric is higher; the loss decides ties and mixed tasks."""
-        value, best_value = (values.get(self._main_metric or "", 0.0) for values in (metrics, best))
-        return value > best_value if value != best_value else metrics["loss"] < best["loss"]
 
     def _loss(self, batch: ImageBatch) -> Loss:
         """The loss of the rows; the token count includes image tokens."""

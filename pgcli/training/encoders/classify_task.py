@@ -5,7 +5,6 @@ B rows · N images · D width · K classes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +43,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
     each `image_key`.
     """
 
+    main_metric = "accuracy"
     feature_ND: Tensor | None = None
     feature_keys: Mapping[str, int] = field(default_factory=dict)
 
@@ -76,16 +76,6 @@ class ClassifyTask(ImageTask[ImageClassifier]):
             right += _count_right(logit_BK, label_B)
             total += len(batch.rows)
         return {"loss": loss / total, "accuracy": right / total}
-
-    def is_better(self, metrics: Metrics, best: Metrics, highest: Metrics) -> bool:
-        """Whether the loss is lower, among accuracies in the 95 % interval of the highest.
-
-        On a few hundred rows, accuracies differ by chance more than the loss does.
-        """
-        low, _ = wilson_interval(highest["accuracy"], len(self.data.evaluation))
-        if metrics["accuracy"] < low:
-            return False
-        return best["accuracy"] < low or metrics["loss"] < best["loss"]
 
     def fill_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
         """Compute the features of all images for the linear layer, once.
@@ -135,14 +125,6 @@ class ClassifyTask(ImageTask[ImageClassifier]):
 
     def _loss_sum(self, logit_BK: Tensor, label_B: Tensor) -> Tensor:
         return F.cross_entropy(logit_BK, label_B, reduction="sum")
-
-
-def wilson_interval(share: float, rows: int) -> tuple[float, float]:
-    """The 95 % interval of a share of this many rows (Wilson 1927)."""
-    z_squared = 1.96**2
-    centre = (share + z_squared / (2 * rows)) / (1 + z_squared / rows)
-    margin = math.sqrt(z_squared * (share * (1 - share) / rows + z_squared / (4 * rows**2)))
-    return centre - margin / (1 + z_squared / rows), centre + margin / (1 + z_squared / rows)
 
 
 def _count_right(logit_BK: Tensor, label_B: Tensor) -> float:
