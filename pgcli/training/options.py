@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
@@ -16,7 +16,7 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name
-from pgcli.labels.columns import ANSWER_COLUMNS, LabelColumns
+from pgcli.labels.columns import ANSWER_COLUMNS
 from pgcli.run.request import values
 from pgcli.run.request.applies import is_on_hub
 from pgcli.run.request.error_budget import ErrorBudget
@@ -24,13 +24,6 @@ from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
 from pgcli.stores import Reader, make_reader
 from pgcli.stores.urls import url_scheme
 from pgcli.text import one_of
-from pgcli.training.option_checks import IGNORED, PARTS, inapplicable
-
-if TYPE_CHECKING:
-    from pgcli.run.progress.events import OnEvent
-    from pgcli.training.answers.lora import LoraSettings
-    from pgcli.training.sources import RowReader
-    from pgcli.training.trainer import TrainerOptions
 
 
 class Recipe(NamedTuple):
@@ -56,8 +49,26 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("classify", "probe"): Recipe(64, 1e-3, 0.0, BETAS),
     }
 )
-EPOCHS = 10
-EVALUATIONS = 20  # per run without --eval-every
+PARTS = ("vision", "projector", "decoder")  # of PaliGemma, that can be frozen
+LORA, FULL = "--method lora", "--method full"
+CONTRASTIVE, CLASSIFY = "--task contrastive", "--task classify"
+#: The tasks, or PaliGemma's methods, that an option applies to; other options apply to all.
+SCOPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("init", "probe"), (CONTRASTIVE, CLASSIFY)),
+        **dict.fromkeys(("loss", "text_column"), (CONTRASTIVE,)),
+        "label_column": (CLASSIFY,),
+        **dict.fromkeys(("prompt", "prompt_column", "answer_column"), (LORA, FULL)),
+        **dict.fromkeys(("method", "dropout"), (LORA, FULL)),
+        **dict.fromkeys(("rank", "alpha", "targets", "quantize", "merge", "adapter"), (LORA,)),
+        "freeze": (FULL,),
+    }
+)
+
+#: Options without an effect on other tasks, where they are ignored. Others would change what is
+#: learned, and are refused there.
+IGNORED = frozenset("loss method dropout rank alpha targets quantize merge".split())
+
 _learning = partial(opt, panel="Learning", own=True)
 _method = partial(opt, panel="PaliGemma", own=True)
 _evaluation = partial(opt, panel="Evaluation", own=True)
@@ -287,65 +298,11 @@ class TrainOptions:
         values = {name: getattr(self, name, None) for name in Recipe._fields}
         return default._replace(**{n: value for n, value in values.items() if value is not None})
 
-    def trainer_options(self, steps_per_epoch: int, *, is_evaluated: bool) -> TrainerOptions:
-        """The options of the training loop, for this number of steps per epoch."""
-        from pgcli.training.trainer import TrainerOptions
-
-        steps = self.steps or (self.epochs or EPOCHS) * steps_per_epoch
-        recipe = self.recipe
-        every = math.ceil(steps / EVALUATIONS)
-        if isinstance(self.eval_every, float):  # in epochs
-            every = round(self.eval_every * steps_per_epoch)
-        elif self.eval_every is not None:
-            every = self.eval_every
-        warmup = self.warmup if self.warmup >= 1 else math.ceil(self.warmup * steps)
-        return TrainerOptions(
-            steps=steps,
-            learning_rate=recipe.learning_rate,
-            warmup=min(int(warmup), steps),
-            weight_decay=recipe.weight_decay,
-            betas=recipe.betas,
-            max_grad_norm=self.max_grad_norm,
-            seed=self.seed,
-            eval_every=max(1, every) if is_evaluated else 0,
-            patience=self.patience,
-        )
-
-    @property
-    def lora(self) -> LoraSettings:
-        """The settings of the adapters. Raises UsageError."""
-        from pgcli.training.answers.lora import LoraSettings, adapter_settings
-
-        if self.adapter is not None:
-            return adapter_settings(Path(self.adapter), self.dropout)
-        default = LoraSettings()
-        return LoraSettings(
-            rank=self.rank or default.rank,
-            alpha=self.alpha,
-            dropout=self.dropout,
-            targets=self.targets or default.targets,
-        )
-
-    @property
-    def trains_vision(self) -> bool:
-        """Whether training changes the outputs of PaliGemma's vision tower."""
-        return self.lora.has_vision if self.method == "lora" else "vision" not in self.freeze
-
     @property
     def column(self) -> str | None:
         """The column of texts or labels; None for answers."""
         columns = {"contrastive": self.text_column, "classify": self.label_column}
         return columns.get(self.task_name)
-
-    def row_reader(self, on_event: OnEvent) -> RowReader:
-        """The reader of rows and their targets."""
-        from pgcli.training.sources import RowReader
-
-        if self.task is not None:
-            return RowReader(label=self.column, has_folders=self.task == "classify")
-        columns = LabelColumns(self.prompt_column, self.answer_column)
-        is_evaluated = bool(self.eval or self.eval_fraction)
-        return RowReader(columns, self.prompt, on_event=on_event, keeps_truth=is_evaluated)
 
     @property
     def image_limits(self) -> ImageLimits:
@@ -389,3 +346,77 @@ class TrainOptions:
 
 #: The option records of the command.
 TRAIN_RECORDS = (TrainOptions,)
+
+
+def inapplicable(options: TrainOptions) -> dict[str, str]:
+    """Why each option that is set does not apply to the task, by the name of the option."""
+    reasons = {}
+    for field in fields(options):
+        scopes = SCOPES.get(field.name, (options.scope,))
+        if options.scope in scopes or getattr(options, field.name) == field.default:
+            continue
+        tasks = [f"<{scope}>" for scope in scopes if scope.startswith("--task")]
+        names = " and ".join(tasks if options.task else [f"<{scope}>" for scope in scopes])
+        flag = f"<--{field.name.replace('_', '-')}{'=' * (field.default is not False)}>"
+        where = names or "training PaliGemma, without <--task=>"
+        reasons[field.name] = f"{flag} applies to {where}"
+    return reasons
+
+
+def check_options(options: TrainOptions) -> None:
+    """Raise UsageError for options that do not go together. Reads no file but the adapter's."""
+    if options.task is None and options.model is None:
+        raise UsageError(
+            "<--model=> is missing: without <--task=>, train fine-tunes PaliGemma",
+            hint="name a checkpoint, such as <--model google/paligemma2-3b-pt-224>; <--task=> "
+            "trains other models",
+        )
+    for reason in inapplicable(options).values():
+        raise UsageError(reason, hint="omit it")
+    has_evaluation = bool(options.eval or options.eval_fraction)
+    needs_evaluation = "<--eval-every=>" if options.eval_every else "<--patience=>"
+    conflicts = (
+        (
+            options.task is not None and (options.model is None) == (options.init is None),
+            "train starts from a checkpoint or from random weights",
+            "give either <--model NAME> or <--init tiny|small|base>",
+        ),
+        (
+            options.revision is not None and not is_on_hub(options.model),
+            f"{options.model} has no revisions to choose from",
+            "<--revision=> needs a <--model=> on the Hub",
+        ),
+        (
+            options.probe and options.init is not None,
+            "<--probe> trains only the head of a checkpoint, and <--init=> starts without one",
+            "<--model NAME>",
+        ),
+        (
+            options.adapter is not None and (options.rank or options.alpha or options.targets),
+            "<--adapter=> already has a rank, an alpha and targets",
+            "remove <--rank=>, <--alpha=> and <--targets=>",
+        ),
+        (
+            {*options.freeze} == {*PARTS},
+            "<--freeze=> names all parts of the model, so there is nothing to train",
+            "remove one of them",
+        ),
+        (
+            options.epochs is not None and options.steps is not None,
+            "<--epochs=> and <--steps=> both set the length of the training",
+            "give only one",
+        ),
+        (
+            options.eval and options.eval_fraction,
+            "<--eval=> and <--eval-fraction=> both set the rows to evaluate on",
+            "give only one",
+        ),
+        (
+            (options.eval_every or options.patience) and not has_evaluation,
+            f"{needs_evaluation} needs rows to evaluate on",
+            "<--eval SOURCE> or <--eval-fraction 0.05>",
+        ),
+    )
+    for is_conflict, message, hint in conflicts:
+        if is_conflict:
+            raise UsageError(message, hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE
+from pgcli.labels.columns import LabelColumns
 from pgcli.output.reader import state_folder
 from pgcli.run.progress.events import (
     Facts,
@@ -44,18 +46,20 @@ from pgcli.training.image_checks import (
     split_by_image,
 )
 from pgcli.training.metrics_file import METRICS, read_metrics
-from pgcli.training.option_checks import check_options
-from pgcli.training.options import TrainOptions
+from pgcli.training.options import TrainOptions, check_options
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
+from pgcli.training.sources import RowReader
 from pgcli.training.status import RUN_FILE
 from pgcli.training.task import TaskInputs
-from pgcli.training.trainer import Trainer
+from pgcli.training.trainer import Trainer, TrainerOptions
 from pgcli.training.training_state import TrainingProgress
 
 SHOWN_UPDATES = 20  # the progress shows the mean loss of this many updates
 MAX_MEASURES = 5
+EPOCHS = 10
+EVALUATIONS = 20  # per run without --eval-every
 
 #: Finds the files of a model, and shows the progress of their download.
 FindModel = Callable[[str, str | None], Checkpoint]
@@ -166,7 +170,7 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
 def training_facts(inputs: TaskInputs) -> Facts:
     """The plan of a run as names and texts."""
     options, order = inputs.options, inputs.order
-    steps = options.trainer_options(order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
+    steps = trainer_options(options, order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
     sides = f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"
     return [
         ("task", options.task or f"answer, --method {options.method}"),
@@ -189,7 +193,13 @@ def check_images(rows: LearningRows, options: TrainOptions) -> None:
 
 def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent) -> LearningRows:
     """The rows of a run. Raises TooManyErrors, and UsageError for images on both sides."""
-    reader, errors = options.row_reader(on_event), RowErrors(options.error_budget)
+    errors = RowErrors(options.error_budget)
+    if options.task is not None:
+        reader = RowReader(label=options.column, has_folders=options.task == "classify")
+    else:
+        columns = LabelColumns(options.prompt_column, options.answer_column)
+        is_evaluated = bool(options.eval or options.eval_fraction)
+        reader = RowReader(columns, options.prompt, on_event=on_event, keeps_truth=is_evaluated)
 
     def read(sources: Sequence[str]) -> TrainingRows:
         rows = TrainingRows(store)
@@ -248,14 +258,14 @@ def train_rows(
         options, rows.train, rows.evaluation, checkpoint, len(rows.faults), on_event, processes
     )
     task = make_task(inputs)
-    trainer_options = options.trainer_options(
-        task.order.steps_per_epoch, is_evaluated=bool(rows.evaluation)
+    settings = trainer_options(
+        options, task.order.steps_per_epoch, is_evaluated=bool(rows.evaluation)
     )
-    record["steps"] = trainer_options.steps
+    record["steps"] = settings.steps
     if processes.is_first and not resumes:
         begin_run(options, state, record)
     processes.wait()
-    trainer = Trainer(task, trainer_options, options.folder, state, processes)
+    trainer = Trainer(task, settings, options.folder, state, processes)
     was_complete, began = trainer.progress.is_complete, perf_counter()
     is_complete = run_trainer(trainer, on_event)
     seconds = 0.0 if was_complete else perf_counter() - began
@@ -273,6 +283,31 @@ def train_rows(
     lines = read_metrics(options.folder / METRICS)
     has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
     return summary_of(rows, faults, trainer.progress, seconds, has_lost=has_lost)
+
+
+def trainer_options(
+    options: TrainOptions, steps_per_epoch: int, *, is_evaluated: bool
+) -> TrainerOptions:
+    """The options of the training loop, for this number of steps per epoch."""
+    steps = options.steps or (options.epochs or EPOCHS) * steps_per_epoch
+    recipe = options.recipe
+    every = math.ceil(steps / EVALUATIONS)
+    if isinstance(options.eval_every, float):  # in epochs
+        every = round(options.eval_every * steps_per_epoch)
+    elif options.eval_every is not None:
+        every = options.eval_every
+    warmup = options.warmup if options.warmup >= 1 else math.ceil(options.warmup * steps)
+    return TrainerOptions(
+        steps=steps,
+        learning_rate=recipe.learning_rate,
+        warmup=min(int(warmup), steps),
+        weight_decay=recipe.weight_decay,
+        betas=recipe.betas,
+        max_grad_norm=options.max_grad_norm,
+        seed=options.seed,
+        eval_every=max(1, every) if is_evaluated else 0,
+        patience=options.patience,
+    )
 
 
 def summary_of(

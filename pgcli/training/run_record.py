@@ -20,6 +20,7 @@ from pgcli.checkpoints.weight_files import (
 from pgcli.run.state.record import differences, other_run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
+from pgcli.training.answers.lora import lora_settings
 from pgcli.training.metrics_file import METRICS
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRows
@@ -48,8 +49,8 @@ def fixed_settings(options: TrainOptions) -> dict[str, Any]:
         values |= {name: getattr(options, name) for name in FIXED_OF_ANSWERS}
         values["freeze"] = [*options.freeze]
     if options.task is None and options.method == "lora":
-        lora = options.lora
-        values |= {"rank": lora.rank, "alpha": lora.lora_alpha, "targets": lora.targets}
+        lora = lora_settings(options)
+        values |= {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
     return values
 
 

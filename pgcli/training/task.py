@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,9 @@ from pgcli.model.siglip import normalize_pixels
 from pgcli.run.progress.events import OnEvent, ignore
 from pgcli.text import count
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
+from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import RowErrors, RowKey, TrainingRows
-
-if TYPE_CHECKING:
-    from pgcli.training.options import TrainOptions
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")

@@ -54,17 +54,8 @@ class TrainerOptions:
     patience: int = 0
     save_seconds: float = 60.0
 
-
-@dataclass(frozen=True, slots=True)
-class CosineSchedule:
-    """Linear warm-up over `warmup` steps, then cosine decay to zero."""
-
-    steps: int
-    warmup: int
-    learning_rate: float
-
-    def at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+    def rate_of(self, step: int) -> float:
+        """The learning rate of a step: linear warm-up, then cosine decay to zero."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         progress = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -132,7 +123,6 @@ class Trainer:
             betas=options.betas,
             kind=options.optimizer,
         )
-        self._schedule = CosineSchedule(options.steps, options.warmup, options.learning_rate)
         self._trained = [weight for weight in task.model.parameters() if weight.requires_grad]
         self.progress = load_state(self._state_file, task.model, self._optimizer)
 
@@ -181,7 +171,7 @@ class Trainer:
     def _update(self, batch: Any, began: float) -> dict[str, Any]:
         """Update the weights; return the metrics. Waited for the batch since `began`."""
         waited, step = perf_counter() - began, self.progress.step
-        learning_rate = self._schedule.at(step)
+        learning_rate = self.options.rate_of(step)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self.task.model.train()

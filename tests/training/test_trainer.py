@@ -27,7 +27,7 @@ from pgcli.training import curves
 from pgcli.training.curves import CurvesPanel, round_ticks, write_curves
 from pgcli.training.run import details, evaluation_line
 from pgcli.training.task import Loss, Metrics, TrainingTask
-from pgcli.training.trainer import CosineSchedule, Trainer, TrainerOptions, make_optimizer
+from pgcli.training.trainer import Trainer, TrainerOptions, make_optimizer
 
 OPTIONS = TrainerOptions(
     steps=12, learning_rate=0.05, warmup=2, weight_decay=0.1, eval_every=4, save_seconds=0.0
@@ -282,15 +282,15 @@ def test_weight_decay_leaves_biases_norms_and_embeddings_alone():
 @pytest.mark.parametrize("warmup", [0, 1, 5])
 def test_learning_rate_at_the_boundaries(warmup):
     """It rises and falls as a cosine; the first update and the last one learn."""
-    schedule = CosineSchedule(steps=5, warmup=warmup, learning_rate=1.0)
-    rates = [schedule.at(step) for step in range(5)]
+    schedule = TrainerOptions(steps=5, warmup=warmup, learning_rate=1.0)
+    rates = [schedule.rate_of(step) for step in range(5)]
     assert all(0 < rate <= 1 for rate in rates)
     assert max(rates) == 1
-    assert CosineSchedule(steps=1, warmup=warmup, learning_rate=1.0).at(0) > 0
-    long = CosineSchedule(steps=100 + warmup, warmup=warmup, learning_rate=2.0)
-    assert [long.at(n) for n in range(warmup)] == [2 * (n + 1) / warmup for n in range(warmup)]
-    assert long.at(warmup + 50) == pytest.approx(1.0)
-    assert long.at(warmup + 99) == pytest.approx(1 + math.cos(math.pi * 0.99))
+    assert TrainerOptions(steps=1, warmup=warmup, learning_rate=1.0).rate_of(0) > 0
+    long = TrainerOptions(steps=100 + warmup, warmup=warmup, learning_rate=2.0)
+    assert [long.rate_of(n) for n in range(warmup)] == [2 * (n + 1) / warmup for n in range(warmup)]
+    assert long.rate_of(warmup + 50) == pytest.approx(1.0)
+    assert long.rate_of(warmup + 99) == pytest.approx(1 + math.cos(math.pi * 0.99))
 
 
 def test_gradient_that_is_not_finite_changes_no_weight(tmp_path):

@@ -25,11 +25,12 @@ from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection
 from pgcli.model.paligemma import PaliGemma
 from pgcli.stores.files import read_json
+from pgcli.training.options import TrainOptions
 from pgcli.training.rows import seed_of
 
 #: The usual alpha for rank 8 (ms-swift), and for every rank: with alpha / rank, the best learning
 #: rate depends little on the rank ("LoRA Without Regret", Schulman et al. 2025).
-ALPHA = 32.0
+RANK, ALPHA = 8, 32.0
 #: The values of an adapter that must be as `save_adapter` writes them.
 SAME_IN_ADAPTERS = ("peft_type", "target_modules", "use_rslora", "use_dora", "bias", "rank_pattern")
 #: Layers by target, by their names in checkpoints; "vision" adds the vision tower.
@@ -53,26 +54,21 @@ VISION_LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """The settings of a run's adapters; `alpha` None is the default.
+    """The settings of a run's adapters.
 
     `targets` is "attention" (queries, keys, values and outputs of the decoder) or "all" (its MLPs
     too); ",vision" after it adds the same layers of the vision tower.
     """
 
-    rank: int = 8
-    alpha: float | None = None
+    rank: int = RANK
+    alpha: float = ALPHA
     dropout: float = 0.0
     targets: str = ATTENTION
 
     @property
     def scale(self) -> float:
         """The factor of an adapter's matrix product."""
-        return self.lora_alpha / self.rank
-
-    @property
-    def lora_alpha(self) -> float:
-        """Alpha, or its default."""
-        return ALPHA if self.alpha is None else self.alpha
+        return self.alpha / self.rank
 
     @property
     def has_vision(self) -> bool:
@@ -95,6 +91,15 @@ class LoraSettings:
     def _layers(self, layers: Mapping[str, tuple[str, ...]]) -> str:
         names = layers[ATTENTION] + (layers[MLP] if self.targets.startswith(MLP) else ())
         return f"({'|'.join(map(re.escape, names))})"
+
+
+def lora_settings(options: TrainOptions) -> LoraSettings:
+    """The settings of the options, or of the adapter that they continue. Raises UsageError."""
+    if options.adapter is not None:
+        return adapter_settings(Path(options.adapter), options.dropout)
+    return LoraSettings(
+        options.rank or RANK, options.alpha or ALPHA, options.dropout, options.targets or ATTENTION
+    )
 
 
 def add_lora(model: PaliGemma, settings: LoraSettings, seed: int) -> None:
@@ -194,7 +199,7 @@ def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
 
 def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) -> dict[str, Any]:
     """The values of `adapter_config.json`."""
-    alpha = float(settings.lora_alpha)
+    alpha = float(settings.alpha)
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -28,7 +28,7 @@ from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.text import byte_count
-from pgcli.training.answers.lora import add_lora, load_adapter, save_adapter
+from pgcli.training.answers.lora import add_lora, load_adapter, lora_settings, save_adapter
 from pgcli.training.answers.task import AnswerTask, tokenized
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
@@ -125,7 +125,8 @@ def load_learner(
     dtype = choose_dtype(options.dtype, device, 0 if is_slow else total_bytes(folder))
     finish = freeze_in_int8 if options.quantize == "int8" else None
     model = weights.load_paligemma(folder, config, dtype=dtype, device=device, finish=finish)
-    add_lora(model, options.lora, options.seed)
+    settings = lora_settings(options)
+    add_lora(model, settings, options.seed)
     if options.adapter is not None:
         adapter = Checkpoint(options.adapter, Path(options.adapter))
         warn_of_another_base(adapter, checkpoint)
@@ -133,7 +134,7 @@ def load_learner(
     save = partial(
         save_adapter,
         model,
-        options.lora,
+        settings,
         base_model=checkpoint.name,
         revision=checkpoint.revision,
         fingerprint=fingerprint_of(folder),
