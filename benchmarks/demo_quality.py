@@ -49,10 +49,8 @@ from pgcli import rle
 from pgcli.checkpoints.find import find
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import open_engine
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import value_of
-from pgcli.evaluation.metrics import measures
-from pgcli.evaluation.metrics.texts import levenshtein
+from pgcli.evaluation.measures import JoinedRow, measures, value_of
+from pgcli.evaluation.text_metrics import levenshtein
 from pgcli.images import ImageDecoder
 from pgcli.labels.labelled_image import LabelledImage, objects_of
 from pgcli.records import Box, Item, Rle, Task

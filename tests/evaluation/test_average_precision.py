@@ -15,14 +15,13 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from pgcli.boxes import iou
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import estimates, value_of
-from pgcli.evaluation.metrics.boxes import (
+from pgcli.evaluation.box_metrics import (
     MeanOverLabels,
     average_precisions,
     match_boxes,
     measure_ap,
 )
+from pgcli.evaluation.measures import JoinedRow, estimates, value_of
 from pgcli.labels.labelled_image import LabelledImage, LabelledObject
 from pgcli.records import Box
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy
 import pytest
 
-from pgcli.evaluation.join import join
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.truth import read_truth
+from pgcli.evaluation.join import join, read_truth
+from pgcli.evaluation.measures import JoinedRow
 from pgcli.rle import encode_mask
 from tests.support.evaluating import answers, evaluate, refused, save, write
 from tests.support.exporting import box, row

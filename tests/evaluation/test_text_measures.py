@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import estimates, mean, paired_differences, value_of
-from pgcli.evaluation.metrics.cider import chunk_tokens, chunks_of, cider
-from pgcli.evaluation.metrics.texts import (
+from pgcli.evaluation.cider import chunk_tokens, chunks_of, cider
+from pgcli.evaluation.measures import JoinedRow, estimates, mean, paired_differences, value_of
+from pgcli.evaluation.text_metrics import (
     anls,
     is_relaxed_match,
     measure_accuracy,

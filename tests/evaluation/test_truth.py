@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.evaluation.join import join
-from pgcli.evaluation.truth import read_truth
+from pgcli.evaluation.join import join, read_truth
 from pgcli.labels.labelled_image import merged
 from tests.support.evaluating import answers, evaluate, refused, save, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented

@@ -11,9 +11,7 @@ import pytest
 from PIL import Image
 
 from pgcli import registry
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, mean
-from pgcli.evaluation.metrics import Metric
+from pgcli.evaluation.measures import JoinedRow, Measure, Metric, mean
 from pgcli.inputs.lines import LineTable
 from pgcli.labels.labelled_image import (
     LabelFormat,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pgcli.evaluation.metrics import task_of_prompt
+from pgcli.evaluation.measures import task_of_prompt
 from pgcli.inputs import ReadOptions
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered

@@ -180,10 +180,8 @@ class EvalOptions:
 def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli import reports as printed
     from pgcli.cli.run_on_screen import RunOnScreen
-    from pgcli.evaluation.evaluate import compare_files, evaluate
-    from pgcli.evaluation.join import join, only_common, paired
-    from pgcli.evaluation.truth import read_truth
-    from pgcli.evaluation.worst_rows import write_worst_rows
+    from pgcli.evaluation.evaluate import compare_files, evaluate, write_worst_rows
+    from pgcli.evaluation.join import join, only_common, paired, read_truth
     from pgcli.labels.columns import LabelColumns
     from pgcli.results.images import ImageLocator
     from pgcli.results.options import GalleryOptions
@@ -234,7 +232,7 @@ def eval_(results: FileArgs, call: CliCall) -> None:
 
 def check_texts_option(texts: str | None, evaluations: Sequence[Evaluation]) -> None:
     """Raise UsageError for embeddings of texts where no rows are compared with them."""
-    from pgcli.evaluation.metrics.retrieval import has_column
+    from pgcli.evaluation.retrieval import has_column
 
     if texts is None:
         return

@@ -9,10 +9,8 @@ from pgcli.boxes import region_of, split_locations
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
 from pgcli.evaluation.evaluate import measured_values
-from pgcli.evaluation.join import joined_row, missing_rows
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.metrics import metrics_of, task_of_prompt
-from pgcli.evaluation.truth import Truths
+from pgcli.evaluation.join import Truths, joined_row, missing_rows
+from pgcli.evaluation.measures import JoinedRow, metrics_of, task_of_prompt
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.parsing import SEPARATOR, has_locations
 from pgcli.records import Answer, DecodedImage, Task

@@ -12,9 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, mean, ratio
-from pgcli.evaluation.metrics import YES_NO, Metric, is_yes_no
+from pgcli.evaluation.measures import YES_NO, JoinedRow, Measure, Metric, is_yes_no, mean, ratio
 
 MAX_RELATIVE_ERROR = 0.05
 MIN_SIMILARITY = 0.5  # lower ones count as 0; DocVQA's evaluator keeps 0.5 itself

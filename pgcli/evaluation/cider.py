@@ -20,9 +20,7 @@ from typing import Self
 
 import numpy as np
 
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, image_numbers, mean
-from pgcli.evaluation.metrics import Metric
+from pgcli.evaluation.measures import JoinedRow, Measure, Metric, image_numbers, mean
 
 MAX_N = 4  # words of an n-gram
 SIGMA = 6.0  # of the penalty for a difference in length

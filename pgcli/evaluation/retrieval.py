@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import Measure, mean, ratio
-from pgcli.evaluation.metrics import Metric
+from pgcli.evaluation.measures import JoinedRow, Measure, Metric, mean, ratio
 from pgcli.output.reader import read_results
 
 RANKS = (1, 5, 10)

@@ -26,9 +26,7 @@ from pycocotools.cocoeval import COCOeval
 
 from pgcli.boxes import iou
 from pgcli.errors import UsageError
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import RESAMPLES, Measure, mean, ratio
-from pgcli.evaluation.metrics import Metric, has_pixels
+from pgcli.evaluation.measures import RESAMPLES, JoinedRow, Measure, Metric, has_pixels, mean, ratio
 from pgcli.labels.labelled_image import LabelledObject
 from pgcli.records import Box, Rle
 from pgcli.rle import mask_area, union
