@@ -275,14 +275,12 @@ def load_thumbnail(
     limits: ImageLimits,
     *,
     root: str | None = None,
-    slack: float = 1.0,
 ) -> tuple[Size, Image.Image]:
     """The upright size, and `load_image` scaled down to at most `side` pixels on either side.
 
     Strips, which are four times as long as wide, may be four times as long, so that they remain
-    legible. JPEGs are decoded at a reduced size, which is kept if it is at most `slack` times as
-    large: scaling takes as long as decoding. The file must be in the `root`. Raises ImageError, and
-    nothing else.
+    legible. JPEGs are decoded at a reduced size. The file must be in the `root`. Raises ImageError,
+    and nothing else.
     """
     opened = open_image(source, limits, root)
     image, size, data = opened
@@ -293,7 +291,7 @@ def load_thumbnail(
             width, height = (max(1, int(length * scale)) for length in image.size)
             image.draft(None, (width, height))
         thumbnail = _upright_pixels(opened)
-        if max(thumbnail.size) > side * slack:
+        if max(thumbnail.size) > side:
             thumbnail.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
         return size, _to_rgb(thumbnail)
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from pgcli.results.gallery import gallery_page
 from tests.support.browser import PHONE, WIDE, OpenPage
 from tests.support.galleries import box, drawn, gallery, row, sample_rows
 from tests.support.runs import wait_until
@@ -78,10 +77,7 @@ def chips(shown: OpenPage) -> dict[str, int]:
     return {label: int(number) for label, number in pairs}
 
 
-@pytest.mark.parametrize("is_large", [False, True], ids=["page", "large page"])
-def test_filters_count_corrected_labels(open_page, tmp_path, monkeypatch, is_large):
-    if is_large:
-        monkeypatch.setattr(gallery_page, "MAX_ROWS_IN_PAGE", 2)
+def test_filters_count_corrected_labels(open_page, tmp_path):
     drawn(tmp_path, 5)
     shown = open_page(gallery(tmp_path, sample_rows()))
     assert chips(shown) == {"cat": 2, "dog": 1}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.results.gallery import gallery_page
 from tests.support.browser import PHONE, OpenPage
 from tests.support.galleries import box, drawn, failed, gallery, row
 from tests.support.runs import wait_until
@@ -20,15 +19,6 @@ def numbered_rows() -> list[dict]:
     for n in range(0, ROWS, 2):
         rows[n] |= {"task": "detect", "answer": "<loc0001>", "boxes": [box("cat")]}
     return [*rows, failed(ROWS)]
-
-
-@pytest.fixture(params=["page", "large page"])
-def long_page(request, tmp_path, monkeypatch) -> Path:
-    """A page of many lines of cards, in one file and with a folder beside it."""
-    if request.param == "large page":
-        monkeypatch.setattr(gallery_page, "MAX_ROWS_IN_PAGE", 20)
-    drawn(tmp_path, ROWS)
-    return gallery(tmp_path, numbered_rows())
 
 
 @pytest.fixture
@@ -62,10 +52,8 @@ def selected(shown: OpenPage) -> int | None:
 
 
 @pytest.mark.parametrize("key", ["a", "r"])
-def test_key_on_a_scrolled_fresh_page_only_selects_the_first_visible_card(
-    open_page, long_page, key
-):
-    shown = open_page(long_page)
+def test_key_on_a_scrolled_fresh_page_only_selects_the_first_visible_card(open_page, many, key):
+    shown = open_page(many)
     wheel(shown, 2000)
     shown.press(key)
     chosen = selected(shown)
@@ -92,8 +80,8 @@ def test_keys_judge_the_card_whose_button_was_clicked(open_page, many):
     assert selected(shown) == 4
 
 
-def test_card_that_was_scrolled_away_is_not_judged(open_page, long_page):
-    shown = open_page(long_page)
+def test_card_that_was_scrolled_away_is_not_judged(open_page, many):
+    shown = open_page(many)
     card(shown, 2).locator(".accepted").click()
     for pixels in (350, 1500):  # still in the document, and removed from it
         wheel(shown, pixels)

@@ -40,6 +40,6 @@ def test_paper_shows_whole_answers_and_no_controls(open_page, tmp_path):
     assert answer.evaluate("e => e.scrollHeight <= e.clientHeight")
     card, inside = shown.all(".card").first.bounding_box(), answer.bounding_box()
     assert inside["y"] + inside["height"] < card["y"] + card["height"]
-    for selector in ("#search", "#save", "#filters", ".card .verdict", "#pages"):
+    for selector in ("#search", "#save", "#filters", ".card .verdict"):
         assert shown.all(selector).first.is_hidden(), selector
     assert shown.all("#title").is_visible()

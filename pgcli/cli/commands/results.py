@@ -55,8 +55,8 @@ class ViewOptions(GalleryOptions):
 @command(
     "view",
     "RESULTS are files or folders of rows, even of an unfinished run, or - for JSON lines on "
-    "standard input; several are shown side by side. The page needs no network and no server. For "
-    "more than 4,000 rows, its images and boxes are in a folder beside it.",
+    "standard input; several are shown side by side. The page needs no network and no server. It "
+    "shows at most 5,000 rows.",
     ViewOptions,
     BoxOptions,
     AddressOptions,

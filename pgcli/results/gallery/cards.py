@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 from pgcli.labels.columns import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
-from pgcli.parsing import TOKEN, has_locations
 from pgcli.records import CORNERS, TIMING_COLUMNS
 from pgcli.results.drawings.overlay import LabelColours, contrasting
 from pgcli.results.images import ImageRef
@@ -26,10 +24,8 @@ TEXTS = frozenset("id image task prompt answer finish model error error_message"
 NUMBERS = frozenset(("width", "height", "tokens", "logprob", *TIMING_COLUMNS, "batch"))
 #: What the page adds to the columns of a row, in place of kept columns of these names.
 FILE, IMAGE, DIGEST = "$file", "$image", "$digest"
-RESERVED = {FILE, IMAGE, DIGEST, "$number", "$part", "$isWhole", "__proto__"}
+RESERVED = {FILE, IMAGE, DIGEST, "$number", "$isWhole", "__proto__"}
 SEARCH = "search"  # the task of rows of a search
-#: JSON without spaces.
-compact_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 #: The most rows of an image on a card: boxes are side by side, answers below one image.
 MAX_BOXES, MAX_ANSWERS = 6, 12
 
@@ -54,21 +50,17 @@ class ResultFile:
 
 
 class Cards:
-    """The page's data except the images, collected row by row.
-
-    `columns` are what search, filters and sorting need. `details` has the rest of each row that has
-    boxes, as the JSON of a list: its boxes, masks and answer, which has their tokens.
-    """
+    """The page's data except the images, collected row by row; `rows` is their number."""
 
     def __init__(self) -> None:
         self.images: list[ImageRef] = []
         self.columns: dict[str, list[Any]] = {}
-        self.details: list[str | None] = []
+        self.rows = 0
         self._files: list[dict[str, Any]] = []
         self._identities: list[str] = []  # what rows of an image have in common: the first's id
         self._ids: dict[str, str] = {}  # of image files, by their paths
         self._prompt_labels: set[str] = set()
-        self._labels: dict[str, int] = {}  # of the boxes, with their numbers
+        self._labels: dict[str, None] = {}  # of the boxes
         self._image_numbers: dict[Hashable, int] = {}
 
     def add(self, file: ResultFile, rows: Iterable[Row]) -> None:
@@ -97,34 +89,22 @@ class Cards:
         )
 
     def _append(self, row: dict[str, Any]) -> None:
-        """Add a row to the columns, with a summary of its boxes, and to the details."""
-        boxes, masks = as_list(row.pop("boxes", None)), row.pop("masks", None)
-        details: list[Any] = []
-        if boxes:
-            row["boxes"] = [self._summary(box) for box in boxes if is_box(box)]
-            details = [boxes, masks]
-            if (answer := row.get("answer")) and has_locations(answer):
-                row["answer"] = TOKEN.sub("", answer).strip()
-                details.append(answer)
-        self.details.append(compact_json(details) if details else None)
+        """Add a row to the columns."""
+        for box in filter(is_box, row.get("boxes", ())):
+            if isinstance(label := box.get("label"), str):
+                self._labels[label] = None
         for name in row:
             if name not in self.columns:
-                self.columns[name] = [None] * (len(self.details) - 1)
+                self.columns[name] = [None] * self.rows
         for name, values in self.columns.items():
             values.append(row.get(name))
-
-    def _summary(self, box: Mapping[str, Any]) -> list[Any]:
-        """The number of a box's label, and its confidence or, without one, its score."""
-        label, number, confidence = box.get("label"), -1, box.get("confidence")
-        if isinstance(label, str):
-            number = self._labels.setdefault(label, len(self._labels))
-        return [number, confidence] if confidence is not None else [number, None, box.get("score")]
+        self.rows += 1
 
     def data(self) -> dict[str, Any]:
         """The JSON that the script reads."""
         colours = LabelColours(self.distinct_labels)
         grouping, cards = "file", None
-        nothing = [None] * len(self.details)
+        nothing = [None] * self.rows
         tasks, prompts, files, images = (
             self.columns.get(name, nothing) for name in ("task", "prompt", FILE, IMAGE)
         )
@@ -139,15 +119,11 @@ class Cards:
             "files": self._files,
             "labels": [[label, *label_colours(colours, label)] for label in self._labels],
             "columns": {name: page_column(values) for name, values in self.columns.items()},
-            "total": len(self.details),
+            "total": self.rows,
             "by": grouping,
             "cards": cards,
             "images": len(self.images),
         }
-
-    def parsed_details(self) -> list[Any]:
-        """The details as values, for a page that has no folder."""
-        return [row and json.loads(row) for row in self.details]
 
     @property
     def distinct_labels(self) -> tuple[str, ...]:
@@ -180,11 +156,14 @@ def page_row(row: Row) -> dict[str, Any]:
             columns["answer"] = f"embedding of {len(value):,} values"
         elif name == "masks":
             columns["masks"] = [mask_path(mask, row) for mask in as_list(value)]
+        elif name == "boxes":
+            if as_list(value):
+                columns["boxes"] = clean(value)
         elif name in NUMBERS:
             columns[name] = clean_number(value)
         elif name in LISTED:
-            entries = [clean(entry) for entry in as_list(value) if isinstance(entry, Mapping)]
-            columns[name] = entries or None
+            if entries := [clean(x) for x in as_list(value) if isinstance(x, Mapping)]:
+                columns[name] = entries
         elif value is not None and name not in RESERVED:
             columns[clean_line(name)] = clean_text(value) if name in TEXTS else clean(value)
     if not all(columns.get(side) and columns[side] > 0 for side in ("width", "height")):

@@ -8,10 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from secrets import token_hex
-from shutil import rmtree
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from pgcli.boxes import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, UsageError
@@ -23,25 +20,22 @@ from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.run_info import path_on_page, read_run_info
 from pgcli.results.gallery.thumbnails import (
     IMAGES_PER_PART,
-    MAX_ROWS_IN_PAGE,
-    ROWS_PER_PART,
     ThumbnailMaker,
     default_side,
     image_parts,
     thumbnail_entry,
     without_copy,
-    write_parts,
 )
 from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.options import GalleryOptions
 from pgcli.results.pages.page import page_target, render_page
 from pgcli.run.progress.events import tracked
-from pgcli.stores.writing import MARK, Target
 from pgcli.text import byte_count, count, listed
 
+MAX_ROWS = 5_000  # of a page: more of them open slowly
 #: The script's files, in the order in which they are concatenated.
 SCRIPTS = (
-    *("parts", "data", "marks", "filters", "matrix", "review", "grid"),
+    *("data", "marks", "filters", "matrix", "review", "grid"),
     *("view", "zoom", "drawing", "runs", "evaluation", "start"),
 )
 
@@ -60,7 +54,7 @@ class RowGroup:
     box_filter: BoxFilter = NO_FILTER
     output_of: Callable[[Row], Path] | None = None
 
-    def rows(self, limit: int | None) -> Iterator[Row]:
+    def rows(self, limit: int | None) -> Generator[Row]:
         """The rows, at most `limit`. Raises UsageError for rows of texts."""
         rows = read_results(self.output, hits=True) if self.chosen is None else self.chosen
         for row in islice(rows, limit):
@@ -89,30 +83,24 @@ def write_gallery(
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
-    on_event = locator.on_event
     outputs = [group.output for group in groups]
     name = default_page(outputs[0]) if options.output is None else options.output
     target = page_target(name, options.option, inputs=outputs, overwrite=options.overwrite)
     target.check()
-    folder = folder_target(target, options, outputs)
-    cards, parent = Cards(), target.path.parent
+    cards, parent, limit = Cards(), target.path.parent, MAX_ROWS // len(groups)
+    has_more = False
     for group in groups:
         info = read_run_info(group.output, path_on_page(group.name, parent), parent)
-        info = replace(info, output_of=group.output_of)
-        rows_read = tracked(group.rows(options.limit), on_event, "reading rows", unit="rows")
-        with closing(rows_read):
-            cards.add(info, rows_read)
-    if not cards.details:
+        with closing(group.rows(options.limit)) as rows:
+            cards.add(replace(info, output_of=group.output_of), islice(rows, limit))
+            has_more |= next(rows, None) is not None
+    if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
-    is_large = len(cards.details) > MAX_ROWS_IN_PAGE
     total, missing = len(cards.images), MissingImages()
-    maker = ThumbnailMaker(
-        options.size or default_side(total), ImageLimits(), "jpeg" if is_large else "webp"
-    )
+    maker = ThumbnailMaker(options.size or default_side(total), ImageLimits())
     copied = small_copies(locator.items(cards.images), total, locator, maker)
-    tracking = tracked(copied, on_event, "images", total, unit="images")
-    data = cards.data() | {"imageType": maker.encoding, "chunkSize": IMAGES_PER_PART}
-    data |= {"rowsPerPart": ROWS_PER_PART}
+    tracking = tracked(copied, locator.on_event, "images", total, unit="images")
+    data = cards.data() | {"chunkSize": IMAGES_PER_PART}
     if evaluation is not None:
         files = [
             file | {"name": path_on_page(file["name"], parent)} for file in evaluation["files"]
@@ -121,49 +109,19 @@ def write_gallery(
     names = [path_on_page(group.name, parent) for group in groups]
     title = listed(names) if len(names) > 1 else names[0]
     with closing(copied), closing(tracking):
-        entries = page_entries(tracking, missing)
-        if is_large:
-            folder.check()
-            key = token_hex(8)
-            with folder.publish() as part:
-                folder_size = write_parts(part, key, cards.details, entries)
-            data |= {"folder": f"./{quote(os.fsencode(folder.path.name))}/", "key": key}
-            entries = iter(())
-        else:
-            data["details"] = cards.parsed_details()
+        pieces = render_gallery(data, page_entries(tracking, missing), title=title)
         with target.publish() as part, part.open("w", encoding="utf-8") as file:
-            file.writelines(render_gallery(data, entries, title=title))
-    rows, images = count(len(cards.details), "row"), count(total, "image")
+            file.writelines(pieces)
     size = byte_count(target.path.stat().st_size)
-    locator.say(f"{target.path}: {rows}, {images}, {size}")
-    if is_large:
+    locator.say(f"{target.path}: {count(cards.rows, 'row')}, {count(total, 'image')}, {size}")
+    if has_more:
+        each = "" if len(groups) == 1 else " of each file"
         locator.say(
-            f"the images and boxes are in {folder.path}, {byte_count(folder_size)}",
-            hint="keep the folder beside the page",
+            f"the page shows the first {limit:,} rows{each}; to see others, filter the rows with "
+            "grep, sort or tail and pipe them into pgcli view -"
         )
-    elif is_page_folder(folder.path):  # of an earlier page with this name
-        rmtree(folder.path)
     report_missing(missing, locator)
-    return Gallery(len(cards.details), cards.distinct_labels)
-
-
-def folder_target(page: Target, options: GalleryOptions, inputs: Sequence[Path]) -> Target:
-    """The folder of the images and boxes of a large page, named after the page."""
-    return Target(
-        name=f"{page.path}.files",
-        kind="whole folder",
-        option=options.option,
-        overwrite=options.overwrite,
-        is_ours=is_page_folder,
-        inputs=[*map(str, inputs)],
-    )
-
-
-def is_page_folder(folder: Path) -> bool:
-    """Whether the folder has the parts of a page and nothing else: an export is marked, too."""
-    if folder.is_symlink() or not (folder / MARK).is_file():
-        return False
-    return all(file.suffix == ".js" or file.name == MARK for file in folder.iterdir())
+    return Gallery(cards.rows, cards.distinct_labels)
 
 
 def render_gallery(data: Mapping[str, Any], entries: Iterable[str], *, title: str) -> Iterator[str]:
@@ -173,7 +131,6 @@ def render_gallery(data: Mapping[str, Any], entries: Iterable[str], *, title: st
         SCRIPTS,
         data,
         title=title,
-        loads_parts="folder" in data,
         parts=image_parts(entries),
     )
 

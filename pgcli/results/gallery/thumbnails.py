@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import chain, islice
-from pathlib import Path
+from itertools import islice
 from time import perf_counter
 
 import numpy as np
@@ -18,12 +17,10 @@ from pgcli.images.files import item_bytes
 from pgcli.records import DecodedImage, Item
 from pgcli.text import printable
 
-#: How thumbnails are encoded. WebP is the smaller one, JPEG is encoded ten times faster. WebP's
-#: method 2 of 6 is twice as fast as Pillow's default of 4, and a few percent larger.
-ENCODINGS = {"webp": {"quality": 82, "method": 2}, "jpeg": {"quality": 80}}
-#: How much larger than needed thumbnails may be: those encoded as JPEG are made fast.
-SLACK = {"webp": 1.0, "jpeg": 1.5}
-#: The longest side of a thumbnail, by the number of images, so that a page of ten thousand images
+#: How WebP is encoded. Method 2 of 6 is twice as fast as Pillow's default of 4, and a few percent
+#: larger.
+WEBP = {"quality": 82, "method": 2}
+#: The longest side of a thumbnail, by the number of images, so that a page of thousands of images
 #: still opens in a browser.
 SIDES = ((20, 2048), (60, 1024), (400, 640), (3_000, 448))
 MIN_SIDE = 320
@@ -35,7 +32,6 @@ class ThumbnailMaker:
 
     side: int
     limits: ImageLimits
-    encoding: str = "webp"
 
     def __call__(self, item: Item) -> DecodedImage:
         """The item's image with the bytes of the encoded thumbnail as its pixels, or its fault."""
@@ -43,13 +39,13 @@ class ThumbnailMaker:
         if item.fault is not None:
             return without_copy(item)
         try:
-            data, slack = item_bytes(item, self.limits), SLACK[self.encoding]
-            size, small = load_thumbnail(data, self.side, self.limits, slack=slack)
+            data = item_bytes(item, self.limits)
+            size, small = load_thumbnail(data, self.side, self.limits)
         except ImageError as problem:
             return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)
         small.info = {}  # EXIF may hold locations and names, which are not for the page's readers
         file = BytesIO()
-        small.save(file, self.encoding, **ENCODINGS[self.encoding])
+        small.save(file, "WEBP", **WEBP)
         pixels = np.frombuffer(file.getvalue(), np.uint8)
         milliseconds = (perf_counter() - started) * 1000
         return DecodedImage(item, size.width, size.height, pixels, milliseconds)
@@ -83,17 +79,7 @@ def thumbnail_entry(image: DecodedImage) -> str:
     return f'["{text}",{image.width},{image.height}]'
 
 
-MAX_ROWS_IN_PAGE = 4_000  # more rows are kept in a folder beside the page
-ROWS_PER_PART = 200
 IMAGES_PER_PART = 24  # a screen needs a few parts
-
-
-def write_parts(
-    folder: Path, key: str, details: Sequence[str | None], entries: Iterable[str]
-) -> int:
-    """Write the details of the rows, and the images; returns the size in bytes."""
-    parts = chain(detail_parts(details), image_parts(entries))
-    return sum(write_script(folder, key, name, text) for name, text in parts)
 
 
 def image_parts(entries: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -101,18 +87,3 @@ def image_parts(entries: Iterable[str]) -> Iterator[tuple[str, str]]:
     remaining = iter(entries)
     texts = iter(lambda: ",".join(islice(remaining, IMAGES_PER_PART)), "")
     return ((f"images-{number}", f"[{text}]") for number, text in enumerate(texts))
-
-
-def detail_parts(details: Sequence[str | None]) -> Iterator[tuple[str, str]]:
-    """The parts with the details of rows, by name, as JSON; rows without boxes have none."""
-    for first in range(0, len(details), ROWS_PER_PART):
-        part = details[first : first + ROWS_PER_PART]
-        if any(part):
-            yield f"rows-{first // ROWS_PER_PART}", f"[{','.join(row or 'null' for row in part)}]"
-
-
-def write_script(folder: Path, key: str, name: str, text: str) -> int:
-    """Write a part as a script that passes a JSON text to the page; nothing in it is code."""
-    literal = text.replace("\\", "\\\\").replace("'", "\\'")  # ASCII without line breaks
-    script = f"pgcliPart('{key}', '{name}', '{literal}');\n"
-    return (folder / f"{name}.js").write_bytes(script.encode("ascii"))

@@ -89,25 +89,22 @@ def render_page(
     data: Mapping[str, Any],
     *,
     title: str,
-    loads_parts: bool = False,
     parts: Iterable[tuple[str, str]] = (),
 ) -> Iterator[str]:
     """The page in pieces, from the body, style and `scripts` in the folder `page` of a package.
 
     Its parts, JSON by names, come last, so that a browser shows the page while it loads them. No
     foreign value is markup: all are JSON in which no tag can begin. The content security policy
-    allows this script alone, by its digest, and no requests; a page that `loads_parts` also allows
-    the scripts that this script adds.
+    allows this script alone, by its digest, and no requests.
     """
     style = asset("shell.css") + asset("page.css", package)
     code = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
     script = f'"use strict";\n(() => {{\n{code}\n}})();\n'
-    allowed = f"{digest(script)} 'strict-dynamic'" if loads_parts else digest(script)
     policy = (
         "default-src 'none'",
         "img-src data:",
         f"style-src {digest(style)}",
-        f"script-src {allowed}",
+        f"script-src {digest(script)}",
         "base-uri 'none'",
         "form-action 'none'",
     )

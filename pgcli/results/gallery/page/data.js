@@ -8,16 +8,15 @@ function draw(tag, attributes = {}, ...children) {
 const STAGES = ["load", "vision", "prefill", "decode"];
 const TIMES = STAGES.map((stage) => `${stage}_ms`);
 /** The columns that are shown in a way of their own; all others are names and values. */
-const KNOWN = new Set([...TIMES, "index", "id", "image", "width", "height", "task", "prompt", "answer", "boxes", "tokens", "finish", "logprob", "batch", "model",
+const KNOWN = new Set([...TIMES, "index", "id", "image", "width", "height", "task", "prompt", "answer", "boxes", "masks", "tokens", "finish", "logprob", "batch", "model",
   "choices", "scores", "labels", "error", "error_message", "text", "$file", "$image", "$digest"]);
 const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
 
 /** A row reads its values in the columns of all rows; what is assigned to it is its own. */
 class Row {
-  constructor(number, part) {
+  constructor(number) {
     this.$number = number;
-    this.$part = part; // that has its boxes, until they are read
-    this.$isWhole = part === undefined; // whether all of its boxes are known and valid
+    this.$isWhole = true; // whether all of its boxes are valid
   }
 }
 
@@ -32,18 +31,37 @@ function defineColumn(name, values) {
 /** Whether a value of a result file, which any program may have written, is a box. */
 const isBox = (box) => CORNERS.every((name) => Number.isFinite(box?.[name]));
 
-/** Give a row its valid boxes with their masks, and its answer with their tokens. */
-function giveDetails(row, [boxes, masks, answer = row.answer]) {
+/** Leave a row its valid boxes with their masks. */
+function keepBoxes(row) {
+  const { boxes, masks } = row;
   const kept = [...boxes.keys()].filter((number) => isBox(boxes[number]));
-  Object.assign(row, { answer, $part: undefined, $isWhole: kept.length === boxes.length });
+  row.$isWhole = kept.length === boxes.length;
   row.masks = masks?.some(Boolean) ? kept.map((number) => masks[number]) : undefined; // paths
   row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
 }
 
-const boxColumn = (data.columns.boxes ?? []).map((boxes) => boxes?.map(([label, confidence, score]) => ({ label: data.labels[label]?.[0] ?? "", confidence, score })));
-for (const [name, values] of Object.entries({ ...data.columns, boxes: boxColumn })) defineColumn(name, values);
-data.rows = Array.from({ length: data.total }, (_, number) => new Row(number, boxColumn[number] ? Math.floor(number / data.rowsPerPart) : undefined));
-data.details?.forEach((details, number) => details && giveDetails(data.rows[number], details));
+for (const [name, values] of Object.entries({ boxes: [], ...data.columns })) defineColumn(name, values);
+data.rows = Array.from({ length: data.total }, (_, number) => new Row(number));
+data.rows.filter((row) => row.boxes).forEach(keepBoxes);
+
+const MAX_CHUNKS = 64; // of images that are kept
+const chunks = new Map(); // of images, the most recently used last
+
+/** An image's entry: [thumbnail, width, height] or [0, null, null, code, message]; undefined while the page loads it. */
+function imageEntry(number) {
+  const index = Math.floor(number / data.chunkSize);
+  let chunk = chunks.get(index);
+  if (chunk === undefined) {
+    const element = at(`images-${index}`);
+    // while the page loads, an element exists before all of its text does
+    if (element === null || (document.readyState === "loading" && element.nextSibling === null)) return undefined;
+    chunk = JSON.parse(element.textContent);
+  }
+  chunks.delete(index);
+  chunks.set(index, chunk);
+  if (chunks.size > MAX_CHUNKS) chunks.delete(chunks.keys().next().value);
+  return chunk[number % data.chunkSize];
+}
 
 /** Whether a card has the rows of one image in one file, by their prompts. */
 const isByImage = data.by === "image";

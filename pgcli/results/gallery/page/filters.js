@@ -2,7 +2,7 @@
 const ALL = "";
 const state = {
   errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, review: ALL, differ: false,
-  sort: "order", descending: false, shown: [], selected: undefined, page: 0, boxes: true, plates: true, confidence: 0,
+  sort: "order", descending: false, shown: [], selected: undefined, boxes: true, plates: true, confidence: 0,
   isKept: true, isGrouped: true,
 };
 const singles = data.rows.map((_, index) => [index]);
@@ -43,7 +43,7 @@ const texts = new Map();
 function text(row) {
   let words = texts.get(row);
   if (words === undefined) {
-    const answer = row.answer?.replace(/<(loc|seg)\d+>/g, ""); // as rows have it until their boxes are read
+    const answer = row.answer?.replace(/<(loc|seg)\d+>/g, ""); // nobody searches for the tokens of boxes
     const values = [row.id, row.image, row.prompt, answer, row.error, row.error_message, row.text];
     for (const box of row.boxes ?? []) values.push(box.label);
     for (const [, value] of otherColumns(row)) values.push(asText(value));
@@ -101,7 +101,6 @@ function refilter() {
   } else if (state.descending) matching.reverse();
   state.shown = matching;
   state.selected = undefined;
-  state.page = 0;
   showStatus();
   layOut({ top: true });
 }
@@ -116,7 +115,6 @@ function showStatus() {
     isAll ? count(state.shown.length, noun) : `${count(state.shown.length, noun)} of ${total.toLocaleString("en")}`,
     ...(edits.size ? [`${edits.size.toLocaleString("en")} of ${reviewable.toLocaleString("en")} reviewed`] : []),
     ...(isPrinting && state.shown.length > MAX_PRINTED ? [`the first ${MAX_PRINTED.toLocaleString("en")} are printed`] : []),
-    ...(isFolderMissing ? [`${decodeURIComponent(data.folder)} is missing or belongs to another page: keep the two together`] : []),
     ...(state.isKept ? [] : ["this browser does not keep the edits: save them"]),
     ...new Set(notes),
   ].join(" \u00b7 ");

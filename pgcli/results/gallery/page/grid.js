@@ -5,7 +5,6 @@ const MARGIN = 2; // rows of cards above and below the screen
 const MAX_SHARES = 4; // texts or labels on a card
 const TAG_GAP = 11; // between the labels of boxes on a card, as in the style
 const MORE_WIDTH = 40; // of "+99" with the gap before it
-const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
 const HEADING = 56; // the height of a query above its cards
 const IS_SMALL = window.matchMedia("(max-width: 720px)"); // buttons are larger there
 const layout = { columns: 1, width: 0, image: [0, 0], height: 0, gap: GAP, lines: [], lineOf: [] };
@@ -30,10 +29,7 @@ const PAPER_WIDTH = 700; // between the margins of A4 and Letter, in pixels
 const MAX_PRINTED = 3000; // cards, some 150 sheets
 let isPrinting = false;
 
-/** The cards of this page; on paper, all that match. */
-const currentPage = () => (isPrinting ? state.shown.slice(0, MAX_PRINTED)
-  : state.shown.slice(state.page * CARDS_PER_PAGE, (state.page + 1) * CARDS_PER_PAGE));
-let current = [];
+let current = []; // the cards that match, on paper the first ones
 
 /** Put every card into the document before printing, and only those near the screen after it. */
 function print(isBegun) {
@@ -46,7 +42,7 @@ function print(isBegun) {
 
 /** Compute the layout and draw all cards. */
 function layOut({ top = false } = {}) {
-  current = currentPage();
+  current = isPrinting ? state.shown.slice(0, MAX_PRINTED) : state.shown;
   const width = isPrinting ? PAPER_WIDTH : at("cards").clientWidth;
   const usesMatrix = isMatrix(width);
   showTexts(usesMatrix);
@@ -57,11 +53,6 @@ function layOut({ top = false } = {}) {
   at("cards").style.setProperty("--columns", layout.columns);
   at("cards").setAttribute("role", hasSections() ? "group" : "list"); // a list has no headings
   at("empty").hidden = current.length > 0;
-  const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
-  at("pages").hidden = pages < 2;
-  at("pages").querySelector("span").textContent = `${state.page + 1} of ${pages}`;
-  at("page-before").disabled = state.page === 0;
-  at("page-after").disabled = state.page >= pages - 1;
   for (const shown of [...rendered.values(), ...headings.values()]) shown.remove();
   rendered.clear();
   headings.clear();
@@ -189,7 +180,6 @@ function card(index) {
 /** An image with the answers of the rows. */
 function cell(rows, index) {
   const [row] = rows;
-  rows.forEach(completeRow);
   const image = make("button", {
     type: "button", class: "frame", tabindex: index === (state.selected ?? 0) ? 0 : -1,
   }, picture(row), marks(row, layout.image));
@@ -239,7 +229,7 @@ function picture(row) {
   }
   const image = make("img", { alt: altText(row), decoding: isPrinting ? "sync" : "async", draggable: "false", class: "loading" });
   image.addEventListener("load", () => image.classList.remove("loading"));
-  image.src = `data:image/${data.imageType};base64,${entry[0]}`;
+  image.src = `data:image/webp;base64,${entry[0]}`;
   return image;
 }
 

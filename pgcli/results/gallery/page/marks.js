@@ -10,7 +10,7 @@ function marks(row, size, { scores = false } = {}) {
   const entry = imageEntry(row.$image);
   const width = row.width ?? entry?.[1];
   const height = row.height ?? entry?.[2];
-  if (!entry?.[0] || isPartial(row) || !(row.boxes || isDrawable(row)) || !width || !height || hasChanged(row, entry)) return null;
+  if (!entry?.[0] || !(row.boxes || isDrawable(row)) || !width || !height || hasChanged(row, entry)) return null;
   const unit = 1 / Math.min(size[0] / width, size[1] / height);
   const drawing = draw("svg", { class: "marks", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
   const boxes = (row.boxes ?? []).map((box, number) => ({ box, number, mask: row.masks?.[number] })).filter(({ box }) => isConfident(box));

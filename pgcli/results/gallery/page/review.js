@@ -2,9 +2,7 @@
 const FORMAT = { format: "pgcli edits", version: 1 };
 const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
 const MAX_UNDO = 1000;
-// by row: { state, answer, boxes }; corrections are accepted. Until the row's own boxes are read, its
-// boxes are as the browser kept them, in `kept`
-const edits = new Map();
+const edits = new Map(); // by row: { state, answer, boxes }; corrections are accepted
 const originals = new Map(); // the model's answer, boxes and masks of corrected rows
 const history = []; // for undo: rows with the edits that they had
 
@@ -13,7 +11,7 @@ const isReviewable = (row) => data.evaluation === undefined && row.$digest !== u
 /** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
 const isCorrectable = (row) => isReviewable(row) && row.$isWhole;
 const reviewable = data.rows.filter(isReviewable).length;
-const isCorrected = (edit) => [edit?.answer, edit?.boxes, edit?.kept].some((value) => value !== undefined);
+const isCorrected = (edit) => edit?.answer !== undefined || edit?.boxes !== undefined;
 
 /** The states of the filter, and which edits have them. */
 const REVIEW_STATES = {
@@ -54,11 +52,9 @@ function undo() {
   else if (index !== state.selected) open(index);
 }
 
-/** Set a row's edit, and show the row with its corrections; boxes once the row's own are read. */
+/** Set a row's edit, and give the row its corrections. */
 function setEdit(row, edit) {
-  if (edit?.kept && !isPartial(row)) edit = { state: edit.state, answer: edit.answer, boxes: restoredBoxes(edit.kept, row) };
   edit === undefined ? edits.delete(row) : edits.set(row, edit);
-  if (isPartial(row)) return;
   if (!originals.has(row)) {
     if (!isCorrected(edit)) return;
     originals.set(row, { answer: row.answer, boxes: row.boxes, masks: row.masks });
@@ -162,10 +158,10 @@ function updateReview() {
 /** The edits in the format of the file. */
 function editsDocument() {
   return { ...FORMAT, edits: data.rows.filter((row) => edits.has(row)).map((row) => {
-    const { state: verdict, answer, boxes, kept } = edits.get(row);
+    const { state: verdict, answer, boxes } = edits.get(row);
     return {
       file: hasSeveralFiles ? data.files[row.$file].name : undefined,
-      index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, state: verdict, answer, boxes: kept ?? savedBoxes(boxes),
+      index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, state: verdict, answer, boxes: savedBoxes(boxes),
     };
   }) };
 }
@@ -229,8 +225,8 @@ function restoreEdits() {
   for (const edit of kept.edits) {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
-    setEdit(row, { state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined, kept: Array.isArray(edit.boxes) ? edit.boxes : undefined });
-    if (isCorrected(edits.get(row))) completeRow(row);
+    const boxes = Array.isArray(edit.boxes) ? restoredBoxes(edit.boxes, row) : undefined;
+    setEdit(row, { state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined, boxes });
   }
 }
 

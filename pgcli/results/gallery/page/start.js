@@ -66,7 +66,6 @@ function listen() {
     ...Object.fromEntries(TOGGLES.map((id) => [id, () => toggle(id.replace("zoom-", ""))])), reset, about: showRuns, help: showKeys,
     before: () => step(-1), after: () => step(1), larger: () => enlarge(2), smaller: () => enlarge(0.5), close: () => at("zoom").close(),
     "panel-close": () => at("panel").close(), undo, save: saveEdits,
-    "page-before": () => turnPage(-1), "page-after": () => turnPage(1),
     more: () => at("more").setAttribute("aria-expanded", String(at("top").classList.toggle("open"))),
     copy: async () => {
       await copyText(state.shown.flatMap((card) => [...new Set(cells(card).map((row) => row.id))]).join("\n"));
@@ -85,14 +84,6 @@ function listen() {
   at("zoom").addEventListener("cancel", (event) => { if (clearBox()) event.preventDefault(); });
   document.addEventListener("keydown", pressed);
   watchStage(at("stage"));
-}
-
-/** Show another page of results. */
-function turnPage(change) {
-  const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
-  state.page = Math.max(0, Math.min(pages - 1, state.page + change));
-  state.selected = undefined;
-  layOut({ top: true });
 }
 
 function pressed(event) {

@@ -77,7 +77,6 @@ function isTaller(width, height, rows) {
 }
 
 function details(row, column) {
-  completeRow(row);
   const entry = imageEntry(row.$image);
   return make("section", {},
     make("h2", {}, row.id),
@@ -122,7 +121,7 @@ function copyButton(text) {
 function boxes(row, column) {
   const list = make("ul", { class: "entries" });
   (row.boxes ?? []).forEach((box, number) => {
-    if (!isConfident(box) || isPartial(row)) return;
+    if (!isConfident(box)) return;
     const { label, score, confidence } = box;
     const corners = cornersOf(box).map((value) => Math.round(value)).join(", ");
     const name = isCorrectable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, label || "(no label)")];
