@@ -31,7 +31,7 @@ from typing import IO, Any, Literal
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
 #: The folders that runs import late; with the pretended model, only those without torch.
-ROOMS = {"pretended": "cli inputs stores images tasks output run results"}
+ROOMS = {"pretended": "cli inputs stores images output run results"}
 ROOMS["real"] = f"{ROOMS['pretended']} device engine towers model checkpoints"
 ROOMS["stub"] = ROOMS["pretended"]
 #: Modules that no run imports, that need a GPU, or that read the environment on import.
