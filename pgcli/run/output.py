@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +18,6 @@ from pgcli.inputs import Inventory
 from pgcli.inputs.inventory import Change
 from pgcli.inputs.stamps import Stamp, is_other
 from pgcli.output.lines import LineFormat
-from pgcli.output.reader import OPEN
 from pgcli.records import Answer, Item
 from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
@@ -90,10 +88,11 @@ class RunOutput:
         self.schema = row_schema(request, keep, exact=not is_lines)
         has_columns = is_lines or not rows.is_addressable
         self.line_schema = self.schema if has_columns else replace(self.schema, keep=())
+        logs = [state.owner.store, *([] if self.shard else shard_stores(state.store))]
         self.saved = open_saved(
             request.output.output,
             lambda: self.record,
-            [state.owner.store],
+            logs,
             schema=self.schema,
             kept=rows.kept,
             per_item=rows.per_item if rows.is_addressable else None,
@@ -109,7 +108,6 @@ class RunOutput:
     def find_saved(self, tally: Tally) -> None:
         """Find and count the saved rows. Raises OutputExists."""
         if self.state.record is not None:
-            self._adopt_logs()
             self.saved.find()
         self.before = self.saved.ranges()
         own, total = self._own_parts(), self.rows.total
@@ -124,18 +122,6 @@ class RunOutput:
     def has(self, row: int) -> bool:
         """Whether this command writes the file with a row."""
         return self.shard is None or self.shard.has(row // self.file_rows)
-
-    def _adopt_logs(self) -> None:
-        """Move logs from shards to a run without shards, or from such a run to this shard."""
-        own, main = self.state.owner.store, self.state.store
-        for store in shard_stores(main) if self.shard is None else [main]:
-            for entry in list(store.list(f"{OPEN}/")):
-                first = entry.name.removeprefix(f"{OPEN}/").removesuffix(".jsonl")
-                if first.isdecimal() and self.has(int(first)):
-                    data = store.read(entry.name) or b""
-                    if len(data) > len(own.read(entry.name) or b""):
-                        own.replace(entry.name, data)
-                    store.delete([entry.name])
 
     def _new_record(self) -> RunRecord:
         settings = run_settings(self.request)
@@ -250,24 +236,6 @@ class RunOutput:
             check_each_row(self.saved.rows(columns=COMPARED), self.rows, self.state.name)
         else:
             check_saved_rows(self.saved.probes(), self.rows, self.state.name)
-
-    def is_removed(self, row: int) -> bool:
-        """Whether the image of a row was removed from the input."""
-        item = row // (self.rows.per_item or 1)
-        return end_of(self._removed, item) > item
-
-    @cached_property
-    def _removed(self) -> list[range]:
-        """The items that were removed from the input."""
-        items = self.rows.inventory.removed if self.rows.is_addressable else []
-        return merge_ranges(sorted(items, key=lambda removed: removed.start))
-
-    def errors_of_removed(self) -> Counter[str]:
-        """The saved failed rows of images that were removed from the input, by code."""
-        if not self._removed:
-            return Counter()
-        failed = self.saved.error_rows(self.has)
-        return Counter(code for number, code in failed if self.is_removed(number))
 
     def changed_versions(self) -> list[str]:
         """`name old -> new` for each library with another version than in the record."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pgcli.inputs.stamps import Stamp, is_other
+from pgcli.inputs.stamps import Stamp
 from pgcli.run.output import RunOutput, SaveLine
 from pgcli.run.state.compare import ImageStamps, stamp_at
 from pgcli.run.state.folder import RETRIED
@@ -33,14 +33,14 @@ class Retry:
         self._log, self._stamps = Log(self._store, ANSWERS), ImageStamps(self._store, STAMPS)
         errors: list[int] = []
         if wants_errors:
-            failed = output.saved.error_rows()
-            errors = [number for number, _ in failed if not output.is_removed(number)]
+            errors = [number for number, _ in output.saved.error_rows()]
         changed = output.rows_of_changed()
         self._numbers = sorted({*errors, *changed})
-        self._kept = self._kept_answers()
+        saved = self._saved_answers()
         self._log.remove()
-        for number in sorted(self._kept):  # without answers to images that changed again
-            self._append(number, self._kept[number])
+        self._kept = {number: saved[number] for number in self._numbers if number in saved}
+        for number, line in self._kept.items():
+            self._append(number, line)
         #: The rows to retry.
         self.missing = [number for number in self._numbers if number not in self._kept]
         self.ranges = merge_ranges(range(number, number + 1) for number in self.missing)
@@ -70,7 +70,7 @@ class Retry:
 
     def merge(self) -> None:
         """Put the answers, which are complete now, into the output."""
-        lines = self._kept_answers()
+        lines = self._saved_answers()
         self._output.saved.replace_rows(lines)
         stamps = self._stamps.read()
         for index in {json.loads(line)["index"] for line in lines.values()}:
@@ -79,29 +79,18 @@ class Retry:
         self._store.delete([STAMPS])
         self._log.remove()
 
-    def _kept_answers(self) -> dict[int, bytes]:
-        """The lines of answers, without images that have changed again."""
-        lines = dict(self._saved_answers())
-        stamps = self._stamps.read()
-        items = self._output.rows.chosen([n for n in self._numbers if n in lines])
-        return {
-            number: lines[number]
-            for number, item in items
-            if not (stamp := stamp_at(stamps, item.index))[0]
-            or item.path is None
-            or not is_other(item.path, stamp)
-        }
-
     def _append(self, number: int, line: bytes) -> None:
         self._log.append(b"%d %b" % (number, line))
 
-    def _saved_answers(self) -> Iterator[tuple[int, bytes]]:
-        """The complete lines of the log with their numbers."""
+    def _saved_answers(self) -> dict[int, bytes]:
+        """The complete lines of the log, by number."""
+        lines: dict[int, bytes] = {}
         stream = open_stream(self._store, ANSWERS)
         for line in stream or ():
             number, _, row = line.partition(b" ")
             if not (number.isdigit() and is_row(row)):
                 break
-            yield int(number), row
+            lines[int(number)] = row
         if stream is not None:
             stream.close()
+        return lines

@@ -30,7 +30,6 @@ from pgcli.run.settings import resumed_request
 from pgcli.run.state.folder import State, load_inventory
 from pgcli.run.state.lines import merge_ranges
 from pgcli.run.stream import open_row_stream
-from pgcli.run.workers.engine_process import import_ahead
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.text import count
@@ -88,7 +87,6 @@ class Run:
         """Check, open the input and the output, load the model, compute, complete the output."""
         request = self.request
         checks.check_request(request)
-        import_ahead(request)
         if checks.is_stream(request):
             if request.running.dry_run:
                 return self.show_plan()
@@ -205,8 +203,6 @@ class Run:
         self.output.find_saved(self.tally)
         gone = self.output.compare(known)
         self.output.note_command()
-        self.tally.errors_before -= self.output.errors_of_removed()
-        state.owner.note(surplus=gone)  # for `pgcli status`
         if gone:
             verb = "belongs" if gone == 1 else "belong"
             self.progress.say(

@@ -22,7 +22,7 @@ MAX_SHARDS = 10_000  # to list
 SHARD_STATES = {"running": "running", "ended": "stopped", "suspended": "lost", "lost": "lost"}
 #: The keys of `owner.json` in the status; numbers are not negative.
 SHOWN: dict[str, type] = {"pid": int, "host": str, "started": str, "hint": str, "exit_code": int}
-SHOWN |= {"rows_per_second": float, "input_rows": int, "surplus": int}
+SHOWN |= {"rows_per_second": float, "input_rows": int}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class OwnerStatus:
     exit_code: int | None = None
     rows_per_second: float = 0.0
     input_rows: int | None = None
-    surplus: int = 0
 
     @classmethod
     def of(cls, owner: RecordedOwner) -> OwnerStatus:
@@ -82,8 +81,7 @@ class RunStatus:
 
     `owner` is the command that writes the output or wrote it last; each of the `shards` has its
     own. `exit_code` is the owner's, or the highest of all shards; None while a command runs and
-    after a kill. The limit of tokens `cut` answers. `surplus` rows belong to images that were
-    removed from the input.
+    after a kill. The limit of tokens `cut` answers.
     """
 
     output: str
@@ -98,7 +96,6 @@ class RunStatus:
     owner: OwnerStatus | None = None
     shards: list[ShardStatus] = field(default_factory=list)
     begun: str | None = None
-    surplus: int = 0
 
 
 def read_status(output: str) -> RunStatus:
@@ -155,7 +152,6 @@ def add_owners(status: RunStatus, known: Sequence[OwnerStatus]) -> None:
         return
     totals = [owner.input_rows for owner in known if owner.input_rows is not None]
     status.total = max(totals[-1], status.rows) if totals else None
-    status.surplus = known[-1].surplus
     status.owner = None if known[-1].shard else known[-1]
     running = [owner for owner in known if owner.state == "running"]
     measured = running or [owner for owner in known if owner.rows_per_second][-1:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import error_answer
 from pgcli.run.workers.answer import AnswerFn, Ask, rows_in_order
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
-from pgcli.text import listed
 from pgcli.towers.abilities import check_kind, check_question
 
 if TYPE_CHECKING:
@@ -166,35 +164,6 @@ def model_facts(request: RunRequest, engine: Any) -> Iterator[tuple[str, str]]:
     )
     if has_texts and not engine.adds_eos:
         yield "texts", "end with the end token, which the checkpoint's tokenizer does not add"
-
-
-def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
-    """The question as facts of the plan."""
-    question = request.question
-    if isinstance(question, EmbeddingQuestion):
-        yield from (("text", text) for text in question.texts)
-        if question.text_column is not None:
-            yield "text", f"the manifest's {question.text_column!r}"
-        yield from (("label", label) for label in question.labels)
-        yield from (("template", template) for template in question.label_templates)
-        return
-    for prompt in question.templates or ("the manifest's own",):
-        yield "prompt", prompt
-    if question.choices:
-        yield "choices", listed(question.choices, len(question.choices))
-    if question.choices_column is not None:
-        yield "choices", f"the manifest's {question.choices_column!r}"
-    if question.strict:
-        yield "answers", "complete boxes around these objects only"
-    limits = [
-        (name, limit) for name, limit in asdict(question.box_filter).items() if limit is not None
-    ]
-    if limits:
-        yield "boxes", ", ".join(f"{name.replace('_', '-')} {limit:g}" for name, limit in limits)
-    if question.region is not None:
-        yield "region", ",".join(f"{side:g}" for side in question.region)
-    if request.mask_decoder is not None:
-        yield "mask decoder", request.mask_decoder
 
 
 def notices(request: RunRequest) -> Iterator[tuple[str, str]]:

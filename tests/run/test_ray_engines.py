@@ -18,7 +18,7 @@ from pgcli.run import checks
 from pgcli.run.model import RunModel
 from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.workers import ray_engines
-from pgcli.run.workers.ray_engines import Actor, Cluster, RayEngine, Resources
+from pgcli.run.workers.ray_engines import Actor, Cluster, Resources
 from pgcli.run.workers.work import Work
 from tests.support import pretend
 from tests.support.fake_ray import Death, FakeRay
@@ -248,14 +248,6 @@ def test_full_cluster_is_waited_for_with_a_message(ray, cli, monkeypatch):
     code, _, said = cli(*[word for word in words if word != "--quiet"])
     assert code == 0, said
     assert "still waiting for a machine with 0 free GPUs and 1 free cores" in said
-
-
-def test_pending_actor_stops_at_once(ray):
-    cluster = Cluster("auto")
-    engine = RayEngine(cluster, cluster.actor(Actor, Resources(0, 1), SimpleNamespace()))
-    engine.stop()
-    assert engine.receive() is None
-    cluster.leave()
 
 
 def test_signal_exception_passes_through_ray(ray):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pgcli.run.status import read_status
 from tests.support.run_kinds import kinds, whole
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start
 
@@ -91,20 +90,6 @@ def test_rows_of_removed_images_are_kept_with_a_notice(images, kind):
     code, said = finish(images / "run", output, **options)
     assert "2 rows belong to images that were removed from the input" in said
     assert (code, rows_of(images / "run", output)) == (3, before)
-    assert read_status(str(images / "run" / output.rstrip("/"))).surplus == 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_removed_bad_image_no_longer_fails_the_run(images, kind):
-    output, options = KINDS[kind]
-    assert finish(images / "run", output, **options)[0] == 3
-    before = rows_of(images / "run", output)
-    (images / "images/003.png").unlink()
-    retry = {} if "shard" in options else {"retry_errors": True}
-    for more in ({}, retry):
-        code, said = finish(images / "run", output, **options, **more)
-        assert (code, rows_of(images / "run", output)) == (0, before), said
-    assert read_status(str(images / "run" / output.rstrip("/"))).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Shards make one run: others adopt their open rows, and --overwrite removes them."""
+"""Shards make one run: a run without shards continues their logs, and --overwrite removes them."""
 
 import json
 import shutil
@@ -36,22 +36,18 @@ def lines_of_first_file(images: Path, **options: object) -> list[bytes]:
     return (folder / "rows.jsonl").read_bytes().splitlines(keepends=True)[: FILE_ROWS - 1]
 
 
-@pytest.mark.parametrize("shard", [None, "0/2"])
 @pytest.mark.parametrize(("own", "others"), [(0, 3), (1, 4), (4, 1)])
-def test_open_rows_of_others_are_adopted(images, state, shard, own, others):
-    """A run without shards adopts rows of shards, and the reverse; the longer file counts."""
+def test_a_run_without_shards_continues_the_logs_of_shards(images, state, own, others):
+    """Of two logs of a file, the longer one counts."""
     lines = lines_of_first_file(images)
-    here, there = (state, state / SHARD) if shard is None else (state / SHARD, state)
-    for folder, count in ((here, own), (there, others)):
+    for folder, count in ((state, own), (state / SHARD, others)):
         (folder / "open").mkdir(parents=True, exist_ok=True)
         (folder / OPEN).write_bytes(b"".join(lines[:count]))
     (images / "computed").touch()
-    assert finish(state.parent, "rows/", shard=shard, **OPTIONS)[0] == 0
-    computed = sorted(map(int, (images / "computed").read_text().split()))
-    missing = range(max(own, others), ROWS)
-    assert computed == [row for row in missing if shard is None or row // FILE_ROWS % 2 == 0]
-    assert not [*here.glob("open/*"), *there.glob("open/*")]
     assert finish(state.parent, "rows/", **OPTIONS)[0] == 0
+    computed = sorted(map(int, (images / "computed").read_text().split()))
+    assert computed == [*range(max(own, others), ROWS)]
+    assert not [*state.glob("open/*"), *state.glob("*/open/*")]
     rows = [json.loads(row)["index"] for row in rows_of(state.parent, "rows/")]
     assert rows == [row // 2 for row in range(ROWS)]
 

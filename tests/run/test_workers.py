@@ -1,8 +1,6 @@
 """Workers are fed ahead, followed and replaced; an engine answers its works as one stream."""
 
 import json
-import multiprocessing
-import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +18,8 @@ from pgcli.run.checks import read_options
 from pgcli.run.output import record_inventory
 from pgcli.run.progress.tally import Tally
 from pgcli.run.request.make import make_request
-from pgcli.run.workers import engines
 from pgcli.run.workers.engine import EngineTask, answer_works, rows_of_task
-from pgcli.run.workers.engine_process import SIZE, EngineDied, EngineProcess, write_all
+from pgcli.run.workers.engine_process import EngineDied
 from pgcli.run.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
 from pgcli.run.workers.slots import EngineSlot
 from pgcli.run.workers.work import (
@@ -332,23 +329,3 @@ def test_stopping_run_does_not_wait_for_loading_workers():
     workers.ready = lambda: iter(workers.engines[:1])
     assert outcome(workers) == ([0], [])
     assert [engine.is_stopped for engine in workers.engines] == [True, False]
-
-
-def test_messages_read_together_are_all_processed():
-    task_: Any = None
-    progress: Any = SimpleNamespace(should_stop=bool)
-    workers = engines.EngineProcesses(
-        WorkQueue([], workers=1, size=8), [EngineSlot(1)], task_, progress
-    )
-    process = EngineProcess.__new__(EngineProcess)
-    process.connection, end = multiprocessing.Pipe()
-    process.came, process._data = deque(), bytearray()
-    workers._processes[process.connection.fileno()] = process
-    workers._poll.register(process.connection)
-    workers.ahead[process] = 1
-    packed = [pickle.dumps(text) for text in ("first", "second", "x" * 2**19)]
-    data = b"".join(SIZE.pack(len(message)) + message for message in packed)
-    write_all(end.fileno(), data[:99])
-    assert [worker.receive() for worker in workers.ready()] == ["first", "second"]
-    threading.Thread(target=write_all, args=(end.fileno(), data[99:])).start()
-    assert [worker.receive() for worker in workers.ready()] == ["x" * 2**19]

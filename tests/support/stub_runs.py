@@ -174,7 +174,6 @@ def run_here(
     replace_model(seconds, seed)
     fork = multiprocessing.get_context("fork")
     pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
-    pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
     if not syncs:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
     values = {"model": "demo", "workers": 0, "no_timing": True, "output": output, **options}

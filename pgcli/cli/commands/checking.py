@@ -105,8 +105,6 @@ def lines(status: RunStatus) -> Iterator[str]:
     yield f"{status.output}: {status.state}, {rows}{share}, {with_errors}"
     if status.cut:
         yield note(status.cut, CUT_ANSWERS)
-    if status.surplus:
-        yield f"{count(status.surplus, 'row')} of images that were removed from the input"
     if is_complete:
         return
     if status.owner is not None and (text := writer_text(status.owner)):

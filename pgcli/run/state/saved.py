@@ -101,6 +101,7 @@ class SavedRows:
             return
         # logs first: rows of logs that disappear meanwhile are in files of the output
         logs = [(first, log, log.scan()) for first, log in self._logs()]
+        logs.sort(key=lambda log: -log[2].rows)  # a shard and a whole run may each have a log
         assert self._files is not None
         for number, part in self._files.find().items():
             self.parts[number] = replace(part, errors=Counter(part.errors))

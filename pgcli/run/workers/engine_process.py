@@ -5,14 +5,11 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import pickle
 import signal
-import struct
 import sys
 import threading
 import traceback
 import warnings
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,11 +19,9 @@ from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from pgcli.device.nvidia_driver import nvidia_driver
 from pgcli.text import printable
 
 if TYPE_CHECKING:
-    from pgcli.run.request import RunRequest
     from pgcli.run.workers.engine import EngineTask
     from pgcli.run.workers.slots import EngineSlot
     from pgcli.run.workers.work import Work
@@ -39,21 +34,8 @@ CAN_FORK = sys.platform == "linux"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def import_ahead(request: RunRequest) -> None:
-    """Start the fork server, which imports torch while a run of CPU engines is prepared."""
-    model = request.model
-    is_one = (model.engines or 1) == 1 or model.ray is not None or request.running.dry_run
-    if is_one or model.device not in ("auto", "cpu") or nvidia_driver() is not None:
-        return
-    if CAN_FORK:
-        forkserver.set_forkserver_preload(["pgcli.run.workers.engine_imports"])
-        is_forkserver_running()
-
-
 #: The message that lets an engine finish only the rows in progress.
 STOP = "stop"
-#: Each message of an engine follows its size. READ_BYTES are read at once, of many messages.
-SIZE, READ_BYTES = struct.Struct("=Q"), 2**18
 
 
 class EngineDied(Exception):
@@ -68,14 +50,13 @@ class EngineProcess:
         self.connection, child_end = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
         self._process = make(target=serve, args=(child_end, task), daemon=True)
-        #: The received messages, and the bytes of an incomplete one.
-        self.came, self._data = deque[Any](), bytearray()
         self._problem = "it ended"  # for a process without an exit code
         atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
         try:
             is_forked = context.get_start_method() == "forkserver"
             if is_forked:
-                is_forkserver_running()
+                with starting():
+                    forkserver.ensure_running()
             # signals are not blocked for the fork server: it may be importing
             with safe_path() if is_forked else starting():
                 self._process.start()
@@ -92,9 +73,15 @@ class EngineProcess:
 
     def receive(self) -> Any:
         """The next message; None once it has ended. Raises EngineDied."""
-        while not self.came:
-            self._read()
-        return self.came.popleft()
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            if self._process.pid is not None:
+                self._process.join(timeout=5)
+            code, how = self._process.exitcode, self._problem
+            if code is not None:
+                how = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
+            raise EngineDied(how) from None
 
     def stop(self) -> None:
         """Let the engine finish only the rows in progress."""
@@ -107,26 +94,6 @@ class EngineProcess:
             self._process.join(timeout=5)
         self.connection.close()
         atexit.unregister(self.close)
-
-    def _read(self) -> None:
-        """Read several messages at once. Raises EngineDied."""
-        data = b""
-        with suppress(OSError):
-            data = os.read(self.connection.fileno(), READ_BYTES)
-        if not data:
-            if self._process.pid is not None:
-                self._process.join(timeout=5)
-            code, how = self._process.exitcode, self._problem
-            if code is not None:
-                how = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
-            raise EngineDied(how)
-        self._data += data
-        while len(self._data) >= SIZE.size:
-            end = SIZE.size + SIZE.unpack_from(self._data)[0]
-            if len(self._data) < end:
-                break
-            self.came.append(pickle.loads(self._data[SIZE.size : end]))
-            del self._data[:end]
 
 
 @dataclass(frozen=True)
@@ -142,10 +109,6 @@ def serve(connection: Connection, task: EngineTask) -> None:
     from pgcli.images.child_process import die_with_parent
     from pgcli.run.workers.engine import answer_works, rows_of_task
 
-    def send(message: object) -> None:
-        data = pickle.dumps(message)
-        write_all(connection.fileno(), SIZE.pack(len(data)) + data)
-
     warnings.formatwarning = lambda text, *_: f"pgcli: {printable(str(text))}\n"
     die_with_parent()
     ignore_signals()
@@ -154,17 +117,10 @@ def serve(connection: Connection, task: EngineTask) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
             rows = rows_of_task(task)
-            answer_works(task, rows, iter(works.get, None), stop.is_set, send)
-            send(None)
+            answer_works(task, rows, iter(works.get, None), stop.is_set, connection.send)
+            connection.send(None)
         except Exception as error:  # noqa: BLE001 - the program raises it
-            send(EngineFailed(error, traceback.format_exc()))
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data; one system call may write only a part of it."""
-    remaining = memoryview(data)
-    while remaining:
-        remaining = remaining[os.write(descriptor, remaining) :]
+            connection.send(EngineFailed(error, traceback.format_exc()))
 
 
 def read_inbox(connection: Connection, works: SimpleQueue[Any], stop: threading.Event) -> None:
@@ -224,15 +180,7 @@ def start_method(slots: Sequence[EngineSlot]) -> BaseContext:
     Several engines on a CPU are forked from a process that has imported torch but not used it,
     because each import takes seconds. CUDA cannot be used after a fork.
     """
-    forks = len(slots) > 1 and all(slot.device == "cpu" for slot in slots)
-    if forks and CAN_FORK and is_forkserver_running():
+    if CAN_FORK and len(slots) > 1 and all(slot.device == "cpu" for slot in slots):
+        forkserver.set_forkserver_preload(["pgcli.run.workers.engine_imports"])
         return multiprocessing.get_context("forkserver")
     return SPAWN
-
-
-def is_forkserver_running() -> bool:
-    """Whether the fork server runs; it is started if its socket can be created."""
-    with suppress(OSError), starting():
-        forkserver.ensure_running()
-        return True
-    return False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pgcli.device.cgroup import processors
 from pgcli.device.decoding import decoding_processes
-from pgcli.errors import NoUsableDevice, PgcliError
+from pgcli.errors import NoUsableDevice
 from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.run.request import RunRequest
 from pgcli.run.state.record import differences
@@ -29,7 +29,6 @@ from pgcli.run.workers.work import (
     WorkQueue,
     rows_ahead,
 )
-from pgcli.text import first_line
 
 if TYPE_CHECKING:
     from pgcli.run.progress.run_progress import RunProgress
@@ -93,10 +92,6 @@ class Workers:
             for worker in self.ahead:
                 worker.close()
 
-    def can_drop(self, worker: Engine, error: BaseException) -> bool:
-        """Whether the run continues without a worker that failed to load."""
-        return False
-
     def add(self, worker: Engine) -> None:
         """Give a new worker its first rows."""
         self.ahead[worker] = rows_ahead(self.queue, "cpu")
@@ -115,17 +110,16 @@ class Workers:
         except EngineDied as problem:
             yield from self._replace(worker, str(problem))
             return
-        if isinstance(message, EngineInfo):
-            message = self._compared(message)
-        has_failed = isinstance(message, EngineFailed)
-        if has_failed and not self.can_drop(worker, message.error):
+        if isinstance(message, EngineFailed):
             message.error.add_note(message.traceback)
             raise message.error
-        if message is None or has_failed:
+        if message is None:
             self.remove(worker)
             self.queue.take_back(worker)
             self._feed_all()
             return
+        if isinstance(message, EngineInfo):
+            self._check_same(message)
         yield message
         if isinstance(message, EngineInfo):
             self._loaded.add(worker)
@@ -139,17 +133,16 @@ class Workers:
             if self.queue.answered(worker, message.rows):
                 self._feed_all()  # others may wait for these rows
 
-    def _compared(self, info: EngineInfo) -> EngineInfo | EngineFailed:
-        """The loaded engine, or a failure if it differs from the first engine."""
+    def _check_same(self, info: EngineInfo) -> None:
+        """Raise NoUsableDevice for an engine whose model or dtype differs from the first one's."""
         first = self._first = self._first or info
         names = ("model", "dtype", "checkpoint")
         known = [name for name in names if first.model.get(name) and info.model.get(name)]
-        if not (changes := differences(first.model, {name: info.model[name] for name in known})):
-            return info
-        text = f"the engines differ: {'; '.join(changes)}"
-        return EngineFailed(
-            NoUsableDevice(text, hint="name the <--dtype=> and the <--revision=>"), ""
-        )
+        if changes := differences(first.model, {name: info.model[name] for name in known}):
+            raise NoUsableDevice(
+                f"the engines differ: {'; '.join(changes)}",
+                hint="name the <--dtype=> and the <--revision=>",
+            )
 
     def _feed_all(self) -> None:
         for worker in self.ahead:
@@ -186,11 +179,10 @@ class EngineProcesses(Workers):
     ):
         super().__init__(queue, progress.should_stop)
         self._free_slots, self._slot_count = list(slots), len(slots)
-        self._progress, self._task = progress, task
+        self._task = task
         self._context = start_method(slots)
         self._poll = select.poll()
         self._processes: dict[int, EngineProcess] = {}
-        self._dropped: set[EngineProcess] = set()
 
     def start(self) -> None:
         while self.queue and self._free_slots:
@@ -206,28 +198,13 @@ class EngineProcesses(Workers):
         if not (ready := self._poll.poll(0)):
             sleep(PAUSE_SECONDS)
             ready = self._poll.poll(POLL_SECONDS * 1000)
-        for process in [self._processes[descriptor] for descriptor, _ in ready]:
-            yield process
-            while process in self.ahead and process.came:
-                yield process
+        yield from [self._processes[descriptor] for descriptor, _ in ready]
 
     def remove(self, worker: EngineProcess) -> None:
         self._poll.unregister(worker.connection)
         del self._processes[worker.connection.fileno()]
-        if worker not in self._dropped:
-            self._free_slots.append(worker.slot)
+        self._free_slots.append(worker.slot)
         super().remove(worker)
-
-    def can_drop(self, worker: EngineProcess, error: BaseException) -> bool:
-        is_last = not self._free_slots and len(self.ahead) == 1
-        is_of_all = isinstance(error, PgcliError) and not isinstance(error, NoUsableDevice)
-        if worker in self._loaded or is_last or is_of_all:
-            return False
-        self._dropped.add(worker)
-        self.queue.workers -= 1
-        self._progress.summary.engines -= 1
-        self._progress.say(f"{worker.slot.device} is not used: {first_line(error)}")
-        return True
 
 
 def with_own_decoding(request: RunRequest, slot: EngineSlot, engines: int) -> RunRequest:

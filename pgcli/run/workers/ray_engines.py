@@ -24,7 +24,7 @@ from pgcli.run.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.run.workers.engine_process import EngineDied, EngineFailed
 from pgcli.run.workers.engines import POLL_SECONDS, RowsLost, Workers
 from pgcli.run.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
-from pgcli.run.workers.work import EngineInfo, EngineMessage, Work, WorkQueue
+from pgcli.run.workers.work import EngineMessage, Work, WorkQueue
 from pgcli.text import first_line
 
 if TYPE_CHECKING:
@@ -109,32 +109,23 @@ class RayEngine:
     def __init__(self, cluster: Cluster, actor: Any):
         self._cluster, self._actor = cluster, actor
         self._given = 0
-        self.is_loaded = False
         #: The received messages, and the call that returns the next ones.
         self.came: deque[Any] = deque()
         self.reply = actor.messages.remote()
 
     def send(self, work: Work | None) -> None:
-        if work is None and not self.is_loaded:
-            self.came.append(None)  # Ray may never start it
-            return
         self._actor.give.remote(self._given, work)
         self._given += 1
 
     def stop(self) -> None:
-        if self.is_loaded:
-            self._actor.stop.remote()
-        else:
-            self.came.append(None)
+        self._actor.stop.remote()
 
     def receive(self) -> Any:
         if not self.came:
             self.came.extend(self._cluster.get(self.reply))
             if self.came[-1] is not None:
                 self.reply = self._actor.messages.remote()
-        message = self.came.popleft()
-        self.is_loaded |= isinstance(message, EngineInfo)
-        return message
+        return self.came.popleft()
 
     def close(self) -> None:
         self._cluster.kill(self._actor)
@@ -203,16 +194,18 @@ class RayEngines(Workers):
 
     def _feed(self, worker: RayEngine) -> None:
         """Give an actor rows once it is loaded: the cluster may never have room for it."""
-        if worker.is_loaded or not self.queue:
+        if worker in self._loaded:
             super()._feed(worker)
+        elif not self.queue and not worker.came:
+            worker.came.append(None)  # Ray may never start it
 
     def _replace(self, worker: RayEngine, how: str) -> Iterator[RowsLost]:
-        if worker.is_loaded:  # its last messages are lost
+        if worker in self._loaded:  # its last messages are lost
             self.queue.begun_first(worker)
         yield from super()._replace(worker, how)
 
     def _say_shortage(self) -> None:
-        if any(engine.is_loaded for engine in self.ahead):
+        if self._loaded.intersection(self.ahead):
             self._says_at = monotonic() + NOTE_SECONDS
         elif monotonic() >= self._says_at:
             self._says_at += 10**9
