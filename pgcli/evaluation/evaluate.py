@@ -26,8 +26,8 @@ from pgcli.evaluation.measures import (
 )
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import BOX_TASKS, Box, Mask
-from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
-from pgcli.results.images import ImageLocator
+from pgcli.results.gallery import RowGroup, write_gallery
+from pgcli.results.image_locator import ImageLocator
 from pgcli.results.options import GalleryOptions
 from pgcli.rows import box_to_dict, mask_to_dict, round6
 

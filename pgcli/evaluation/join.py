@@ -32,7 +32,7 @@ from pgcli.labels.upright import note_of_turned, upright
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import has_locations
 from pgcli.records import BOX_TASKS, Item, Rle
-from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.results.image_locator import ImageLocator, ImageRef
 from pgcli.rle import read_mask
 from pgcli.rows import prompt_of, read_boxes, task_of
 from pgcli.stores import Reader

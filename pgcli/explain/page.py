@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pgcli.explain.explain import Explanation, TensorShape, TokenExplanation
 from pgcli.records import DecodedImage
-from pgcli.results.pages.page import clean_line, render_page
+from pgcli.results.pages import clean_line, render_page
 
 ONE = 2**16 - 1  # the script divides the two-byte weights by this
 

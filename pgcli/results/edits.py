@@ -23,8 +23,8 @@ from pgcli.labels.json_values import (
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import detection_text
 from pgcli.records import BOX_TASKS, CORNERS, Box
-from pgcli.results.images import image_index
-from pgcli.results.pages.page import clean_line, clean_text
+from pgcli.results.image_locator import image_index
+from pgcli.results.pages import clean_line, clean_text
 from pgcli.rows import DIGEST_CHARACTERS, answer_digest, box_to_dict, prompt_of, read_boxes
 
 FORMAT, VERSION = "pgcli edits", 1

@@ -9,7 +9,7 @@ from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.results.drawings.drawings import Drawings, draw_target
+from pgcli.results.drawings import Drawings, draw_target
 from pgcli.results.row_hook import RowHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.run.request.options import OutputOptions

@@ -32,7 +32,7 @@ from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED_COLUMNS, read_results
 from pgcli.parsing import detection_text, has_locations
 from pgcli.records import COLUMNS, Box, Fault, Item
-from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.results.image_locator import ImageLocator, ImageRef
 from pgcli.run.progress.events import Message, OnEvent, ignore
 from pgcli.run.request.error_budget import ErrorBudget
 from pgcli.stores.files import open_regular, parse_path

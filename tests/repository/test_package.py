@@ -28,7 +28,7 @@ def test_wheel_holds_the_package_its_types_and_the_built_in_models(wheel_files):
     assert {"pgcli/builtin/model.safetensors", "pgcli/builtin/tokenizer.json"} <= wheel_files
     towers = {f"pgcli/builtin_towers/{name}" for name in ("model.safetensors", "tokenizer.json")}
     assert towers <= wheel_files
-    assert "pgcli/results/pages/shell.html" in wheel_files
+    assert "pgcli/results/page/shell.html" in wheel_files
 
 
 def test_wheel_holds_nothing_but_the_package(wheel_files):

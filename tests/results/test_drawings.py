@@ -15,10 +15,10 @@ from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits
 from pgcli.images.files import read_original
 from pgcli.records import Box, Fault, Item, Mask
-from pgcli.results.drawings import drawings
-from pgcli.results.drawings.drawings import Drawings, draw_target, drawable_answer
-from pgcli.results.drawings.overlay import DRAWN, SUFFIXES, LabelColours
+from pgcli.results import drawings
+from pgcli.results.drawings import Drawings, draw_target, drawable_answer
 from pgcli.results.file_names import FileNames
+from pgcli.results.overlay import DRAWN, SUFFIXES, LabelColours
 from pgcli.results.row_hook import write_below
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema

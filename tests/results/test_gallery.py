@@ -15,10 +15,10 @@ from PIL import Image
 from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item
-from pgcli.results.gallery import gallery_page
-from pgcli.results.gallery.cards import Cards, ResultFile, group_cards, page_row
-from pgcli.results.gallery.gallery_page import render_gallery
-from pgcli.results.gallery.thumbnails import ThumbnailMaker, default_side
+from pgcli.results import gallery
+from pgcli.results.cards import Cards, ResultFile, group_cards, page_row
+from pgcli.results.gallery import render_gallery
+from pgcli.results.thumbnails import ThumbnailMaker, default_side
 from pgcli.rle import encode_mask_parts
 from tests.support import pretend
 from tests.support.exporting import saved
@@ -296,7 +296,7 @@ def test_limit_takes_the_first_rows_of_each_file(results):
 
 def test_page_above_its_limit_of_rows_shows_the_first_and_says_so(results, monkeypatch, capsys):
     """The limit holds for all files together, so that they stay side by side."""
-    monkeypatch.setattr(gallery_page, "MAX_ROWS", 2)
+    monkeypatch.setattr(gallery, "MAX_ROWS", 2)
     note = "the page shows the first {} rows{}; to see others, filter the rows with grep, sort or "
     note += "tail and pipe them into pgcli view -"
     assert viewed(results, "-o", "g.html") == 0

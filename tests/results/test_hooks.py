@@ -6,7 +6,7 @@ import pytest
 
 from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Item
-from pgcli.results.drawings.drawings import Drawings
+from pgcli.results.drawings import Drawings
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.sidecars import Sidecars
 from pgcli.tasks import caption, detect, embed

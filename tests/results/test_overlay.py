@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pgcli.records import Box, Mask
-from pgcli.results.drawings import overlay
-from pgcli.results.drawings import overlay as label_text
-from pgcli.results.drawings.overlay import (
+from pgcli.results import overlay
+from pgcli.results import overlay as label_text
+from pgcli.results.overlay import (
     PALETTE,
     LabelColours,
     contrasting,

@@ -183,9 +183,9 @@ def eval_(results: FileArgs, call: CliCall) -> None:
     from pgcli.evaluation.evaluate import compare_files, evaluate, write_worst_rows
     from pgcli.evaluation.join import join, only_common, paired, read_truth
     from pgcli.labels.columns import LabelColumns
-    from pgcli.results.images import ImageLocator
+    from pgcli.results.image_locator import ImageLocator
     from pgcli.results.options import GalleryOptions
-    from pgcli.results.pages.page import page_target
+    from pgcli.results.pages import page_target
 
     options, screen = call.build(EvalOptions), Screen(quiet=call.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view

@@ -286,7 +286,7 @@ def explain(
     call: CliCall,
 ) -> None:
     from pgcli.cli.run_on_screen import find_model
-    from pgcli.results.pages.page import page_target
+    from pgcli.results.pages import page_target
 
     options, loading = call.build(ExplainOptions), call.build(LoadOptions)
     if not options.prompt.strip():
@@ -344,7 +344,7 @@ def make_page(
     from pgcli.explain.explain import explain as explain_answer
     from pgcli.explain.page import render_explanation
     from pgcli.images import ImageLimits, decode
-    from pgcli.results.gallery.thumbnails import ThumbnailMaker
+    from pgcli.results.thumbnails import ThumbnailMaker
 
     engine = open_engine(checkpoint, device=loading.device, dtype=loading.dtype, batch_size=1)
     image = decode(item, engine.spec, ImageLimits())

@@ -32,7 +32,7 @@ from pgcli.tasks import normalize
 from pgcli.text import count, listed
 
 if TYPE_CHECKING:
-    from pgcli.results.images import ImageLocator
+    from pgcli.results.image_locator import ImageLocator
     from pgcli.search.nearest import Block
     from pgcli.search.rows import SearchRows
     from pgcli.search.vector_files import VectorFiles
@@ -99,8 +99,8 @@ def search(
     vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.cli.run_on_screen import RunOnScreen
-    from pgcli.results.gallery.run_info import incomplete_note
-    from pgcli.results.images import ImageLocator
+    from pgcli.results.image_locator import ImageLocator
+    from pgcli.results.run_info import incomplete_note
     from pgcli.search.vector_files import VectorFiles
 
     revision = revision_of(call.values.get("model"), call.values, call.typed)
@@ -149,7 +149,7 @@ def check_search(options: SearchOptions) -> None:
 
 def targets(options: SearchOptions) -> tuple[Target | None, Target | None]:
     """The file of the rows, None for standard output, and the page. Raises UsageError."""
-    from pgcli.results.pages.page import page_target
+    from pgcli.results.pages import page_target
 
     inputs, overwrite, rows = [*options.vectors, *options.image], options.overwrite, None
     if options.output != "-":
@@ -298,7 +298,7 @@ def write_hits_page(
     results: SearchRows, options: SearchOptions, locator: ImageLocator, screen: Screen
 ) -> None:
     """Write the page of the rows, with the images that are queries above their hits."""
-    from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+    from pgcli.results.gallery import RowGroup, write_gallery
     from pgcli.results.options import GalleryOptions
 
     if not results.rows:

@@ -20,7 +20,6 @@ from pgcli.images.formats import whole_header
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.records import Fault, Item
-from pgcli.results.drawings.overlay import SUFFIXES
 from pgcli.results.exports.rows import (
     Export,
     ExportCounts,
@@ -33,9 +32,10 @@ from pgcli.results.exports.rows import (
     valid_rows,
 )
 from pgcli.results.file_names import FileNames, folder_name
-from pgcli.results.gallery.run_info import incomplete_note
-from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.results.image_locator import ImageLocator, ImageRef
 from pgcli.results.options import ExportOptions, read_labels
+from pgcli.results.overlay import SUFFIXES
+from pgcli.results.run_info import incomplete_note
 from pgcli.rows import CUT_ANSWERS
 from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores import Reader

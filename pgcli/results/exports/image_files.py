@@ -15,7 +15,6 @@ from PIL import Image, ImageFile
 
 from pgcli.images import ImageError, ImageLimits, stored_and_upright
 from pgcli.images.files import wrap_image_errors
-from pgcli.results.drawings.overlay import SAVE_OPTIONS
 from pgcli.results.exports.rows import (
     Export,
     ExportEntry,
@@ -23,6 +22,7 @@ from pgcli.results.exports.rows import (
     box_sides,
     without_leading_dot,
 )
+from pgcli.results.overlay import SAVE_OPTIONS
 from pgcli.rows import json_text
 
 

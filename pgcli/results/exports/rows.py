@@ -16,7 +16,7 @@ from pgcli.boxes import NO_FILTER, BoxFilter, clipped
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.records import BOX_TASKS, Box, Mask
-from pgcli.results.images import MissingImages, image_index, image_key, saved_record
+from pgcli.results.image_locator import MissingImages, image_index, image_key, saved_record
 from pgcli.results.masks import polygon
 from pgcli.results.options import ExportOptions
 from pgcli.rle import read_mask

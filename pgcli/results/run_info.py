@@ -13,8 +13,8 @@ from typing import Any
 from pgcli.errors import OutputExists, UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS, ending
 from pgcli.output.reader import read_settings
-from pgcli.results.gallery.cards import ResultFile
-from pgcli.results.images import saved_record
+from pgcli.results.cards import ResultFile
+from pgcli.results.image_locator import saved_record
 from pgcli.run.status import read_status
 from pgcli.stores.files import parse_path
 from pgcli.stores.urls import url_scheme

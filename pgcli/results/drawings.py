@@ -17,10 +17,10 @@ from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.results import answer_of
-from pgcli.results.drawings.overlay import DRAWN, LabelColours, draw_overlay, drawing_file
 from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
-from pgcli.results.images import ImageLocator, saved_record
+from pgcli.results.image_locator import ImageLocator, saved_record
+from pgcli.results.overlay import DRAWN, LabelColours, draw_overlay, drawing_file
 from pgcli.results.row_hook import RowHook, draw_error, write_below
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path, resolves_inside

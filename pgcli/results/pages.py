@@ -152,10 +152,9 @@ def inert(text: str) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def asset(name: str, package: str = "") -> str:
+def asset(name: str, package: str = "pgcli.results") -> str:
     """A file of the shell of all pages, or of the folder `page` of a package."""
-    folder = files(package).joinpath("page") if package else files("pgcli.results.pages")
-    return folder.joinpath(name).read_text(encoding="utf-8")
+    return files(package).joinpath("page", name).read_text(encoding="utf-8")
 
 
 def digest(text: str) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 from pgcli.labels.columns import stated_size
 from pgcli.output.reader import QUERY_COLUMNS, SIMILARITY, Row, query_column
 from pgcli.records import CORNERS, TIMING_COLUMNS
-from pgcli.results.drawings.overlay import LabelColours, contrasting
-from pgcli.results.images import ImageRef
+from pgcli.results.image_locator import ImageRef
 from pgcli.results.masks import svg_path
-from pgcli.results.pages.page import as_list, clean, clean_line, clean_number, clean_text
+from pgcli.results.overlay import LabelColours, contrasting
+from pgcli.results.pages import as_list, clean, clean_line, clean_number, clean_text
 from pgcli.rle import read_mask
 from pgcli.rows import LISTED, MAX_FLOAT, answer_digest
 

@@ -16,9 +16,12 @@ from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
 from pgcli.output.reader import Row, read_results
 from pgcli.records import DecodedImage, Item
-from pgcli.results.gallery.cards import Cards
-from pgcli.results.gallery.run_info import path_on_page, read_run_info
-from pgcli.results.gallery.thumbnails import (
+from pgcli.results.cards import Cards
+from pgcli.results.image_locator import ImageLocator, MissingImages
+from pgcli.results.options import GalleryOptions
+from pgcli.results.pages import page_target, render_page
+from pgcli.results.run_info import path_on_page, read_run_info
+from pgcli.results.thumbnails import (
     IMAGES_PER_PART,
     ThumbnailMaker,
     default_side,
@@ -26,9 +29,6 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_entry,
     without_copy,
 )
-from pgcli.results.images import ImageLocator, MissingImages
-from pgcli.results.options import GalleryOptions
-from pgcli.results.pages.page import page_target, render_page
 from pgcli.run.progress.events import tracked
 from pgcli.text import byte_count, count, listed
 
@@ -127,7 +127,7 @@ def write_gallery(
 def render_gallery(data: Mapping[str, Any], entries: Iterable[str], *, title: str) -> Iterator[str]:
     """The page in pieces, the images last."""
     return render_page(
-        "pgcli.results.gallery",
+        "pgcli.results",
         SCRIPTS,
         data,
         title=title,

@@ -1,1 +1,0 @@
-"""Copies of images with the boxes and masks of their rows."""

@@ -1,1 +1,0 @@
-"""A gallery of results: one HTML page that works without a server and makes no requests."""

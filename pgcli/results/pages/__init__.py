@@ -1,1 +1,0 @@
-"""Pages of HTML that need no network: markup, style, script and data in one file."""
