@@ -15,7 +15,6 @@ from datetime import date, time
 from hashlib import sha256
 from typing import Any
 
-from pgcli.arrow_values import to_json
 from pgcli.errors import UsageError
 from pgcli.records import (
     CLASSIFY_COLUMNS,
@@ -77,9 +76,8 @@ class RowSchema:
 
     `base` are the columns of the command, `extras` those that only some of its runs have, as masks
     and choices. Without `timing` the timing columns are null. Embeddings have the precision of
-    float16 where `float16` says so. Kept values that JSON does not have are text, or null; with
-    `exact` they are text from which the values of a Parquet column are made again, as are
-    embeddings.
+    float16 where `float16` says so. Kept values that JSON does not have are text, or null. With
+    `exact`, embeddings are text of their bytes.
     """
 
     timing: bool = True
@@ -135,8 +133,7 @@ class RowSchema:
             if name in row:
                 row[name] = round3(row[name]) if self.timing else None
         for name in self.keep:
-            value = answer.kept.get(name)
-            row[name] = to_json(value) if self.exact else value
+            row[name] = answer.kept.get(name)
         for name, value in row.items():
             if value is not None:
                 row[name] = json_safe(value)
@@ -354,7 +351,7 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_safe(inner) for inner in value]
     if isinstance(value, bytes):
-        return to_json(value)
+        return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date | time) else encodable(str(value))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgcli.arrow_types import TYPES_HINT
+from pgcli.arrow import STRING
 from pgcli.errors import UsageError
 from pgcli.inputs.file_table import (
     BELOW,
@@ -29,7 +29,7 @@ from pgcli.inputs.file_table import (
     read_arrow,
     to_arrow,
 )
-from pgcli.inputs.items import BLOCK, FileItems, source_files
+from pgcli.inputs.items import TYPES_HINT, FileItems, source_files
 from pgcli.inputs.options import ReadOptions
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
@@ -64,6 +64,7 @@ class Inventory(FileItems):
     ):
         super().__init__(sources, options, generations)
         self._changed: Mapping[int, bool] = scan.changed if scan else {}
+        self._known = scan.known_files if scan else 0
         #: The items whose known files were deleted.
         self.removed = [self._range(record) for record in scan.removed] if scan else []
         #: Files and members of archives that are skipped, by ending.
@@ -108,8 +109,6 @@ class Inventory(FileItems):
         if is_grown and not (options.repeats_ids or has_unique_names):
             scan.hashes.extend(hash(name) for name, _ in inventory._ids(len(before)))
             check_unique(scan.hashes, inventory._ids)
-        if recorded and options.keep and options.fixes_types:
-            inventory._check_kept(len(before))
         return inventory
 
     @classmethod
@@ -202,25 +201,27 @@ class Inventory(FileItems):
             or any(column in (table.record.columns or ()) for table in self._each_table())
         )
 
-    # --- items
+    def check_kept(self) -> None:
+        """Raise UsageError for kept values of new files that do not fit the types of their columns.
 
-    def _check_kept(self, first: int) -> None:
-        """Raise UsageError for kept values that do not fit, in the records from `first` on."""
-        schema = self.kept_schema
-        for table in self._each_table(first):
-            if new := [name for name in table.kept_schema.names if name not in schema.names]:
+        Files after the first scan may add no columns.
+        """
+        if not self.kept or self.total is None:
+            return
+        schema, columns = self.kept_schema, set[str]()
+        texts = pa.schema([(name, STRING) for name in schema.names])
+        for number, _, items in self._blocks():
+            own = self._table(number).kept_schema if self._kinds[number] == TABLE else texts
+            if number < len(self.generations[0]):
+                columns.update(own.names)
+            elif new := [name for name in own.names if name not in columns]:
                 raise UsageError(
-                    f"{table.name} has the column {new[0]!r}, which <--keep=> '*' copies, and the "
-                    "files of the output have none",
+                    f"{self._shown(number)} has the column {new[0]!r}, which <--keep=> '*' copies, "
+                    "and the files of the output have none",
                     hint=TYPES_HINT,
                 )
-        for number in range(first, len(self._kinds)):
-            items = self._range(number)
-            if self._kinds[number] == TABLE and items:
-                own = self._table(number).kept_schema
-                if any(own.field(name).type != schema.field(name).type for name in own.names):
-                    for start in range(items.start, items.stop, BLOCK):
-                        self.kept_table(start, min(start + BLOCK, items.stop))
+            if number >= self._known and any(schema.field(f.name).type != f.type for f in own):
+                self.kept_table(items.start, items.stop)
 
     # --- changes
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 
-from pgcli.arrow_types import (
-    STRING,
-    TYPES_HINT,
-    Kinds,
-    UnfitValue,
-    add_kinds,
-    as_text,
-    cast_table,
-    common_type,
-    fit_table,
-)
+from pgcli.arrow import NULL, STRING, LossyCast, as_text, cast_column, json_column
 from pgcli.errors import UsageError
 from pgcli.inputs.file_table import (
     BELOW,
@@ -38,6 +28,7 @@ from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import FAULTS
 from pgcli.records import Item
 
+TYPES_HINT = "convert the column, or write a .jsonl file, which holds values of any types"
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
@@ -76,24 +67,22 @@ class FileItems:
 
     @cached_property
     def kept_schema(self) -> pa.Schema:
-        """The types of the kept columns: Parquet's own, and JSON's by the values.
+        """The types of the kept columns: each has the type in the first file that has the column.
 
-        Unknown types, and types of several files without a common one, are text.
+        Columns of Parquet have their own types, of JSON the types of their values; others are text.
         """
-        kinds: Kinds = {}
-        end = len(self.generations[0]) if self._options.fixes_types and self.generations else None
-        for table in self._each_table(stop=end) if self._options.keep else ():
-            add_kinds(kinds, table.kept_schema)
+        kinds: dict[str, pa.DataType] = {}
+        for table in self._each_table() if self._options.keep else ():
+            for field in table.kept_schema:
+                kinds.setdefault(field.name, STRING if field.type == NULL else field.type)
         if not kinds:
-            kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
-        return pa.schema([(name, common_type(types, exact=True)) for name, types in kinds.items()])
+            kinds = {column.output: STRING for column in named_columns(self._options.keep)}
+        return pa.schema(kinds)
 
-    def _each_table(self, start: int = 0, stop: int | None = None) -> Iterator[Table]:
-        """The tables with rows among the records from `start` to before `stop`."""
+    def _each_table(self) -> Iterator[Table]:
+        """The tables with rows."""
         numbers = np.flatnonzero((self._kinds == TABLE) & (self._rows > 0))
-        return (
-            self._table(n) for n in numbers.tolist() if start <= n and (stop is None or n < stop)
-        )
+        return map(self._table, numbers.tolist())
 
     def _table(self, number: int) -> Table:
         """The table of a record; the last few stay open, so that the next rows are read quickly."""
@@ -196,28 +185,28 @@ class FileItems:
         schema = self.kept_schema
         tables = [schema.empty_table()]
         for number, row, items in self._blocks(start, stop):
-            known, own = None, schema
+            columns: Mapping[str, pa.ChunkedArray] | None = None
             if self._kinds[number] == TABLE:
-                table = self._table(number)
-                known, own = table.kept_arrays(row, row + len(items)), table.kept_schema
-            if known is None:
+                columns = self._table(number).kept_arrays(row, row + len(items))
+            if columns is None:
                 rows = [item.kept for item in self._items(items.start, items.stop, images=False)]
-                columns = {name: [row.get(name) for row in rows] for name in own.names}
-                known = pa.table(
-                    [
-                        as_text(columns[name]) if kind == STRING else pa.array(columns[name], kind)
-                        for name, kind in zip(own.names, own.types, strict=True)
-                    ],
-                    schema=own,
-                )
-            is_later = self._options.fixes_types and number >= len(self.generations[0])
+                values = {name: [row.get(name) for row in rows] for name in schema.names}
+                columns = {
+                    name: as_text(values[name]) if kind == STRING else json_column(values[name])
+                    for name, kind in zip(schema.names, schema.types, strict=True)
+                }
             try:
-                tables.append((fit_table if is_later else cast_table)(known, schema))
-            except UnfitValue as problem:
-                row += problem.row
-                is_table = self._kinds[number] == TABLE
-                place = self._table(number).position(row) if is_table else self._shown(number)
-                raise UsageError(f"{place}: {problem}", hint=TYPES_HINT) from problem
+                arrays = []
+                for field in schema:
+                    column = columns.get(field.name, pa.nulls(len(items)))
+                    arrays.append(cast_column(column, field.type))
+            except LossyCast as problem:
+                raise UsageError(
+                    f"{self._shown(number)}: the kept column {field.name!r} has {problem}, its "
+                    "type in the first file",
+                    hint=TYPES_HINT,
+                ) from problem
+            tables.append(pa.table(arrays, schema=schema))
         return pa.concat_tables(tables)
 
     def _range(self, number: int) -> range:

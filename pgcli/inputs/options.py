@@ -85,11 +85,10 @@ class ReadOptions:
     read if they exist. With `repeats_ids`, rows may share an id; with `allows_nulls`, `fields` may
     be null. Items need their own prompts with `requires_prompts`; `refuses_prompts` refuses a
     manifest with prompts, `refuses_regions` a row with a region. Without `url_reader`, URLs are
-    refused. With `fixes_types`, kept columns have the types of the input's first generation.
-    Relative names are relative to `folder`, or to the current folder. `spool` reads standard input
-    to its end first, to count its items. Messages call a prompt `prompt_noun`, and name the options
-    that choose columns if `has_column_options`. `track` is called with the number of items counted
-    since its last call.
+    refused. Relative names are relative to `folder`, or to the current folder. `spool` reads
+    standard input to its end first, to count its items. Messages call a prompt `prompt_noun`, and
+    name the options that choose columns if `has_column_options`. `track` is called with the number
+    of items counted since its last call.
     """
 
     image_column: str = "image"
@@ -107,7 +106,6 @@ class ReadOptions:
     choices_column: str | None = None
     refuses_regions: bool = False
     null_separated: bool = False
-    fixes_types: bool = False
     names: NameFilter = ALL_NAMES
     allow_outside_root: bool = False
     url_reader: Reader | None = None

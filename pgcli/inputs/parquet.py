@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from pgcli.arrow_types import cast_column
-from pgcli.arrow_values import to_values
+from pgcli.arrow import plain_type, to_values
 from pgcli.errors import ManifestError, SourceUnavailable
 from pgcli.images.child_process import ProcessFailed
-from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
+from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS
 from pgcli.inputs.readers import START, ManifestRow, Mark, refuse_lfs_pointer
 from pgcli.inputs.tables import Table
 from pgcli.records import Fault
@@ -155,7 +154,7 @@ class ParquetTable(Table):
         texts = pc.struct_field(texts, "path") if types.is_struct(texts.type) else texts
         return texts if types.is_string(texts.type) or types.is_large_string(texts.type) else None
 
-    def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
+    def kept_arrays(self, start: int, stop: int) -> Mapping[str, pa.ChunkedArray] | None:
         """See `Table`. A row with a fault has nulls."""
         if self.is_gone:
             return None
@@ -175,14 +174,7 @@ class ParquetTable(Table):
             **{name: pa.array([value] * len(rows)) for name, value in self.partitions.items()},
             **dict(zip(schema.names, table.columns, strict=True)),
         }
-        kept = self.kept_schema
-        return pa.table(
-            [
-                cast_column(columns[column.source], kind)
-                for column, kind in zip(self.kept, kept.types, strict=True)
-            ],
-            schema=kept,
-        )
+        return {column.output: columns[column.source] for column in self.kept}
 
     def _plain_schema(self, columns: Iterable[str]) -> pa.Schema:
         """The columns that exist, in plain types."""

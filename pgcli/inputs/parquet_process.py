@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import types
 
+from pgcli.arrow import plain_type
 from pgcli.errors import PgcliError, SourceUnavailable
 from pgcli.images.child_process import (
     ChildProcess,
@@ -228,21 +228,3 @@ class OpenTable:
                 raise TooLarge
             yield batch
         raise ValueError("a row group has fewer rows than it states")
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionaries and views, so that its size is the size of its values."""
-    if types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
-    if types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)), kind.list_size)
-    if types.is_list(kind) or types.is_large_list(kind):
-        make = pa.list_ if types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(plain_type(kind.value_type)))
-    return kind

@@ -45,6 +45,7 @@ class Scan:
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
         self._sources, self._options, self._known = sources, options, known
+        self.known_files = len(known)
         self.changed: dict[int, bool] = {}
         self.removed: list[int] = []
         self.ignored, self.skipped = Counter[str](), Counter[str]()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
 from pgcli import registry
-from pgcli.arrow_types import GuessedType
+from pgcli.arrow import STRING, JsonType
 from pgcli.errors import ManifestError
 from pgcli.inputs.file_table import NAMED, TABLE, FileRecord
 from pgcli.inputs.options import (
@@ -131,7 +132,7 @@ class Table:
         """The image column of some rows as Arrow texts; None if that is not possible."""
         return None
 
-    def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
+    def kept_arrays(self, start: int, stop: int) -> Mapping[str, pa.ChunkedArray] | None:
         """The kept columns of chosen rows, if the format reads Arrow columns; else None."""
         return None
 
@@ -166,8 +167,7 @@ class Table:
         if self.record.types is not None:
             schema = pa.ipc.read_schema(pa.py_buffer(self.record.types))
             types = dict(zip(schema.names, schema.types, strict=True))
-        text = pa.string()
-        return pa.schema([(name, types.get(source, text)) for source, name in self.kept])
+        return pa.schema([(name, types.get(source, STRING)) for source, name in self.kept])
 
     # --- rows
 
@@ -241,11 +241,6 @@ class Table:
             if name is not None:
                 yield name, row.position
 
-    def position(self, row: int) -> str:
-        """The position of a chosen row: the file, and its line or row there."""
-        rows = self._chosen_rows(row, row + 1, frozenset({self.image_column}), images=False)
-        return next(rows).position
-
     def image_paths(self, start: int, stop: int) -> tuple[list[str | None], np.ndarray]:
         """The distinct image paths of some chosen rows, and the number of each row's path.
 
@@ -291,15 +286,16 @@ class Table:
         checked |= {REGION} if options.refuses_regions else set()
         total = stated or 0
         if stated is None or not checked.isdisjoint(scanned.columns):
-            wanted = frozenset(checked.union(scanned.guesses))
+            wanted = frozenset(checked.union(scanned.kept))
             for begin, row in self.read(wanted, mark, images=False):
                 scanned.add(begin, row)
+            scanned.add_types()
             total = scanned.rows
         options.track(total - scanned.tracked)
         self._set_columns(scanned.columns)
         if total:
             self.check_columns()
-        types = {name: guess.kind() for name, guess in scanned.guesses.items()}
+        types = {name: kept.kind for name, kept in scanned.types.items()}
         if schema is not None:
             types = dict(zip(schema.names, schema.types, strict=True))
         sources = {column.source for column in self.kept} & types.keys()
@@ -366,7 +362,7 @@ class Table:
 class ScannedRows:
     """The scan of a table's rows; each row is added once.
 
-    `columns` are all columns that rows name, `guesses` the types of kept columns in a file without
+    `columns` are all columns that rows name, `types` the types of `kept` columns in a file without
     a schema, `chosen` the numbers of the rows that names select. `offsets` and `numbers` are the
     marks of each 1,000th row, `hashes` the hashes of ids.
     """
@@ -374,8 +370,11 @@ class ScannedRows:
     def __init__(self, options: ReadOptions, columns: Iterable[str], *, has_schema: bool):
         self._options, self._has_schema = options, has_schema
         self.columns = dict.fromkeys(columns)
-        kept = () if has_schema else named_columns(options.keep)
-        self.guesses = {column.source: GuessedType() for column in kept}
+        self.kept: dict[str, list[Any]] = {}  # with the values since the last `add_types`
+        self.types: dict[str, JsonType] = {}
+        if not has_schema:
+            self._keep([column.source for column in named_columns(options.keep)])
+            self._keep(self.columns if ALL in options.keep else ())
         self.hashes, self.offsets, self.numbers, self.chosen = (array("q") for _ in range(4))
         self.rows = self.tracked = 0
         self.has_names = False  # see `Table`
@@ -384,6 +383,7 @@ class ScannedRows:
         """Count a row that begins at a mark. Raises ManifestError for an invalid id."""
         options = self._options
         if self.rows % EVERY == 0:
+            self.add_types()
             options.track(self.rows + 1 - self.tracked)
             self.tracked = self.rows + 1
             self.offsets.append(begin.offset)
@@ -400,15 +400,25 @@ class ScannedRows:
             self.chosen.append(self.rows - 1)
         if name is not None:
             self.hashes.append(hash(name))
-        for column, guess in self.guesses.items():
-            guess.add(row.values.get(column))
+        for column, values in self.kept.items():
+            values.append(row.values.get(column))
+
+    def add_types(self) -> None:
+        """Add the types of the kept values since the last call."""
+        for column, values in self.kept.items():
+            self.types[column].add(values)
+            values.clear()
 
     def _add_columns(self, names: Iterable[str]) -> None:
         if len(self.columns) < MAX_COLUMNS:
             self.columns |= dict.fromkeys(names)
             if ALL in self._options.keep:
-                new = (name for name in self.columns if name not in self.guesses)
-                self.guesses |= {name: GuessedType() for name in new}
+                self._keep(names)
+
+    def _keep(self, columns: Iterable[str]) -> None:
+        for column in columns:
+            self.kept.setdefault(column, [])
+            self.types.setdefault(column, JsonType())
 
 
 def partition_columns(path: str) -> dict[str, str | None]:

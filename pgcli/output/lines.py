@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,8 +16,6 @@ from pgcli.text import MAX_DEPTH, is_deep, json_object
 if TYPE_CHECKING:
     import pyarrow
 
-#: Starts a pass over rows.
-ReadRows = Callable[[], Iterable[Mapping[str, Any]]]
 #: The deepest nesting of a line: a manifest's values and the row around them.
 MAX_LEVELS = 2 * MAX_DEPTH
 #: The longest line: enough for a row with kept columns of 64 MiB as base64.
@@ -73,10 +71,10 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
 class LineFormat:
     """Files of JSON lines; rows can be appended one by one."""
 
-    def write(self, file: BinaryIO, rows: ReadRows, schema: RowSchema) -> int:
+    def write(self, file: BinaryIO, rows: Iterable[Mapping[str, Any]], schema: RowSchema) -> int:
         """Write the rows of a result file; return the row count."""
         names, count = (*schema.columns, *schema.keep), 0
-        for row in rows():
+        for row in rows:
             values = {name: row.get(name) for name in names}
             for name in schema.keep:
                 values[name] = getattr(values[name], "json", values[name])  # for a cell

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pgcli import registry
 from pgcli.errors import UsageError
 from pgcli.output import load_format
-from pgcli.output.lines import ReadRows
 from pgcli.rows import RowSchema
 from pgcli.stores.writing import Target
 
@@ -26,7 +27,7 @@ def result_target(name: str, *, overwrite: bool = False) -> Target:
     return checked
 
 
-def write_result_file(target: Target, rows: ReadRows, schema: RowSchema) -> int:
+def write_result_file(target: Target, rows: Iterable[Mapping[str, Any]], schema: RowSchema) -> int:
     """Write the rows in the format of the name's ending; return the row count.
 
     The file appears once it is complete. Rows from `read_results(path, exact=True)` keep the types

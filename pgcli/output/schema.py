@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pyarrow
 
-from pgcli.arrow_types import MISMATCHES, STRING
-from pgcli.output.promote import make_column
-from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values
-
-__all__ = ["EMBEDDING", "EMBEDDING_DIM", "MISMATCHES", "TYPES", "embedding_dim_of", "rows_table"]
+from pgcli.arrow import STRING, cast_column, common_type, json_column, to_values
+from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values, json_safe
 
 Row = Mapping[str, Any]
 
@@ -84,8 +81,32 @@ def rows_table(
         if kept is not None:
             columns.append(kept[name])
         else:
-            columns.append(make_column([row.get(name) for row in rows]))
+            columns.append(kept_column([row.get(name) for row in rows]))
     return pyarrow.Table.from_arrays(columns, names=[*schema.columns, *schema.keep])
+
+
+class Cell(NamedTuple):
+    """A value of an Arrow column, with its type."""
+
+    column: pyarrow.Array
+    number: int
+
+    @property
+    def json(self) -> Any:
+        """The value as in JSON."""
+        return json_safe(to_values(self.column.slice(self.number, 1))[0])
+
+
+def kept_column(values: Sequence[Any]) -> pyarrow.Array:
+    """JSON values or cells in their common type, or else as text. Raises LossyCast."""
+    if not any(isinstance(value, Cell) for value in values):
+        return json_column(values) if values else pyarrow.nulls(0)
+    parts = [
+        value.column.slice(value.number, 1) if isinstance(value, Cell) else json_column([value])
+        for value in values
+    ]
+    common = common_type(dict.fromkeys(part.type for part in parts))
+    return pyarrow.concat_arrays([cast_column(part, common) for part in parts])
 
 
 def embedding_dim_of(rows: Iterable[Row]) -> int | None:

@@ -10,17 +10,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
 
-from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
-from pgcli.arrow_values import to_values
+from pgcli.arrow import MISMATCHES, NULL, STRING, LossyCast, cast_column, common_type, to_values
 from pgcli.errors import UsageError
 from pgcli.images.child_process import memory_limit
-from pgcli.output.lines import MAX_LEVELS, ReadRows
-from pgcli.output.promote import Cell, ReadTables, common_schema
-from pgcli.output.schema import EMBEDDING, embedding_dim_of, rows_table
+from pgcli.output.lines import MAX_LEVELS
+from pgcli.output.schema import EMBEDDING, Cell, embedding_dim_of, rows_table
 from pgcli.rows import RowSchema, json_safe
 from pgcli.stores.files import open_regular
 from pgcli.text import is_deep
@@ -82,33 +81,54 @@ class TableFormat:
     read_schema: Callable[[BinaryIO], pyarrow.Schema]
     batches: Callable[[BinaryIO, Sequence[str] | None, int], Iterator[pyarrow.RecordBatch]]
 
-    def write(self, file: BinaryIO, rows: ReadRows, schema: RowSchema) -> int:
-        """Write the rows of a result file; return the row count. Raises UsageError."""
-        dim = embedding_dim_of(rows()) if EMBEDDING in schema.columns else None
-        return self.write_tables(file, lambda: row_tables(rows(), schema, dim))
+    def write(self, file: BinaryIO, rows: Iterable[Row], schema: RowSchema) -> int:
+        """Write the rows of a result file; return the row count.
+
+        Each kept column has the common type of its values; a temporary file beside the result holds
+        the tables until all types are known. Raises UsageError for a value that does not fit.
+        """
+        tables = row_tables(rows, schema)
+        if not schema.keep and EMBEDDING not in schema.columns:
+            return self.write_tables(file, tables)
+        schemas: list[pyarrow.Schema] = []
+        with TemporaryFile(dir=Path(file.name).parent) as spool:
+            for table in tables:
+                schemas.append(table.schema)
+                with pyarrow.ipc.new_stream(spool, table.schema) as stream:
+                    stream.write_table(table)
+            common = schemas[-1]  # of embeddings, the last table has the type
+            for name in schema.keep:
+                kind = common_type(dict.fromkeys(each.field(name).type for each in schemas))
+                field = pyarrow.field(name, STRING if kind == NULL else kind)
+                common = common.set(common.get_field_index(name), field)
+            spool.seek(0)
+            spooled = (pyarrow.ipc.open_stream(spool).read_all() for _ in schemas)
+            return self.write_tables(file, spooled, schema=common)
 
     def write_tables(
         self,
         file: BinaryIO,
-        tables: Iterable[pyarrow.Table] | ReadTables,
+        tables: Iterable[pyarrow.Table],
         metadata: Mapping[bytes, bytes] | None = None,
+        schema: pyarrow.Schema | None = None,
     ) -> int:
-        """Write the tables one after the other, as they come; return the row count.
+        """Write the tables as they come, cast to a schema or the first one's; return the row count.
 
-        The other tables are cast to the types of the first one. If that fails, the file is written
-        again with the common types of all tables: a function that starts another pass is called
-        again, and an iterator raises one of MISMATCHES.
+        Raises UsageError for a value that does not fit.
         """
-        start: ReadTables = tables if callable(tables) else lambda: tables
-        is_iterator = isinstance(tables, Iterator)
+        writer, rows = None, 0
         try:
-            return self._write(file, start(), metadata, None)
-        except MISMATCHES:
-            if is_iterator:
-                raise
-        file.seek(0)
-        file.truncate()
-        return self._write(file, start(), metadata, common_schema(start))
+            for table in tables:
+                if writer is None:
+                    schema = schema or table.schema
+                    writer = self.writer(file, schema.with_metadata(dict(metadata or {})))
+                for group in _groups(cast_table(table, schema)):
+                    writer.write_table(group, len(group))
+                rows += len(table)
+        finally:
+            if writer is not None:
+                writer.close()
+        return rows
 
     def tables(
         self, file: BinaryIO, columns: Sequence[str] | None = None
@@ -188,48 +208,18 @@ class TableFormat:
         metadata: Mapping[bytes, bytes] = schema.metadata or {}
         return metadata
 
-    def _write(
-        self,
-        file: BinaryIO,
-        tables: Iterable[pyarrow.Table],
-        metadata: Mapping[bytes, bytes] | None,
-        schema: pyarrow.Schema | None,
-    ) -> int:
-        """Write the tables under the schema, or under the first table's if all fit it."""
-        kinds: Kinds = {}
-        common: Any = schema
-        writer, rows = None, 0
-        try:
-            for table in tables:
-                if schema is None:
-                    add_kinds(kinds, table.schema)
-                    fields = [(name, common_type(types)) for name, types in kinds.items()]
-                    if common is not None and common != pyarrow.schema(fields):
-                        raise pyarrow.ArrowInvalid("the tables have different column types")
-                    common = pyarrow.schema(fields)
-                if writer is None:
-                    writer = self.writer(file, common.with_metadata(dict(metadata or {})))
-                for group in _groups(cast_table(table, common)):
-                    writer.write_table(group, len(group))
-                rows += len(table)
-        finally:
-            if writer is not None:
-                writer.close()
-        return rows
 
-
-def row_tables(
-    rows: Iterable[Row], schema: RowSchema, embedding_dim: int | None = None
-) -> Iterator[pyarrow.Table]:
+def row_tables(rows: Iterable[Row], schema: RowSchema) -> Iterator[pyarrow.Table]:
     """The rows as tables, with kept columns of possibly different types; at least one table.
 
     Raises UsageError for a value that its column cannot hold.
     """
-    iterator, is_first = iter(rows), True
+    iterator, dim, is_first = iter(rows), None, True
     while (batch := list(islice(iterator, TABLE_ROWS))) or is_first:
         is_first = False
+        dim = dim or embedding_dim_of(batch if EMBEDDING in schema.columns else ())
         try:
-            table = rows_table(batch, schema, None, embedding_dim)
+            table = rows_table(batch, schema, None, dim)
         except MISMATCHES as problem:
             raise UsageError(
                 f"a row does not fit the columns of a table: {problem}", hint="write a .jsonl file"
@@ -237,21 +227,20 @@ def row_tables(
         yield table
 
 
-def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
-    """Write tables of any types to a temporary file, which can be read several times."""
-    count = 0
-    for table in tables:
-        with pyarrow.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
-        count += 1
-
-    def read() -> Iterator[pyarrow.Table]:
-        file.seek(0)
-        for _ in range(count):
-            with pyarrow.ipc.open_stream(file) as stream:
-                yield stream.read_all()
-
-    return read
+def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
+    """The table with the columns of the schema; missing columns are null. Raises UsageError."""
+    if table.schema.equals(schema):
+        return table
+    columns, names = [], {*table.column_names}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        column = table[name] if name in names else pyarrow.nulls(len(table))
+        try:
+            columns.append(cast_column(column, kind))
+        except LossyCast as problem:
+            raise UsageError(
+                f"the column {name!r} has {problem}", hint="write a .jsonl file"
+            ) from problem
+    return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
 class _Part(NamedTuple):

@@ -76,7 +76,7 @@ class Results(Sequence[Answer]):
         from pgcli.output.result_file import result_target, write_result_file
 
         target = result_target(os.fspath(path), overwrite=overwrite)
-        write_result_file(target, self.to_dicts, schema_of_answers(self))
+        write_result_file(target, self.to_dicts(), schema_of_answers(self))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as in a result file: a dict of every column for each answer."""

@@ -68,7 +68,6 @@ def read_options(
         names=options.names,
         allow_outside_root=options.allow_outside_root,
         url_reader=options.url_reader,
-        fixes_types=is_folder(request),
         folder="" if request.input_folder == current_folder() else request.input_folder,
         spool=spool,
         **more,

@@ -85,6 +85,8 @@ class RunOutput:
         self.shard = state.shard
         self.record = state.record or self._new_record()
         is_lines, keep = isinstance(state.format, LineFormat), rows.inventory.kept
+        if not is_lines:
+            rows.inventory.check_kept()
         self.schema = row_schema(request, keep, exact=not is_lines)
         has_columns = is_lines or not rows.is_addressable
         self.line_schema = self.schema if has_columns else replace(self.schema, keep=())

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as encryption
 import pytest
 
-from pgcli.errors import ManifestError
+from pgcli.errors import ManifestError, UsageError
 from pgcli.images import child_process
 from pgcli.inputs import Inventory, ReadOptions, parquet, parquet_process
 from pgcli.inputs.parquet_process import PROCESS
@@ -90,21 +90,24 @@ def test_dictionaries_and_views_are_values():
     assert found[1].kept["nested"] == {"word": "b"}
 
 
-def test_types_of_several_files_are_joined_where_nothing_is_lost():
+def test_kept_columns_have_the_types_of_the_first_file_with_them():
     for name, kind in (("a", pa.int8()), ("b", pa.int32())):
         moments = pa.array([5], pa.int64()).view(pa.timestamp("ms" if name == "a" else "ns"))
         columns = {"image": [name], "n": pa.array([1], kind), "at": moments}
         write(f"{name}.parquet", **columns, x=[1] if name == "a" else ["one"])
     Path("c.jsonl").write_text('{"image": "c", "n": 2, "x": {"k": 1}, "at": null}\n')
     keep = ReadOptions(keep=("n", "at", "x"))
-    inventory = Inventory.scan(["a.parquet", "b.parquet", "c.jsonl"], keep)
+    inventory = Inventory.scan(["b.parquet", "a.parquet", "c.jsonl"], keep)
+    inventory.check_kept()
     table = inventory.kept_table(0, 3)
-    assert [str(kind) for kind in table.schema.types] == ["int64", "string", "string"]
-    assert table["x"].to_pylist() == ["1", "one", '{"k":1}']
-    inventory = Inventory.scan(["a.parquet", "b.parquet"], keep)
-    table = inventory.kept_table(0, 2)
     assert [str(kind) for kind in table.schema.types] == ["int32", "timestamp[ns]", "string"]
-    assert table["at"].cast(pa.int64()).to_pylist() == [5_000_000, 5]
+    assert table["n"].to_pylist() == [1, 1, 2]
+    assert table["at"].cast(pa.int64()).to_pylist() == [5, 5_000_000, None]
+    assert table["x"].to_pylist() == ["one", "1", '{"k":1}']
+    inventory = Inventory.scan(["a.parquet", "b.parquet"], keep)
+    message = r"b.parquet: the kept column 'at' has values of type timestamp\[ns\] that do not fit"
+    with pytest.raises(UsageError, match=rf"{message} timestamp\[ms\], its type in the first file"):
+        inventory.check_kept()
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_lines_need_no_pyarrow(tmp_path):
         f"rows = list(reader.read_results(Path({str(file)!r})))\n"
         f"target = Path({str(tmp_path / 'b.jsonl')!r})\n"
         "written = result_file.result_target(str(target))\n"
-        "result_file.write_result_file(written, lambda: rows, RowSchema.of(rows[0]))\n"
+        "result_file.write_result_file(written, rows, RowSchema.of(rows[0]))\n"
         "assert not {'pyarrow', 'numpy', 'torch'} & set(sys.modules)\n"
     )
     root = Path(__file__).parents[2]

@@ -23,6 +23,6 @@ def save(path: Path | str, *answers: Answer, **schema: Any) -> None:
         with (target / "part-000000.parquet").open("wb") as file:
             PARQUET.write_tables(file, [table], part_metadata(PartInfo("1", 0, len(values))))
     else:
-        write_result_file(result_target(str(target)), lambda: values, columns)
+        write_result_file(result_target(str(target)), values, columns)
     state = LocalStore(Path(state_location(str(path))), create=True)
     state.create(RUN, RunRecord("1", {}, file_rows=10_000).to_bytes())

@@ -196,7 +196,7 @@ def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) 
     reviewed = EditedRows(results, matched, wanted)
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
-        write_result_file(target, lambda: reviewed, schema)
+        write_result_file(target, reviewed, schema)
     screen.info(f"{target.name}: {apply_summary(reviewed.counts, matched, wanted)}")
     return report_unapplied(matched, screen)
 
@@ -293,7 +293,7 @@ def import_(
     if absent == len({image.id for image in labels.images}):
         raise UsageError(f"none of the images in {file} exist (first: {first})", hint=hint)
     with screen.status("writing rows"):
-        count = write_result_file(target, lambda: rows, rows.schema)
+        count = write_result_file(target, rows, rows.schema)
     report_import(options.output, count, labels, counts, screen, hint)
     if counts.images[0]:
         raise typer.Exit(INCOMPLETE)
@@ -368,7 +368,7 @@ def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
         schema = RowSchema.of(name for row in progress.track(rows) for name in row)
     merged = MergedRows(outputs)
     with screen.status("writing rows"):
-        write_result_file(target, lambda: merged, schema)
+        write_result_file(target, merged, schema)
     screen.info(f"{target.name}: {merge_summary(merged.stats)}")
     return INCOMPLETE if merged.stats.errors else 0
 

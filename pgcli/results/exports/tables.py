@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -48,9 +47,8 @@ CSV = ExportFormat(write_csv)
 
 
 def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
-    """Write the file, by way of a temporary file that shows the types of the columns."""
+    """Write the file."""
     from pgcli.output.parquet import PARQUET  # imports pyarrow
-    from pgcli.output.tables import row_tables, spool_tables
 
     def rows() -> Iterator[Row]:
         for entry in entries:
@@ -59,10 +57,8 @@ def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) ->
                 export.counts.boxes += len(row["boxes"])
                 yield row
 
-    with tempfile.TemporaryFile(dir=target.parent) as spool:
-        tables = spool_tables(row_tables(rows(), RowSchema.of(export.stats.columns)), spool)
-        with target.open("xb") as file:
-            PARQUET.write_tables(file, tables)
+    with target.open("xb") as file:
+        PARQUET.write(file, rows(), RowSchema.of(export.stats.columns))
 
 
 TABLE = ExportFormat(write_table, keeps_types=True)

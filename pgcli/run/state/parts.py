@@ -13,11 +13,10 @@ from typing import Any, BinaryIO
 
 import pyarrow
 
-from pgcli.arrow_types import TYPES_HINT, UnfitValue, fit_table
-from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.arrow import as_text
+from pgcli.errors import OutputExists, OutputFailed
 from pgcli.output import PART, part_name
-from pgcli.output.promote import ReadTables
-from pgcli.output.schema import MISMATCHES, rows_table
+from pgcli.output.schema import rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
 from pgcli.rows import RowSchema
 from pgcli.run.state.lines import (
@@ -64,7 +63,6 @@ class Parts:
         self.is_single = bool(name)
         self.file_rows = ALL_ROWS if name else record().file_rows
         self._parts: dict[int, OutputPart] = {}
-        self._types: pyarrow.Schema | None = None
 
     def find(self) -> dict[int, OutputPart]:
         """The rows in each file, by its number. Raises OutputExists for a file of another run."""
@@ -150,13 +148,20 @@ class Parts:
             self.find()
         self._store.delete([self._name] if self._name else map(part_name, self._parts))
 
-    def _write(self, number: int, tables: ReadTables, part: OutputPart, *, replace: bool) -> None:
+    def _write(
+        self,
+        number: int,
+        tables: Callable[[], Iterable[pyarrow.Table]],
+        part: OutputPart,
+        *,
+        replace: bool,
+    ) -> None:
         record, name = self._record(), self._name_of(number)
         settings = {**record.settings, **record.model, "versions": dict(record.versions)}
         info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings, part.cut)
 
         def write(file: BinaryIO) -> None:
-            self._format.write_tables(file, tables, part_metadata(info))
+            self._format.write_tables(file, tables(), part_metadata(info))
 
         if isinstance(self._store, LocalStore):
             is_written = self._store.publish(name, write, replace=replace)
@@ -188,37 +193,13 @@ class Parts:
             yield self._table(rows, first)
 
     def _table(self, rows: list[Mapping[str, Any]], first: int) -> pyarrow.Table:
-        """Rows as a table with their kept columns.
-
-        Raises OutputExists, or UsageError for kept values of standard input, if one does not fit.
-        """
+        """Rows as a table; kept columns of standard input, which lines have, are text."""
         kept = self._kept(first, first + len(rows))
-        types = self._kept_types() if kept is None and self._schema.keep else None
+        if kept is None:
+            names = self._schema.keep
+            kept = pyarrow.table({name: as_text(row.get(name) for row in rows) for name in names})
         dim = self._record().model.get("embedding_dim")
-        try:
-            table = rows_table(rows, self._schema, kept, dim)
-            return table if types is None else fit_table(table, types)
-        except UnfitValue as problem:
-            raise UsageError(
-                f"row {first + problem.row + 1:,}: {problem}", hint=TYPES_HINT
-            ) from problem
-        except MISMATCHES as problem:
-            raise OutputExists(
-                f"a kept column now has values of another type: {problem}",
-                hint="another <-o> starts a new run; <--overwrite> replaces it",
-            ) from problem
-
-    def _kept_types(self) -> pyarrow.Schema | None:
-        """The types of the columns in the first file of a folder; None as long as it has none."""
-        if self._name or not self._parts:
-            return None
-        if self._types is None:
-            stream = open_stream(self._store, self._name_of(min(self._parts)))
-            if stream is None:
-                raise changed(self._label(min(self._parts)), "removed or replaced")
-            with stream:
-                self._types = self._format.read_schema(stream).remove_metadata()
-        return self._types
+        return rows_table(rows, self._schema, kept, dim)
 
     def _merged(self, part: OutputPart, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
         """The rows of a file as tables, with lines in place of some of them."""
