@@ -29,7 +29,7 @@ from pgcli.text import byte_count, count, duration, printable
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport, ProgramComparison
     from pgcli.bench.roofline import Stages
-    from pgcli.doctor.finding import Finding
+    from pgcli.doctor.checks import Finding
     from pgcli.verify.compare import TensorComparison, TokenComparison
     from pgcli.verify.preprocessing import PixelComparison, PromptComparison
     from pgcli.verify.report import Proof

@@ -1,4 +1,4 @@
-"""Answers one prompt about one image, and explains the answer.
+"""Answers one prompt about one image, explains the answer, and makes the page of the explanation.
 
 The engine answers as always. Then one pass over image, prompt and answer, without a cache,
 recomputes what each token attended to, with the same result as the engine's cached steps.
@@ -10,10 +10,11 @@ D width · N heads · V vocabulary
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.gemma import GemmaDecoderLayer, RotaryEmbedding
 from pgcli.model.siglip import SiglipEncoderLayer, normalize_pixels
 from pgcli.records import Answer, DecodedImage
+from pgcli.results.pages import clean_line, render_page
 from pgcli.tasks import Question
 from pgcli.training.answers.loss import AnswerTokens, TokenizedExample
 
@@ -31,6 +33,7 @@ MAX_LAYERS = 8  # explained by default, to keep the page small
 CANDIDATES = 5
 VISION, DECODER = "vision tower and projector", "decoder"
 PATCH, SLOT = "row, patch, value", "row, slot, value"  # the axes of most tensors
+ONE = 2**16 - 1  # the script divides the two-byte weights by this
 
 
 class TensorShape(NamedTuple):
@@ -242,3 +245,59 @@ def choose_layers(layers: Sequence[int] | None, depth: int) -> tuple[int, ...]:
                 hint=f"name layers from 1 to {depth}",
             )
     return tuple(sorted(set(layers or range(depth))))
+
+
+def render_explanation(explanation: Explanation, image: DecodedImage, thumbnail: bytes) -> str:
+    """The page of an explanation, with a small copy of the image as a WebP file."""
+    data = page_data(explanation, image) | {
+        "image": f"data:image/webp;base64,{b64encode(thumbnail).decode('ascii')}"
+    }
+    title = f"{explanation.answer.id}: {explanation.answer.answer}"
+    return "".join(render_page("pgcli.explain", ["page"], data, title=title))
+
+
+def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
+    """The values of the page's script."""
+    answer = explanation.answer
+    return {
+        "id": clean_line(answer.id),
+        "model": clean_line(answer.model),
+        "width": image.width,
+        "height": image.height,
+        "grid": explanation.grid,
+        "prompt": clean_line(answer.prompt),
+        "answer": clean_line(answer.answer),
+        "promptTokens": [*map(clean_line, explanation.prompt_tokens)],
+        "tokens": [*map(token_data, explanation.tokens)],
+        "layers": [layer + 1 for layer in explanation.layers],
+        "depth": explanation.depth,
+        "visionLayers": [layer + 1 for layer in explanation.vision_layers],
+        "visionHeads": explanation.vision_attention.shape[1],
+        "visionAttention": packed(explanation.vision_attention),
+        "heads": explanation.tokens[0].attention.shape[1],
+        "stages": [
+            {"name": name, "tensors": [*map(tensor_data, tensors.items())]}
+            for name, tensors in explanation.shapes.items()
+        ],
+        "difference": explanation.difference,
+    }
+
+
+def token_data(token: TokenExplanation) -> dict[str, Any]:
+    """A token's values; its attention by layer, head and slot."""
+    return {
+        "text": clean_line(token.text),
+        "probability": round(token.probability, 6),
+        "candidates": [(clean_line(candidate), round(p, 6)) for candidate, p in token.candidates],
+        "attention": packed(token.attention),
+    }
+
+
+def packed(weights: Tensor) -> str:
+    """Weights from 0 to 1 as little-endian two-byte integers, in base64."""
+    return b64encode((weights * ONE).round().numpy().astype("<u2").tobytes()).decode("ascii")
+
+
+def tensor_data(entry: tuple[TensorShape, int]) -> list[Any]:
+    (name, axes, shape, dtype), count = entry
+    return [name, axes, list(shape), dtype, count]

@@ -171,8 +171,8 @@ def test_a_run_says_while_it_lasts_that_its_model_waits_for_images(cli, monkeypa
 
 
 def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):
-    from pgcli import doctor as checks
-    from pgcli.doctor.finding import bad, ok, warn
+    from pgcli.doctor import checks
+    from pgcli.doctor.checks import bad, ok, warn
 
     findings = [ok("pytorch", "2.6"), warn("login", "no token", "hf auth login")]
     monkeypatch.setattr(checks, "examine", lambda: list(findings))

@@ -18,8 +18,8 @@ from pgcli.cli import reports
 from pgcli.cli.commands.models import check_config
 from pgcli.cli.main import main
 from pgcli.device import nvidia_driver
-from pgcli.doctor import accelerator, machine, packages
-from pgcli.doctor.finding import bad, ok, warn
+from pgcli.doctor import checks
+from pgcli.doctor.checks import bad, ok, warn
 from pgcli.model.cuda.check import triton_problem
 from tests.support.processors import simulate
 
@@ -160,7 +160,7 @@ class TestAccelerator:
         ],
     )
     def test_gpu_is_shown_or_has_a_wheel_that_fits(self, pytorch, driver, state, found, remedy):
-        finding = accelerator.no_gpu(pretended(**pytorch), driver)
+        finding = checks.no_gpu(pretended(**pytorch), driver)
         assert (finding.state, found in finding.description) == (state, True)
         assert remedy in finding.remedy
 
@@ -175,11 +175,11 @@ class TestAccelerator:
     )
     def test_each_gpu_is_shown_with_its_dtype_and_batch_size(self, capability, free, state, found):
         pytorch = pretended(available=True, capabilities=(None, capability), free=(0, free))
-        finding = accelerator.gpu(pytorch, 1)
+        finding = checks.gpu(pytorch, 1)
         assert (finding.state, found in finding.description) == (state, True), finding.description
 
     def test_a_gpu_that_cannot_compute_is_bad(self):
-        finding = accelerator.gpu(pretended(available=True, fails="no kernel image"), 0)
+        finding = checks.gpu(pretended(available=True, fails="no kernel image"), 0)
         assert (finding.state, "no kernel image" in finding.description) == ("bad", True)
 
     @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ class TestAccelerator:
     )
     def test_kernels_are_tried_on_each_gpu(self, monkeypatch, has_triton, problem, state, remedy):
         monkeypatch.setattr("pgcli.model.cuda.check.triton_problem", lambda device: problem)
-        monkeypatch.setattr(accelerator, "find_spec", lambda name: name if has_triton else None)
-        monkeypatch.setattr(accelerator, "nvidia_driver", lambda: None)
+        monkeypatch.setattr(checks, "find_spec", lambda name: name if has_triton else None)
+        monkeypatch.setattr(checks, "nvidia_driver", lambda: None)
         pytorch = pretended(available=True, capabilities=((9, 0), (8, 6)), free=(70, 20))
         pytorch.__version__, pytorch.get_num_threads = "2.13", lambda: 2
-        monkeypatch.setattr(accelerator, "imported", lambda: pytorch)
-        names = [finding.name for finding in accelerator.accelerator_findings()]
+        monkeypatch.setattr(checks, "imported", lambda: pytorch)
+        names = [finding.name for finding in checks.accelerator_findings()]
         assert names == ["pytorch", "gpu", "kernels", "gpu", "kernels"]
-        found = accelerator.kernels(1)
+        found = checks.kernels(1)
         assert (found.name, found.state, found.remedy) == ("kernels", state, remedy)
         assert problem in found.description
 
@@ -209,7 +209,7 @@ class TestAccelerator:
 
     def test_hidden_gpu_is_reported(self, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        found = accelerator.no_gpu(pretended(), "580.65.06")
+        found = checks.no_gpu(pretended(), "580.65.06")
         assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
 
     @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ class TestAccelerator:
     )
     def test_kind_of_the_processor_is_shown(self, monkeypatch, kind, description):
         simulate(monkeypatch, kind)
-        finding = accelerator.dtypes(pretended())
+        finding = checks.dtypes(pretended())
         assert (finding.state, finding.description) == ("ok", f"on the CPU, {description}")
 
 
@@ -245,19 +245,19 @@ class TestPackages:
 
         monkeypatch.setattr(metadata, "requires", lambda name: requirements)
         monkeypatch.setattr(metadata, "version", version)
-        remedies = {f.name: (f.state, f.remedy) for f in packages.requirements()}
+        remedies = {f.name: (f.state, f.remedy) for f in checks.requirements()}
         assert set(remedies) == {"torch", "numpy"}
         assert {state for state, _ in remedies.values()} == {"bad"}
         assert remedies["torch"][1].endswith("-m pip install 'torch>=2.6'")
         there["torch"], there["numpy"], there["paligemma-cli"] = "2.6.0+cpu", "2.0", "1.0"
-        (found,) = packages.requirements()
+        (found,) = checks.requirements()
         assert (found.name, found.state) == ("packages", "ok")
 
     def test_postgresql_client_of_the_same_name_is_reported(self, monkeypatch):
-        assert packages.namesake().state == "ok"
+        assert checks.namesake().state == "ok"
         monkeypatch.setattr(metadata, "version", lambda name: "4.1.0")
-        assert packages.namesake().state == "bad"
-        assert "uninstall -y pgcli" in packages.namesake().remedy
+        assert checks.namesake().state == "bad"
+        assert "uninstall -y pgcli" in checks.namesake().remedy
 
     def test_other_program_earlier_on_the_path_is_reported(self, monkeypatch, tmp_path):
         own, other = tmp_path / "own", tmp_path / "other"
@@ -265,31 +265,31 @@ class TestPackages:
             folder.mkdir()
             (folder / "pgcli").write_text("#!/bin/sh\n")
             (folder / "pgcli").chmod(0o755)
-        monkeypatch.setattr(packages.sysconfig, "get_path", lambda name: str(own))
+        monkeypatch.setattr(checks.sysconfig, "get_path", lambda name: str(own))
         monkeypatch.setenv("PATH", f"{other}:{own}")
-        assert packages.shell_command().state == "warn"
+        assert checks.shell_command().state == "warn"
         monkeypatch.setenv("PATH", f"{own}:{other}")
-        assert packages.shell_command().state == "ok"
+        assert checks.shell_command().state == "ok"
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "pgcli is not on PATH" in packages.shell_command().description
+        assert "pgcli is not on PATH" in checks.shell_command().description
 
 
 class TestMachine:
     def test_the_built_in_models_are_intact_and_a_truncated_one_is_not(self, tmp_path):
-        assert {finding.state for finding in machine.model_findings()} == {"ok"}
+        assert {finding.state for finding in checks.model_findings()} == {"ok"}
 
         def state():
-            (finding,) = machine.model_findings({"cut": tmp_path})
+            (finding,) = checks.model_findings({"cut": tmp_path})
             return finding.state
 
         assert state() == "bad"
-        for name in machine.MODEL_FILES[:2]:
+        for name in checks.MODEL_FILES[:2]:
             (tmp_path / name).write_bytes((BUILTIN / name).read_bytes())
-        data = (BUILTIN / machine.MODEL_FILES[2]).read_bytes()
+        data = (BUILTIN / checks.MODEL_FILES[2]).read_bytes()
         for cut in (data[:-1], data[:100], b""):
-            (tmp_path / machine.MODEL_FILES[2]).write_bytes(cut)
+            (tmp_path / checks.MODEL_FILES[2]).write_bytes(cut)
             assert state() == "bad"
-        (tmp_path / machine.MODEL_FILES[2]).write_bytes(data)
+        (tmp_path / checks.MODEL_FILES[2]).write_bytes(data)
         assert state() == "ok"
 
     @pytest.mark.parametrize(
@@ -304,14 +304,14 @@ class TestMachine:
     )
     def test_threads_fit_the_limit_of_the_container(self, monkeypatch, granted, threads, remedy):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        monkeypatch.setattr(machine.cgroup, "processors", lambda: granted)
+        monkeypatch.setattr(checks.cgroup, "processors", lambda: granted)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
-        monkeypatch.setattr(machine, "affinity", lambda: 16)
-        assert machine.processor().remedy == remedy
+        monkeypatch.setattr(checks, "affinity", lambda: 16)
+        assert checks.processor().remedy == remedy
 
     def test_low_memory_is_reported_with_its_limit(self, monkeypatch):
-        monkeypatch.setattr(machine.cgroup, "memory_left", lambda: 2 * 10**9)
-        found = machine.memory()
+        monkeypatch.setattr(checks.cgroup, "memory_left", lambda: 2 * 10**9)
+        found = checks.memory()
         assert (found.state, "2.0 GB free" in found.description) == ("warn", True)
         assert "container limit" in found.description
 
@@ -319,10 +319,10 @@ class TestMachine:
 class TestHub:
     def test_space_on_the_disk_of_the_cache(self, monkeypatch, tmp_path):
         folder = tmp_path / "home" / "hub"
-        assert f"{folder}, " in machine.cache(folder).description
+        assert f"{folder}, " in checks.cache(folder).description
         free = SimpleNamespace(free=10**9)
-        monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: free)
-        assert machine.cache(folder).state == "warn"
+        monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: free)
+        assert checks.cache(folder).state == "warn"
 
     @pytest.mark.parametrize("kind", ["file", "dangling link"])
     def test_cache_that_cannot_be_written_is_named(self, monkeypatch, tmp_path, kind):
@@ -330,7 +330,7 @@ class TestHub:
         home.touch() if kind == "file" else home.symlink_to("missing/folder")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
-        findings = {finding.name: finding for finding in machine.hub_findings()}
+        findings = {finding.name: finding for finding in checks.hub_findings()}
         assert findings["cache"].state == "bad"
         assert f"{home}/hub is not writable" in findings["cache"].description
         assert "HF_HOME" in findings["cache"].remedy
@@ -339,11 +339,11 @@ class TestHub:
     def test_a_token_is_found_and_never_shown(self, tmp_path, monkeypatch):
         file = tmp_path / "token"
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(file))
-        assert machine.login().remedy == "hf auth login"
+        assert checks.login().remedy == "hf auth login"
         file.write_text(SECRET + "\n")
-        assert machine.login() == ok("login", "token from `hf auth login`")
+        assert checks.login() == ok("login", "token from `hf auth login`")
         monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
-        assert machine.login() == ok("login", "token from HF_TOKEN")
+        assert checks.login() == ok("login", "token from HF_TOKEN")
         monkeypatch.setenv("HF_TOKEN", "password")
-        assert machine.login().state == "warn"
-        assert "password" not in machine.login().description
+        assert checks.login().state == "warn"
+        assert "password" not in checks.login().description

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pgcli.device import nvidia_driver, select
-from pgcli.doctor.accelerator import rows_of_3b
+from pgcli.doctor.checks import rows_of_3b
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.run import model, task
 from pgcli.run.progress import events

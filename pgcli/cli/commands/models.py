@@ -23,7 +23,7 @@ from pgcli.version import __version__
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.doctor.finding import Finding
+    from pgcli.doctor.checks import Finding
     from pgcli.records import Item
     from pgcli.tasks import Question
 
@@ -206,7 +206,7 @@ class DoctorOptions(JsonOptions):
 )
 def doctor(call: CliCall) -> None:
     from pgcli.cli.reports import show_findings
-    from pgcli.doctor import examine, has_device
+    from pgcli.doctor.checks import examine, has_device
 
     options = call.build(DoctorOptions)
     with Screen().status("checking this machine"):
@@ -225,7 +225,7 @@ def doctor(call: CliCall) -> None:
 
 def check_config(named: str | None) -> Finding:
     """Whether the configuration file, the named one or the user's, is valid."""
-    from pgcli.doctor.finding import bad, ok
+    from pgcli.doctor.checks import bad, ok
 
     try:
         file = find_config(named)
@@ -342,7 +342,7 @@ def make_page(
     """The page, once the model has answered."""
     from pgcli.engine.loader import open_engine  # torch, which takes a second
     from pgcli.explain.explain import explain as explain_answer
-    from pgcli.explain.page import render_explanation
+    from pgcli.explain.explain import render_explanation
     from pgcli.images import ImageLimits, decode
     from pgcli.results.thumbnails import ThumbnailMaker
 
