@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.measure import hub_config
-from pgcli.bench.peak_rates import measure_rates
+from pgcli.bench.roofline import measure_rates
 from pgcli.checkpoints.config import parse_config
 from pgcli.model.config import VisionConfig
 from pgcli.model.cuda.fused_siglip import FusedSiglip

@@ -27,10 +27,8 @@ from benchmarks.gpu_files import files
 from benchmarks.gpu_parts import parts
 from benchmarks.measure import hub_config
 from pgcli import tasks
-from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.measure import agreement, in_turns
-from pgcli.bench.reference_runner import ReferenceRunner
-from pgcli.bench.runner import BenchInputs, BenchRun
+from pgcli.bench.report import agreement, in_turns
+from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.find import BUILTIN

@@ -14,14 +14,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from pgcli import tasks
-from pgcli.bench import peak_rates
-from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.measure import in_turns
-from pgcli.bench.peak_rates import MachineRates
-from pgcli.bench.reference_runner import ReferenceRunner
-from pgcli.bench.report import BenchReport, compare_programs, stage_times
-from pgcli.bench.roofline import Stages, Workload, limit
-from pgcli.bench.runner import BenchInputs, BenchRun, Runner
+from pgcli.bench import roofline
+from pgcli.bench.report import BenchReport, compare_programs, in_turns, stage_times
+from pgcli.bench.roofline import MachineRates, Stages, Workload, limit
+from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, Runner
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.device.decoding import decoding_processes
@@ -34,7 +30,8 @@ from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Item
 from pgcli.text import byte_count
-from pgcli.verify import Waiting, reference
+from pgcli.verify import reference
+from pgcli.verify.verify import Waiting
 
 SECONDS = 25.0  # for all runs except warm-up; runs on a GPU may take longer
 ROUNDS = 5  # runs of each program, which alternate
@@ -84,7 +81,7 @@ def bench(
             model = bench.runs(in_files=False)
             files = bench.runs(in_files=True)
         with waiting("measuring this machine again"):  # it may have been busy before
-            return bench.report(files, model, peak_rates.highest_rates(before, bench.machine()))
+            return bench.report(files, model, roofline.highest_rates(before, bench.machine()))
 
 
 def check_memory(engine: InferenceEngine) -> None:
@@ -155,7 +152,7 @@ class Bench:
     def machine(self) -> MachineRates:
         """The machine's peak rates for a batch."""
         weight = self._engine.model.projector.weight
-        return peak_rates.measure_rates(
+        return roofline.measure_rates(
             self._engine.model.config, self._engine.batch_size, weight.device, weight.dtype
         )
 

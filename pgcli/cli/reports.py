@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport, ProgramComparison
     from pgcli.bench.roofline import Stages
     from pgcli.doctor.checks import Finding
-    from pgcli.verify.compare import TensorComparison, TokenComparison
-    from pgcli.verify.preprocessing import PixelComparison, PromptComparison
-    from pgcli.verify.report import Proof
+    from pgcli.verify.compare import (
+        PixelComparison,
+        PromptComparison,
+        TensorComparison,
+        TokenComparison,
+    )
+    from pgcli.verify.verify import Proof
 
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}

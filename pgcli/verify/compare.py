@@ -1,17 +1,22 @@
-"""Compares two programs' tensors and tokens, and separates rounding errors from faults.
+"""Compares tensors, tokens, prompts and pixels, and separates rounding errors from faults.
 
 B rows · P patches · L tokens of an answer · D width · V vocabulary
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pgcli.verify.case import Outputs
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.images import ImageLimits, load_image
+from pgcli.records import DecodedImage
+from pgcli.text import first_line
+from pgcli.verify import reference
 
 # The documented bound in float32 for values around 1. Rounding errors are proportional to the
 # summed values, so for larger values (logits of real checkpoints reach 30 to 100) the bound is
@@ -24,6 +29,21 @@ TIE = 1e-4
 MEAN_FACTOR, LARGEST_FACTOR = 2, 3  # times the noise floor
 FEW = 1000  # values, whose mean varies as much as their maximum
 ROUNDING = 2**-8  # maximum relative error of bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """A program's outputs, in float32 on the CPU: a tensor of each stage, and generated tokens.
+
+    Tokens include the stop token. `steps` has for each row the logits (tokens, vocabulary) of the
+    generated tokens, or is None if they were not recorded. `terms` has, for stages that may be
+    much smaller than the terms of their sums, the size of these terms and so of their rounding.
+    """
+
+    tensors: Mapping[str, Tensor]
+    tokens: tuple[tuple[int, ...], ...] = ()
+    steps: tuple[Tensor, ...] | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +237,60 @@ def _noise(reference: Outputs, eager: Outputs, image_token: int) -> tuple[float,
         largest = max(largest, (reference_LV[:shared] - eager_LV[:shared]).abs().max().item())
         best = max(best, reference_LV.max().item())
     return 2 * max(largest, ROUNDING * best), len(diverged)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptComparison:
+    """Whether prompts have equal ids; `same` is None if transformers cannot read the tokenizer."""
+
+    same: bool | None
+    first: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PixelComparison:
+    """The difference of the preprocessed images, in levels of 255."""
+
+    largest: float
+    mean: float
+
+
+def compare_prompts(
+    texts: Sequence[str],
+    ours: Sequence[Sequence[int]],
+    read_expected: Callable[[], Sequence[Sequence[int]]],
+) -> PromptComparison:
+    """Compare the ids of each text; `first` is the first that differs."""
+    try:
+        expected = read_expected()
+    except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
+        # a tokenizer that transformers cannot read proves nothing
+        return PromptComparison(None, reason=first_line(error))
+    for text, ids, expected_ids in zip(texts, ours, expected, strict=True):
+        if ids != expected_ids:
+            return PromptComparison(same=False, first=text)
+    return PromptComparison(same=True)
+
+
+def compare_pixels(
+    folder: Path, images: Sequence[DecodedImage], preprocessing: Preprocessing
+) -> PixelComparison | None:
+    """Compare the preprocessed pixels of the same upright images; None without a processor."""
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    differences = []
+    for decoded in images:
+        item = decoded.item
+        image = load_image(item.data if item.path is None else item.path, ImageLimits())
+        try:
+            pixels_CRR = reference.processed_pixels(folder, image)[0].float()
+        except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError):
+            return None
+        expected = (pixels_CRR.permute(1, 2, 0) * std + mean) * 255
+        assert decoded.pixels is not None
+        pixels = torch.from_numpy(decoded.pixels).float()
+        if pixels.shape != expected.shape:
+            return None
+        differences.append((pixels - expected).abs())
+    stacked = torch.stack(differences)
+    return PixelComparison(stacked.max().item(), stacked.mean().item())

@@ -1,4 +1,4 @@
-"""Wraps transformers' PaliGemma, the reference of `verify` and `bench`.
+"""Wraps transformers, the reference of `verify` and `bench`, and reads or draws the images of both.
 
 transformers is imported on first use, and by no command that answers.
 
@@ -8,24 +8,31 @@ B rows · C channels · R resolution · S slots of image and prompt
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count, islice
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from pgcli.engine.tokenizer import left_pad
-from pgcli.errors import Difference, UsageError
+from pgcli.errors import Difference, NoInputError, UsageError
+from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.records import DecodedImage, Item
 from pgcli.text import first_line
 
 #: No downloads, and no code from the checkpoint, which transformers would offer to run.
 SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
+MAX_IMAGES = 8  # images that `verify` compares, at most
+SIZES = ((320, 240), (200, 300), (448, 448))  # landscape, portrait, square
 
 
 def import_transformers() -> ModuleType:
@@ -157,3 +164,50 @@ def processed_pixels(folder: Path, image: Image.Image) -> Tensor:
     )
     pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"]
     return pixels
+
+
+def default_images() -> list[Item]:
+    """A few small images as the bytes of PNG files."""
+    return [*islice(generate_images(), len(SIZES))]
+
+
+def generate_images() -> Iterator[Item]:
+    """The images of `default_images`, then an endless stream of others in the same sizes."""
+    for number in count():
+        width, height = SIZES[number % len(SIZES)]
+        again = f" ({number // len(SIZES)})" if number >= len(SIZES) else ""
+        name = f"drawing of {width} x {height}{again}"
+        yield Item(number, name, name, data=_png(number, width, height))
+
+
+def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
+    """The first readable images. Raises NoInputError without any."""
+    images = [decode(item, spec, ImageLimits()) for item in items[:MAX_IMAGES]]
+    readable = [image for image in images if image.fault is None]
+    if not readable:
+        fault = images[0].fault if images else None
+        raise NoInputError(
+            "no image to compare with" + (f": {fault.message}" if fault else ""),
+            hint="drop --source to compare with generated images",
+        )
+    return readable
+
+
+def _png(number: int, width: int, height: int) -> bytes:
+    """A gradient background, so that neighbouring patches differ, and three shapes on it."""
+    horizontal, vertical = Image.linear_gradient("L").rotate(90), Image.linear_gradient("L")
+    background = Image.merge("RGB", (horizontal, vertical, Image.radial_gradient("L")))
+    image = background.rotate(90 * number).resize((width, height))
+    draw = ImageDraw.Draw(image)
+    side = min(width, height) // 4
+    draw.ellipse((side, side, 2 * side, 2 * side), fill="red")
+    draw.rectangle((2 * side, side // 2, 3 * side, 2 * side), fill="blue")
+    draw.polygon([(side, 3 * side), (2 * side, 3 * side), (side, 2 * side)], fill="yellow")
+    if number >= len(SIZES):
+        rng = Random(number)
+        left, top = rng.randrange(width - side), rng.randrange(height - side)
+        colour = tuple(rng.randrange(256) for _ in range(3))
+        draw.ellipse((left, top, left + side, top + side), fill=colour)
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()

@@ -16,15 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.full_size import add_words
 from pgcli import tasks
-from pgcli.bench import benchmark, engine_runner, peak_rates, reference_runner, roofline
+from pgcli.bench import benchmark, roofline
+from pgcli.bench import runners as programs
 from pgcli.bench.benchmark import BenchImages
-from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.measure import agreement, in_turns, speed, speedup
-from pgcli.bench.peak_rates import MachineRates
-from pgcli.bench.reference_runner import ReferenceRunner, StageTimer
-from pgcli.bench.report import compare_programs
-from pgcli.bench.roofline import PeakRates, Stages, Workload, limit
-from pgcli.bench.runner import BenchInputs, BenchRun
+from pgcli.bench.report import agreement, compare_programs, in_turns, speed, speedup
+from pgcli.bench.roofline import MachineRates, PeakRates, Stages, Workload, limit
+from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, StageTimer
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
@@ -39,7 +36,7 @@ from pgcli.inputs import Inventory
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.verify import reference
-from pgcli.verify.images import SIZES, default_images, generate_images
+from pgcli.verify.reference import SIZES, default_images, generate_images
 from tests.support.awkward import drawing
 from tests.support.published import paligemma_3b
 
@@ -51,7 +48,7 @@ SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 def fixed_machine_rates(monkeypatch):
     """Replaces the measured rates of the machine; a test can undo it."""
     reported = MachineRates("a machine", 1, PeakRates(1e12, 1e10))
-    monkeypatch.setattr(peak_rates, "measure_rates", lambda *given: reported)
+    monkeypatch.setattr(roofline, "measure_rates", lambda *given: reported)
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +152,7 @@ class TestEqualInputs:
 
     def test_photographs_are_upright_and_read_a_few_at_a_time(self, runners, tmp_path, monkeypatch):
         ours, other, _ = runners
-        monkeypatch.setattr(reference_runner, "MAX_PIXELS", 250 * 200)
+        monkeypatch.setattr(programs, "MAX_PIXELS", 250 * 200)
         exif = Image.Exif()
         exif[0x0112] = 6
         for number in range(4):
@@ -242,13 +239,13 @@ class TestSpeeds:
         self, runners, tmp_path, monkeypatch
     ):
         ours, _, work = runners
-        decode_ahead = engine_runner.decode_ahead
+        decode_ahead = programs.decode_ahead
 
         def starts_slowly(*arguments, **options):
             time.sleep(SLEPT)
             return decode_ahead(*arguments, **options)
 
-        monkeypatch.setattr(engine_runner, "decode_ahead", starts_slowly)
+        monkeypatch.setattr(programs, "decode_ahead", starts_slowly)
         run = ours.run_files(work(3), tmp_path / "rows.jsonl")
         assert run.start_seconds >= SLEPT
         assert run.clock_seconds == run.seconds - run.start_seconds > 0
@@ -388,27 +385,27 @@ class TestRoofline:
 
     def test_the_highest_rates_of_the_models_shapes_are_the_peak(self, tiny, monkeypatch):
         monkeypatch.undo()
-        monkeypatch.setattr(peak_rates, "PRODUCT_SECONDS", 1e-9)
-        monkeypatch.setattr(peak_rates, "BUFFER_BYTES", 2**20)
-        monkeypatch.setattr(peak_rates, "LARGE", (64, 64))
-        monkeypatch.setattr(peak_rates, "LARGE_ROWS", {"cpu": 32})
-        config, product = read_config(tiny), peak_rates._product
+        monkeypatch.setattr(roofline, "PRODUCT_SECONDS", 1e-9)
+        monkeypatch.setattr(roofline, "BUFFER_BYTES", 2**20)
+        monkeypatch.setattr(roofline, "LARGE", (64, 64))
+        monkeypatch.setattr(roofline, "LARGE_ROWS", {"cpu": 32})
+        config, product = read_config(tiny), roofline._product
         rates = {}
 
         def recorded(*shape):
             rates[shape[:3]] = product(*shape)
             return rates[shape[:3]]
 
-        monkeypatch.setattr(peak_rates, "_product", recorded)
-        measured = peak_rates.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
+        monkeypatch.setattr(roofline, "_product", recorded)
+        measured = roofline.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
         assert (32, 64, 64) in rates
         assert list(rates)[-1][1:] == (config.decoder.mlp_dim, config.decoder.width)
         assert measured.peak.flops_per_second == max(rates.values())
         assert measured.peak.bytes_per_second > 1e6
         other = replace(measured, peak=PeakRates(1.0, 1e18))
         highest = PeakRates(measured.peak.flops_per_second, 1e18)
-        assert peak_rates.highest_rates(other, measured).peak == highest
-        assert peak_rates.highest_rates(measured, other).peak == highest
+        assert roofline.highest_rates(other, measured).peak == highest
+        assert roofline.highest_rates(measured, other).peak == highest
 
 
 def counted(act):

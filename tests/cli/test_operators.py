@@ -118,9 +118,9 @@ def test_verify_and_bench_report_their_steps(cli, monkeypatch):
             raise UsageError("stopped", hint="by the test")
 
     proof = SimpleNamespace(prove=stop)
-    monkeypatch.setitem(sys.modules, "pgcli.verify", proof)
+    monkeypatch.setitem(sys.modules, "pgcli.verify.verify", proof)
     images = SimpleNamespace(MAX_IMAGES=8, default_images=list, generate_images=lambda: iter(()))
-    monkeypatch.setitem(sys.modules, "pgcli.verify.images", images)
+    monkeypatch.setitem(sys.modules, "pgcli.verify.reference", images)
     monkeypatch.setitem(sys.modules, "pgcli.bench.benchmark", SimpleNamespace(bench=stop))
     for command in ("verify", "bench"):
         code, _, err = cli(f"{command} demo --log-format json")

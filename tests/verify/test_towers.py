@@ -11,8 +11,8 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.cli.main import main
 from pgcli.towers import loader
+from pgcli.verify.cases import TowerInputs, our_outputs
 from pgcli.verify.compare import compare_tensors
-from pgcli.verify.towers import TowerInputs, our_outputs
 from tests.support import towers
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from pgcli import verify
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import Item
-from pgcli.verify import compare, paligemma, prove, reference
-from pgcli.verify.case import Outputs
-from pgcli.verify.images import SIZES, default_images, readable_images
-from pgcli.verify.paligemma import (
+from pgcli.verify import cases, compare, reference, verify
+from pgcli.verify.cases import (
     FEATURES,
     LOGITS,
     PROMPTS,
+    Outputs,
     PaliGemmaCase,
 )
+from pgcli.verify.reference import SIZES, default_images, readable_images
+from pgcli.verify.verify import prove
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"
@@ -127,8 +127,8 @@ class TestDifferent:
 
     @pytest.mark.slow
     def test_unmasked_padding_is_found_in_the_logits(self, tiny, monkeypatch):
-        padded = paligemma.left_pad
-        monkeypatch.setattr(paligemma, "left_pad", lambda prompts: (padded(prompts)[0], None))
+        padded = cases.left_pad
+        monkeypatch.setattr(cases, "left_pad", lambda prompts: (padded(prompts)[0], None))
         proof = proof_of(tiny, dtype="float32")
         assert proof.comparisons[0].first_difference == "prefill logits"
         assert proof.comparisons[0].stages[0].same

@@ -111,8 +111,8 @@ def verify(
     screen = Screen()
     checkpoint = find_model(call, model, screen)
     with screen.status("loading PyTorch and transformers"):
-        from pgcli.verify import prove
-        from pgcli.verify.images import MAX_IMAGES, default_images
+        from pgcli.verify.reference import MAX_IMAGES, default_images
+        from pgcli.verify.verify import prove
 
         items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
     proof = prove(
@@ -163,7 +163,7 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
     checkpoint = find_model(call, model or default_model("caption"), screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.bench.benchmark import bench as measure
-        from pgcli.verify.images import generate_images
+        from pgcli.verify.reference import generate_images
 
     report = measure(
         checkpoint,

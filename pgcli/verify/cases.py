@@ -1,0 +1,405 @@
+"""A checkpoint in both programs: PaliGemma in one batch and row by row, and towers.
+
+pgcli pads shorter prompts; transformers needs no padding, and computes image by image.
+
+B rows · C channels · R resolution · P patches · T prompt tokens · L tokens of an answer ·
+N texts · E embedding · D width · V vocabulary
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config, settings_not_followed
+from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
+from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.weights import count_parameters
+from pgcli.engine.memory import LONG_PROMPT, NEW_TOKENS, needed_bytes, parameters
+from pgcli.engine.model_runner import generate as generate_here
+from pgcli.engine.sampler import OutputVocabulary
+from pgcli.engine.sequence import Sequence as EngineSequence
+from pgcli.engine.tokenizer import Tokenizer, left_pad
+from pgcli.images import ImageSpec
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
+from pgcli.model.float16 import float16_problem
+from pgcli.model.optimize import optimize_part
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import ImageClassifier, normalize_pixels
+from pgcli.model.two_towers import TwoTowers
+from pgcli.records import DecodedImage
+from pgcli.towers.loader import encoder_config, read_model, text_processor
+from pgcli.towers.texts import TextProcessor
+from pgcli.verify import reference
+from pgcli.verify.compare import EXACT, Outputs, PromptComparison, compare_prompts
+
+#: Decodes the images to compare with. Raises NoInputError.
+ReadImages = Callable[[ImageSpec], list[DecodedImage]]
+#: Prompts of every task and of different lengths: in one batch, three of four rows have padding.
+PROMPTS = (
+    "caption en",
+    "ocr",
+    "detect circle ; square",
+    "answer en which shape is in the middle of the image, and which colour does it have?",
+)
+MAX_NEW_TOKENS = 16
+FEATURES, LOGITS = "vision features", "prefill logits"
+#: Texts of different lengths; the last is truncated.
+TEXTS = (
+    "a red star",
+    "A photo of two dogs, a cat & a polar_bear!",
+    "three blue circles to the left of a small yellow square, seen from above",
+    "a text that has more tokens than any text tower has positions for " * 12,
+)
+
+
+class Case(ABC):
+    """Both programs on one checkpoint.
+
+    `parameters` counts the weights. Exact float32 outputs differ by at most `bound`. `rows` counts
+    images and prompts, None if no text is generated; `image_token` is never part of an answer.
+    `not_followed` has settings of the checkpoint that change only the reference's answers.
+    `float16_problem` says why float16 does not suit the model.
+    """
+
+    parameters: int
+    bound: float
+    rows: int | None = None
+    image_token: int = -1
+    not_followed: tuple[str, ...] = ()
+    float16_problem: str = "only PaliGemma 1 runs in float16"
+
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        preprocessing: Preprocessing,
+        resolution: int,
+        read_images: ReadImages,
+    ):
+        reference.import_transformers()
+        self.folder, self.device, self.preprocessing = folder, device, preprocessing
+        self.program = f"transformers {version('transformers')}"
+        self.images = read_images(preprocessing.image_spec(resolution))
+
+    def pixels(self, rows: int) -> Tensor:
+        """The normalized images (B, C, R, R) in float32, repeated up to this many rows."""
+        pixels = [image.pixels for image in self.images if image.pixels is not None]
+        mean, std = torch.tensor(self.preprocessing.mean), torch.tensor(self.preprocessing.std)
+        stacked = torch.from_numpy(np.stack([pixels[row % len(pixels)] for row in range(rows)]))
+        return normalize_pixels(stacked, mean, std, torch.float32)
+
+    @abstractmethod
+    def needed_memory(self, itemsize: int) -> int:
+        """The bytes that either program needs, for values of so many bytes."""
+
+    @abstractmethod
+    def ours(self, dtype: torch.dtype) -> Outputs:
+        """pgcli's outputs in this dtype."""
+
+    @abstractmethod
+    def load(self, dtype: torch.dtype) -> Any:
+        """The reference in this dtype."""
+
+    @abstractmethod
+    def expected(self, model: Any) -> Outputs:
+        """The reference's outputs."""
+
+    @abstractmethod
+    def eager(self, model: Any) -> Outputs | None:
+        """The reference's outputs with another attention; None if there is only one."""
+
+    @abstractmethod
+    def compare_texts(self) -> PromptComparison | None:
+        """Whether both programs make the same tokens of texts; None without a text tower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Rows of an image and a prompt: normalized pixels in float32, and prompt ids."""
+
+    pixels_BCRR: Tensor
+    prompts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]
+    vocabulary: OutputVocabulary
+
+
+class PaliGemmaCase(Case):
+    """Both programs on a PaliGemma checkpoint.
+
+    Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
+    """
+
+    bound = EXACT
+
+    def __init__(self, folder: Path, device: torch.device, read_images: ReadImages):
+        config, self.tokenizer = read_config(folder), Tokenizer.from_folder(folder)
+        resolution = config.vision.resolution
+        super().__init__(
+            folder, device, read_preprocessing(folder, resolution), resolution, read_images
+        )
+        self.config, self.parameters = config, parameters(config)
+        self.rows = max(len(self.images), len(PROMPTS))
+        self.inputs = make_inputs(self.pixels(self.rows), self.tokenizer, config)
+        self.image_token = config.image_token_id
+        self.not_followed = settings_not_followed(folder, never_generated={config.image_token_id})
+        self.float16_problem = float16_problem(config)
+
+    def needed_memory(self, itemsize: int) -> int:
+        """The bytes for pgcli's batch, or for a row in transformers with all attention scores."""
+        config, device = self.config, self.device.type
+        decoder, vision = config.decoder, config.vision
+        slots = config.image_tokens + LONG_PROMPT + NEW_TOKENS
+        scores = 12 * max(decoder.num_heads * slots**2, vision.num_heads * vision.num_patches**2)
+        there = needed_bytes(config, itemsize, 1, device=device) + scores
+        return max(needed_bytes(config, itemsize, len(self.inputs.ids), device=device), there)
+
+    def ours(self, dtype: torch.dtype) -> Outputs:
+        model = weights.load_paligemma(
+            self.folder, self.config, dtype=dtype, device=self.device, finish=optimize_part
+        )
+        return engine_outputs(model, self.inputs)
+
+    def load(self, dtype: torch.dtype) -> Any:
+        return reference.load_reference(self.folder, dtype, self.device)
+
+    def expected(self, model: Any) -> Outputs:
+        return reference_outputs(model, self.inputs)
+
+    def eager(self, model: Any) -> Outputs:
+        """The outputs with transformers' eager attention, whose differences are rounding noise.
+
+        Gemma 2's decoder always uses eager attention. Its image features are perturbed by one
+        rounding step instead, the smallest effect of another order of summation.
+        """
+        is_eager_only = model.config.text_config._attn_implementation == "eager"
+        model.set_attn_implementation("eager")
+        return reference_outputs(model, self.inputs, perturbed=is_eager_only)
+
+    def compare_texts(self) -> PromptComparison:
+        ids = [*map(self.tokenizer.encode_prompt, PROMPTS)]
+        return compare_prompts(PROMPTS, ids, lambda: reference.prompt_ids(self.folder, PROMPTS))
+
+
+def make_inputs(pixels_BCRR: Tensor, tokenizer: Tokenizer, config: PaliGemmaConfig) -> Inputs:
+    """A row for each image, with the prompts in turn."""
+    prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in range(len(pixels_BCRR)))
+    return Inputs(
+        pixels_BCRR,
+        prompts,
+        ids=tuple(tuple(tokenizer.encode_prompt(prompt)) for prompt in prompts),
+        vocabulary=OutputVocabulary(tokenizer.size, config.image_token_id, config.stop_tokens),
+    )
+
+
+@torch.inference_mode()
+def engine_outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
+    """Image features, prefill logits within the vocabulary, and greedy tokens."""
+    weight = model.projector.weight
+    patch_BPD = model.encode(inputs.pixels_BCRR.to(weight.device, weight.dtype))
+    token_BT, is_real_BT = left_pad(inputs.ids)
+    if is_real_BT is not None:
+        is_real_BT = is_real_BT.to(weight.device)
+    cache = model.kv_cache(len(inputs.ids))
+    logits_BV = model.prefill(patch_BPD, token_BT.to(weight.device), is_real_BT, cache)
+    sequences = [
+        EngineSequence(row, prompt, ids, MAX_NEW_TOKENS)
+        for row, (prompt, ids) in enumerate(zip(inputs.prompts, inputs.ids, strict=True))
+    ]
+    rows = generate_here(model, patch_BPD, sequences, inputs.vocabulary)
+    tensors = {
+        FEATURES: (patch_BPD.float() / model.decoder.residual_scale).cpu(),
+        LOGITS: logits_BV[:, : inputs.vocabulary.size].float().cpu(),
+    }
+    return Outputs(tensors, tuple(tuple(row.tokens) for row in rows))
+
+
+@torch.inference_mode()
+def reference_outputs(model: Any, inputs: Inputs, *, perturbed: bool = False) -> Outputs:
+    """Image features, prefill logits, greedy tokens, and the logits before every token."""
+    rows = [reference_row(model, inputs, row, perturbed) for row in range(len(inputs.ids))]
+    tensors = {
+        FEATURES: torch.stack([feature_PD for feature_PD, _, _ in rows]),
+        LOGITS: torch.stack([steps_LV[0] for _, _, steps_LV in rows]),
+    }
+    tokens = tuple(tokens for _, tokens, _ in rows)
+    return Outputs(tensors, tokens, steps=tuple(steps_LV for _, _, steps_LV in rows))
+
+
+def reference_row(
+    model: Any, inputs: Inputs, row: int, perturbed: bool
+) -> tuple[Tensor, tuple[int, ...], Tensor]:
+    """A row's features (P, D), tokens, and the logits (L, V) before each of them."""
+    weight, vocabulary, own = model.lm_head.weight, inputs.vocabulary, model.generation_config
+    pixels_1CRR = inputs.pixels_BCRR[row : row + 1].to(weight.device, weight.dtype)
+    projector = model.model.multi_modal_projector
+    features_1PD = projector(model.model.vision_tower(pixels_1CRR).last_hidden_state)
+    with perturbed_output(projector) if perturbed else nullcontext():
+        generated, start = reference.generate_greedily(
+            model,
+            pixels_1CRR,
+            [inputs.ids[row]],
+            image_token=vocabulary.image_token,
+            image_slots=features_1PD.shape[1],
+            max_new_tokens=MAX_NEW_TOKENS,
+            eos_token_id=own.eos_token_id or sorted(vocabulary.stop_tokens),
+            suppress_tokens=[
+                *(own.suppress_tokens or ()),
+                vocabulary.image_token,
+                *range(vocabulary.size, weight.shape[0]),
+            ],
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    # a beam search has a row for each beam
+    logits = torch.stack([step_BV[0] for step_BV in generated.logits])[:, : vocabulary.size]
+    tokens = tuple(generated.sequences[0, start:].tolist())
+    return features_1PD[0].float().cpu(), tokens, logits.float().cpu()
+
+
+@contextmanager
+def perturbed_output(module: torch.nn.Module) -> Iterator[None]:
+    """Replace each output value by the next larger or smaller number, alternating."""
+
+    def perturb(module: Any, inputs: Any, out: Tensor) -> Tensor:
+        ends = torch.tensor([torch.inf, -torch.inf], dtype=out.dtype, device=out.device)
+        directions = ends[torch.arange(out.numel(), device=out.device) % 2].view(out.shape)
+        return torch.nextafter(out, directions)
+
+    hook = module.register_forward_hook(perturb)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class TowerInputs:
+    """Normalized pixels in float32, and the tokens of texts, if there is a text tower."""
+
+    pixels_BCRR: Tensor
+    token_NT: Tensor | None
+
+
+class TowersCase(Case):
+    """Both programs on two towers or a classifier.
+
+    Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
+    """
+
+    bound = 1e-5  # for values up to 1 in float32
+
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        read_images: ReadImages,
+        description: ModelDescription,
+    ):
+        preprocessing = image_preprocessing(folder, description)
+        resolution = description.vision.resolution
+        super().__init__(folder, device, preprocessing, resolution, read_images)
+        self.description, self.texts = description, text_processor(folder, description)
+        self.parameters = count_parameters(encoder_config(description))
+        token_NT = None if self.texts is None else self.texts(TEXTS)
+        self.inputs = TowerInputs(self.pixels(len(self.images)), token_NT)
+
+    def needed_memory(self, itemsize: int) -> int:
+        return self.parameters * itemsize
+
+    def ours(self, dtype: torch.dtype) -> Outputs:
+        model = read_model(self.folder, self.description, dtype=dtype, device=self.device)
+        optimize_encoders_for_cpu(model)
+        return our_outputs(model, self.inputs)
+
+    def load(self, dtype: torch.dtype) -> Any:
+        is_classifier = self.description.kind == "classifier"
+        name = "AutoModelForImageClassification" if is_classifier else "AutoModel"
+        return reference.load_reference(self.folder, dtype, self.device, name)
+
+    def expected(self, model: Any) -> Outputs:
+        return towers_outputs(model, self.inputs)
+
+    def eager(self, model: Any) -> Outputs | None:
+        if not hasattr(model, "set_attn_implementation"):
+            return None
+        model.set_attn_implementation("eager")
+        return towers_outputs(model, self.inputs)
+
+    def compare_texts(self) -> PromptComparison | None:
+        return None if self.texts is None else compare_texts(self.folder, self.texts)
+
+
+@torch.inference_mode()
+def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outputs:
+    """The embeddings of images and texts and their logits, or a classifier's logits."""
+    weight = model.vision.post_layernorm.weight
+    pixels_BCRR = inputs.pixels_BCRR.to(weight.device, weight.dtype)
+    if isinstance(model, ImageClassifier):
+        return on_cpu({"classifier logits": model(pixels_BCRR)})
+    image_BE = model.encode_images(pixels_BCRR)
+    if inputs.token_NT is None:
+        return on_cpu({"image embeddings": image_BE})
+    text_NE = model.encode_texts(inputs.token_NT.to(weight.device))
+    logits_BN = model.logits(image_BE @ text_NE.T)
+    outputs = {"image embeddings": image_BE, "text embeddings": text_NE, "logits": logits_BN}
+    # logits of cosines 0 and 1; between them scale and bias cancel, but not their rounding
+    bias, largest = model.logits(image_BE.new_tensor([0, 1])).tolist()
+    return replace(on_cpu(outputs), terms={"logits": largest - bias + abs(bias)})
+
+
+@torch.inference_mode()
+def towers_outputs(model: Any, inputs: TowerInputs) -> Outputs:
+    """The reference's outputs, one image at a time."""
+    weight = next(model.parameters())
+    texts = None if inputs.token_NT is None else inputs.token_NT.to(weight.device)
+    rows = [
+        towers_row(model, pixels_1CRR.to(weight.device, weight.dtype), texts)
+        for pixels_1CRR in inputs.pixels_BCRR[:, None]
+    ]
+    outputs = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    if texts is not None:  # the same for all rows
+        outputs["text embeddings"] = rows[0]["text embeddings"]
+    return on_cpu(outputs)
+
+
+def towers_row(model: Any, pixels_1CRR: Tensor, texts: Tensor | None) -> Mapping[str, Tensor]:
+    if texts is None:
+        out = model(pixels_1CRR)
+        if "logits" in out:
+            return {"classifier logits": out.logits}
+        pooled: Tensor = out.pooler_output
+        return {"image embeddings": F.normalize(pooled.float(), dim=-1)}
+    out = model(input_ids=texts, pixel_values=pixels_1CRR)
+    return {
+        "image embeddings": out.image_embeds,
+        "text embeddings": out.text_embeds,
+        "logits": out.logits_per_image,
+    }
+
+
+def on_cpu(tensors: Mapping[str, Tensor]) -> Outputs:
+    """The outputs of stages, in float32 on the CPU."""
+    return Outputs({stage: tensor.float().cpu() for stage, tensor in tensors.items()})
+
+
+def compare_texts(folder: Path, texts: TextProcessor) -> PromptComparison:
+    """Compare the tokens of each text."""
+    cleaned = [*TEXTS]
+    if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # if equal, the tokenizer cleans texts
+        cleaned = [texts.format.clean(text) for text in TEXTS]
+    expected = partial(reference.text_ids, folder, cleaned, texts.format.length)
+    return compare_prompts(TEXTS, texts(TEXTS).tolist(), expected)
