@@ -18,7 +18,7 @@ from pgcli.cli.exits import exit_code_text
 from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.declare import opt, same
 from pgcli.errors import INCOMPLETE, Difference, OutputInUse, UsageError
-from pgcli.rows import CUT_ANSWERS
+from pgcli.rows import CUT_ANSWERS, json_safe, json_text, prompt_of, read_boxes
 from pgcli.run.request.options import RunningOptions
 from pgcli.text import count, duration, listed, note
 
@@ -263,28 +263,24 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
-    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
-    run_diff((first, second), call.build(DiffOptions), screen)
-
-
-def run_diff(names: tuple[str, str], options: DiffOptions, screen: Screen) -> None:
-    """Print every pair of rows that differs. Raises Difference if there is one."""
     from pgcli.output.reader import read_results
     from pgcli.results.merge import is_same_answer, paired_rows
 
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    options, names = call.build(DiffOptions), (first, second)
     is_text = options.format == "text" or (options.format == "auto" and is_terminal(sys.stdout))
     show = print_rows_as_text if is_text else print_rows_as_json
     counts: Counter[str] = Counter()
     with screen.progress("reading rows") as progress:
         files = [read_results(Path(name)) for name in names]
-        for first, second in paired_rows(progress.track(files[0]), files[1]):
-            if first is not None and second is not None and is_same_answer(first, second):
+        for before, after in paired_rows(progress.track(files[0]), files[1]):
+            if before is not None and after is not None and is_same_answer(before, after):
                 counts["equal"] += 1
                 continue
-            side = names[first is None] if first is None or second is None else ""
+            side = names[before is None] if before is None or after is None else ""
             counts[f"only in {side}" if side else "different"] += 1
             if not side or options.verbose:
-                show(first, second)
+                show(before, after)
     summary = ", ".join(f"{count:,} {what}" for what, count in counts.items())
     if counts.keys() - {"equal"}:
         hint = f"pgcli view {shlex.join(names)} shows them"
@@ -296,24 +292,17 @@ def run_diff(names: tuple[str, str], options: DiffOptions, screen: Screen) -> No
 
 def print_rows_as_json(first: Row | None, second: Row | None) -> None:
     """Print a line of JSON: the id, the prompt, and what each file says, null for no row."""
-    from pgcli.rows import json_safe, json_text, prompt_of
-
     row = first if first is not None else second
     assert row is not None
-    sides = {"first": compared_columns(first), "second": compared_columns(second)}
-    line = {"id": row["id"], "prompt": prompt_of(row), **sides}
+    line: dict[str, Any] = {"id": row["id"], "prompt": prompt_of(row)}
+    for name, side in (("first", first), ("second", second)):
+        line[name] = side and {column: side[column] for column in COMPARED if column in side}
     print_line(json_text(json_safe(line)))
-
-
-def compared_columns(row: Row | None) -> dict[str, Any] | None:
-    """The columns of a row that are compared."""
-    return None if row is None else {name: row[name] for name in COMPARED if name in row}
 
 
 def shown_answer(row: Row) -> Iterator[str]:
     """The lines of a row's answer: its text and its boxes, or its scores or embedding."""
     from pgcli.output.text import BOX_TOKENS, box_line
-    from pgcli.rows import json_text, read_boxes
 
     answer = row.get("answer")
     try:
@@ -328,8 +317,6 @@ def shown_answer(row: Row) -> Iterator[str]:
 
 def print_rows_as_text(first: Row | None, second: Row | None) -> None:
     """Print the id and the prompt, and what each file says in a line of its own."""
-    from pgcli.rows import prompt_of
-
     row = first if first is not None else second
     assert row is not None
     print_line(f"{row['id']}: {prompt_of(row)}".rstrip(": "))

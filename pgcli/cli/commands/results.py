@@ -34,6 +34,7 @@ from pgcli.results.options import (
     format_option,
     read_labels,
 )
+from pgcli.rows import RowSchema
 from pgcli.run.request.options import OutputOptions
 from pgcli.run.request.questions import BoxOptions, DetectOptions
 from pgcli.text import count, listed, with_notes
@@ -41,7 +42,6 @@ from pgcli.text import count, listed, with_notes
 if TYPE_CHECKING:
     from pgcli.labels.labelled_image import Labels, LabelSettings, LeftOut
     from pgcli.results.edits import MatchedEdits, WantedRows
-    from pgcli.results.merge import MergeStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,34 +171,37 @@ def apply(
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
-    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
-    if code := run_apply(Path(edits), Path(results), options, screen):
-        raise typer.Exit(code)
-
-
-def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) -> int:
-    """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import result_target, write_result_file
     from pgcli.results.edits import EditedRows, match_edits, read_edits
-    from pgcli.rows import RowSchema
 
+    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     target, wanted = result_target(options.output, overwrite=options.overwrite), options.rows
-    edits = read_edits(file)
+    saved, file = read_edits(Path(edits)), Path(results)
     with screen.progress("reading rows") as progress:
-        matched = match_edits(edits, results, progress.track(read_results(results)))
-    if edits and not matched.applied:
+        matched = match_edits(saved, file, progress.track(read_results(file)))
+    if saved and not matched.applied:
         raise UsageError(
-            f"none of the edits in {file} match {results}",
+            f"none of the edits in {edits} match {results}",
             hint="name the result file that the page shows; if it was written again, make a new "
             "page with pgcli view",
         )
-    reviewed = EditedRows(results, matched, wanted)
+    reviewed = EditedRows(file, matched, wanted)
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
         write_result_file(target, reviewed, schema)
     screen.info(f"{target.name}: {apply_summary(reviewed.counts, matched, wanted)}")
-    return report_unapplied(matched, screen)
+    for unapplied, reason in (
+        (matched.changed, "the answer has changed"),
+        (matched.missing, "the row is missing"),
+    ):
+        if unapplied:
+            screen.info(
+                f"not applied, {reason}: {listed(unapplied, separator=';')}",
+                hint="make the page again with pgcli view, and review these rows there",
+            )
+    if matched.changed or matched.missing:
+        raise typer.Exit(INCOMPLETE)
 
 
 def apply_summary(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
@@ -212,20 +215,6 @@ def apply_summary(counts: Mapping[str, int], matched: MatchedEdits, wanted: Want
         (matched.elsewhere, "edits of other files"),
     ]
     return with_notes(count(counts["rows"], "row"), notes)
-
-
-def report_unapplied(matched: MatchedEdits, screen: Screen) -> int:
-    """Name the edits that were not applied; return 3 if there are any."""
-    for edits, reason in (
-        (matched.changed, "the answer has changed"),
-        (matched.missing, "the row is missing"),
-    ):
-        if edits:
-            screen.info(
-                f"not applied, {reason}: {listed(edits, separator=';')}",
-                hint="make the page again with pgcli view, and review these rows there",
-            )
-    return INCOMPLETE if matched.changed or matched.missing else 0
 
 
 _rows = partial(opt, panel="Rows", own=True)
@@ -350,35 +339,26 @@ def report_import(
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
 def merge(results: FileArgs, call: CliCall) -> None:
-    options, screen = call.build(FileOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
-    if code := run_merge([Path(name) for name in results], options, screen):
-        raise typer.Exit(code)
-
-
-def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
-    """Write the merged file; return 3 if rows with errors remain."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import result_target, write_result_file
     from pgcli.results.merge import MergedRows
-    from pgcli.rows import RowSchema
 
+    options, screen = call.build(FileOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     target = result_target(options.output, overwrite=options.overwrite)
+    outputs = [Path(name) for name in results]
     with screen.progress("reading rows") as progress:
         rows = (row for path in outputs for row in read_results(path))
         schema = RowSchema.of(name for row in progress.track(rows) for name in row)
     merged = MergedRows(outputs)
     with screen.status("writing rows"):
         write_result_file(target, merged, schema)
-    screen.info(f"{target.name}: {merge_summary(merged.stats)}")
-    return INCOMPLETE if merged.stats.errors else 0
-
-
-def merge_summary(stats: MergeStats) -> str:
-    """How many rows there are, and how many were skipped or replaced."""
+    stats = merged.stats
     notes = [
         (stats.errors, "with errors"),
         (stats.repeated, "repeated rows skipped"),
         (stats.replaced, "errors replaced by answers"),
         (stats.conflicts, "with a different answer in a later file, which is ignored"),
     ]
-    return with_notes(count(stats.rows, "row"), notes)
+    screen.info(f"{target.name}: {with_notes(count(stats.rows, 'row'), notes)}")
+    if stats.errors:
+        raise typer.Exit(INCOMPLETE)
