@@ -12,6 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
+import numpy
+
 from pgcli import tasks
 from pgcli.api.arguments import (
     Call,
@@ -43,8 +45,6 @@ from pgcli.text import encodable
 from pgcli.towers.abilities import check_kind, check_labels
 
 if TYPE_CHECKING:
-    import numpy
-
     from pgcli.engine.engine import InferenceEngine
     from pgcli.search.nearest import Hits
     from pgcli.towers.engine import EmbeddingEngine
@@ -221,8 +221,6 @@ class Engine:
             return self._encoder.encode_texts(
                 [*map(encodable, question.texts)], raw=question.raw_text
             )
-        import numpy
-
         rows = [row.embedding for row in self._vector_rows(call, source)]
         vectors = numpy.full((len(rows), self._encoder.embedding_dim), numpy.nan, numpy.float32)
         for number, row in enumerate(rows):

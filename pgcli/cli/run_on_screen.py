@@ -12,6 +12,7 @@ from pgcli.checkpoints.find import DEMO, Checkpoint, find
 from pgcli.cli.console import Screen
 from pgcli.cli.options import CliCall
 from pgcli.cli.progress import BYTE_UNIT, StageProgress
+from pgcli.device.nvidia_driver import find_gpu_problem
 from pgcli.errors import UsageError
 from pgcli.results.hooks import check_hooks, make_hooks
 from pgcli.results.image_locator import saved_record
@@ -22,6 +23,7 @@ from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.progress.summary import Summary
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import is_on_hub
+from pgcli.run.request.make import is_able
 from pgcli.run.run import run
 from pgcli.stores.urls import url_scheme
 from pgcli.text import byte_count
@@ -146,8 +148,6 @@ def find_model(call: CliCall, name: str, screen: Screen) -> Checkpoint:
 
 def default_model(command: str | None = None) -> str:
     """The model of PGCLI_MODEL, if it can answer the command, where one is named; or else demo."""
-    from pgcli.run.request.make import is_able
-
     model = os.environ.get("PGCLI_MODEL")
     return model if model and (command is None or is_able(command, model)) else DEMO
 
@@ -170,8 +170,6 @@ def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[s
 
 def warn_unused_gpu(screen: Screen) -> None:
     """Show why the CPU is used on a machine with a GPU, unless the user has hidden the GPU."""
-    from pgcli.device.nvidia_driver import find_gpu_problem
-
     if (problem := find_gpu_problem()) and not problem.is_intentional:
         screen.info(f"the CPU is used, not the GPU: {problem.reason}", hint=problem.remedy)
 

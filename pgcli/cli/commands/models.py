@@ -308,9 +308,8 @@ def explain(
 def one_item(image: str, question: Question) -> Item:
     """The one image that the source has, with its prompt. Raises UsageError and NoInputError."""
     from pgcli.inputs import Inventory
-    from pgcli.tasks import with_prompts
 
-    items = list(with_prompts(Inventory.scan([image]).items(0, 2), question))
+    items = list(tasks.with_prompts(Inventory.scan([image]).items(0, 2), question))
     if not items:
         raise NoInputError(f"{image} has no image", hint="name an image")
     if len(items) > 1:
