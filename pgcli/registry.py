@@ -11,16 +11,16 @@ from typing import Any
 #: The module and the attribute of each name, by group; they are imported when they are used.
 BUILT_IN: Mapping[str, dict[str, str]] = {
     "exports": {
-        "coco": "pgcli.results.exports.coco.COCO",
-        "yolo": "pgcli.results.exports.yolo.YOLO",
-        "labelstudio": "pgcli.results.exports.labelstudio.LABEL_STUDIO",
-        "imagefolder": "pgcli.results.exports.image_files.IMAGEFOLDER",
-        "txt": "pgcli.results.exports.tables.TXT",
-        "caption": "pgcli.results.exports.tables.CAPTION",
-        "csv": "pgcli.results.exports.tables.CSV",
-        "parquet": "pgcli.results.exports.tables.TABLE",
-        "webdataset": "pgcli.results.exports.image_files.WEBDATASET",
-        "fiftyone": "pgcli.results.exports.coco.FIFTYONE",
+        "coco": "pgcli.results.exports.annotations.COCO",
+        "yolo": "pgcli.results.exports.annotations.YOLO",
+        "labelstudio": "pgcli.results.exports.annotations.LABEL_STUDIO",
+        "imagefolder": "pgcli.results.exports.files.IMAGEFOLDER",
+        "txt": "pgcli.results.exports.files.TXT",
+        "caption": "pgcli.results.exports.files.CAPTION",
+        "csv": "pgcli.results.exports.files.CSV",
+        "parquet": "pgcli.results.exports.files.TABLE",
+        "webdataset": "pgcli.results.exports.files.WEBDATASET",
+        "fiftyone": "pgcli.results.exports.annotations.FIFTYONE",
     },
     "imports": {
         "coco": "pgcli.labels.coco.COCO",

@@ -14,9 +14,8 @@ from pgcli.cli.options import CliCall
 from pgcli.cli.progress import BYTE_UNIT, StageProgress
 from pgcli.device.nvidia_driver import find_gpu_problem
 from pgcli.errors import UsageError
-from pgcli.results.hooks import check_hooks, make_hooks
+from pgcli.results.hooks import RowHook, check_hooks, make_hooks
 from pgcli.results.image_locator import saved_record
-from pgcli.results.row_hook import RowHook
 from pgcli.run.checks import image_limits
 from pgcli.run.progress import events
 from pgcli.run.progress.shutdown import Interrupted

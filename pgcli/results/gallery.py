@@ -1,36 +1,39 @@
-"""Writes the gallery page of result files, with small copies of their images."""
+"""Writes the gallery page of result files: thumbnails of images, and settings of runs."""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pgcli.boxes import NO_FILTER, BoxFilter
-from pgcli.errors import NoInputError, UsageError
-from pgcli.images import ImageLimits
+from pgcli.errors import NoInputError, OutputExists, UsageError
+from pgcli.images import ImageError, ImageLimits, load_thumbnail
+from pgcli.images.files import item_bytes
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
-from pgcli.output.reader import Row, read_results
+from pgcli.inputs.readers import IMAGE_ENDINGS, ending
+from pgcli.output.reader import Row, read_results, read_settings
 from pgcli.records import DecodedImage, Item
-from pgcli.results.cards import Cards
-from pgcli.results.image_locator import ImageLocator, MissingImages
+from pgcli.results.image_locator import ImageLocator, MissingImages, saved_record
 from pgcli.results.options import GalleryOptions
-from pgcli.results.pages import page_target, render_page
-from pgcli.results.run_info import path_on_page, read_run_info
-from pgcli.results.thumbnails import (
-    IMAGES_PER_PART,
-    ThumbnailMaker,
-    default_side,
-    image_parts,
-    thumbnail_entry,
-    without_copy,
-)
+from pgcli.results.pages import Cards, ResultFile, page_target, render_page
 from pgcli.run.progress.events import tracked
-from pgcli.text import byte_count, count, listed
+from pgcli.run.status import read_status
+from pgcli.stores.files import parse_path
+from pgcli.stores.urls import url_scheme
+from pgcli.text import byte_count, count, listed, printable
 
 MAX_ROWS = 5_000  # of a page: more of them open slowly
 #: The script's files, in the order in which they are concatenated.
@@ -177,3 +180,175 @@ def default_page(output: Path) -> Path:
 def worker_count(total: int) -> int | None:
     """One process for each core; None for few images, which need no other process."""
     return None if total < MIN_ITEMS_FOR_WORKERS else min(os.cpu_count() or 1, 16)
+
+
+#: How WebP is encoded. Method 2 of 6 is twice as fast as Pillow's default of 4, and a few percent
+#: larger.
+WEBP = {"quality": 82, "method": 2}
+#: The longest side of a thumbnail, by the number of images, so that a page of thousands of images
+#: still opens in a browser.
+SIDES = ((20, 2048), (60, 1024), (400, 640), (3_000, 448))
+MIN_SIDE = 320
+
+
+@dataclass(frozen=True)
+class ThumbnailMaker:
+    """Makes a thumbnail with sides of at most `side` pixels."""
+
+    side: int
+    limits: ImageLimits
+
+    def __call__(self, item: Item) -> DecodedImage:
+        """The item's image with the bytes of the encoded thumbnail as its pixels, or its fault."""
+        started = perf_counter()
+        if item.fault is not None:
+            return without_copy(item)
+        try:
+            data = item_bytes(item, self.limits)
+            size, small = load_thumbnail(data, self.side, self.limits)
+        except ImageError as problem:
+            return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)
+        small.info = {}  # EXIF may hold locations and names, which are not for the page's readers
+        file = BytesIO()
+        small.save(file, "WEBP", **WEBP)
+        pixels = np.frombuffer(file.getvalue(), np.uint8)
+        milliseconds = (perf_counter() - started) * 1000
+        return DecodedImage(item, size.width, size.height, pixels, milliseconds)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a file's bytes."""
+        return (-1,)
+
+
+def without_copy(item: Item) -> DecodedImage:
+    """The result for an item that has a fault."""
+    return DecodedImage(item, None, None, None, 0.0, item.fault)
+
+
+def default_side(count: int) -> int:
+    """The default longest side in pixels of the thumbnails of `count` images."""
+    return next((side for max_count, side in SIDES if count <= max_count), MIN_SIDE)
+
+
+def thumbnail_entry(image: DecodedImage) -> str:
+    """The page's data of an image as JSON: its thumbnail as base64 and its upright size.
+
+    Without a thumbnail: 0, no size, and the error as a code and a message.
+    """
+    if image.fault is not None or image.pixels is None:
+        fault = image.fault
+        assert fault is not None
+        return json.dumps([0, None, None, fault.code, printable(fault.message)])
+    text = base64.b64encode(image.pixels.tobytes()).decode("ascii")
+    return f'["{text}",{image.width},{image.height}]'
+
+
+IMAGES_PER_PART = 24  # a screen needs a few parts
+
+
+def image_parts(entries: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The parts with the entries of the images, by name, as JSON."""
+    remaining = iter(entries)
+    texts = iter(lambda: ",".join(islice(remaining, IMAGES_PER_PART)), "")
+    return ((f"images-{number}", f"[{text}]") for number, text in enumerate(texts))
+
+
+#: Settings that a page does not show, as only the program reads them.
+PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files"})
+
+
+def read_run_info(output: Path, name: str, page_folder: Path) -> ResultFile:
+    """The result file under this name, with the settings of its run.
+
+    Paths are relative to the folder of the page, which readers get without the writer's folders.
+    """
+    record = saved_record(output)
+    if record is None:
+        settings, folder = read_settings(output), None
+        facts = [*flatten(settings)]
+    else:
+        settings, folder = record.settings, record.input.get("folder")
+        facts = [*flatten({**settings, **record.model, "versions": record.versions})]
+        facts += [("begun", record.begun)] if record.begun else []
+    start = folder if isinstance(folder, str) else ""
+    facts = [
+        (fact, ", ".join(paths_on_page(settings["sources"], page_folder, start)))
+        if fact == "sources" and isinstance(settings.get("sources"), list)
+        else (fact, path_on_page(value, page_folder))
+        for fact, value in facts
+    ]
+    objects = settings.get("objects")
+    labels = tuple(map(str, objects)) if isinstance(objects, list) else ()
+    names = ("sources", "image_column", "id_column")
+    images: Hashable = json.dumps([settings.get(name) for name in names], default=str)
+    return ResultFile(
+        name,
+        facts,
+        labels,
+        incomplete_note(output),
+        images if settings.get("sources") else (),
+        partial(absolute_image, folder),
+        output,
+    )
+
+
+def paths_on_page(sources: Sequence[object], page_folder: Path, start: str) -> Iterator[str]:
+    """The sources, relative to the page where they are paths, which begin at the folder `start`."""
+    for source in map(str, sources):
+        is_path = source != "-" and not url_scheme(source)
+        yield path_on_page(os.path.join(start, source), page_folder) if is_path else source  # noqa: PTH118
+
+
+def path_on_page(value: str, page_folder: Path) -> str:
+    """The value; an absolute path is relative to the folder of the page."""
+    if not os.path.isabs(value):  # noqa: PTH117
+        return value
+    return os.path.relpath(value, os.path.realpath(page_folder))
+
+
+def absolute_image(folder: object, image: str) -> str | None:
+    """The absolute path or the URL of an image file; None for other names of images."""
+    if ending(image) not in IMAGE_ENDINGS:
+        return None
+    if url_scheme(image):
+        return image
+    if not isinstance(folder, str):
+        return None
+    return os.path.normpath(os.path.join(folder, parse_path(image)))  # noqa: PTH118 - may have a NUL
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values as text, without empty values; nested names are prefixed."""
+    for name, value in settings.items():
+        if name in PRIVATE_SETTINGS or value in (None, [], {}) or value is False:
+            continue
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name} ")
+        elif isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value):
+            for entry in value:
+                yield from flatten(entry, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}".replace("_", " "), format_setting(value)
+
+
+def format_setting(value: object) -> str:
+    """A setting as text."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value))
+    return "yes" if value is True else str(value)
+
+
+def incomplete_note(output: Path) -> str:
+    """A note on a run that is not complete; empty for a complete or unknown one."""
+    try:
+        status = read_status(str(output))
+    except (UsageError, OutputExists):  # OutputExists: the file is not of the run beside it
+        return ""
+    owner, own = status.owner, (os.getpid(), socket.gethostname())
+    if owner and owner.state == "running" and (owner.pid, owner.host) == own:
+        return ""  # of this process, which writes its page once all rows are saved
+    of = f" of {status.total:,}" if status.total is not None else ""
+    if status.state == "running":
+        return f"the run is not finished: {status.rows:,}{of} rows so far"
+    return f"the run stopped at {status.rows:,}{of} rows" if status.state == "stopped" else ""

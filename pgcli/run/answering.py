@@ -22,7 +22,7 @@ from pgcli.run.workers.work import EngineInfo, RowsAnswered, Work, WorkQueue
 from pgcli.stores import Store
 
 if TYPE_CHECKING:
-    from pgcli.results.row_hook import RowHook
+    from pgcli.results.hooks import RowHook
     from pgcli.run.request import RunRequest
 
 CRASHED = Fault("worker_crashed", "The model's process crashed on this image twice.")

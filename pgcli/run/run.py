@@ -35,7 +35,7 @@ from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.text import count
 
 if TYPE_CHECKING:
-    from pgcli.results.row_hook import RowHook
+    from pgcli.results.hooks import RowHook
     from pgcli.run.request import RunRequest
 
 

@@ -130,8 +130,8 @@ def test_export_takes_any_valid_file_name(cli, boxes, tmp_path, to):
 def test_a_killed_export_leaves_nothing_under_the_output_s_name(boxes, tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from pgcli.results.exports import coco\n"
-        "coco.instance = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "from pgcli.results.exports import annotations\n"
+        "annotations.instance = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "from pgcli.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )

@@ -14,7 +14,7 @@ from PIL import Image, ImageCms
 
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import encode_image
-from pgcli.results.exports.image_files import upright_file
+from pgcli.results.exports.files import upright_file
 
 WIDTH, HEIGHT = 70, 37
 STORED: dict[str, dict[str, Any]] = {

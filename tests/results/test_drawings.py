@@ -15,11 +15,10 @@ from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits
 from pgcli.images.files import read_original
 from pgcli.records import Box, Fault, Item, Mask
-from pgcli.results import drawings
-from pgcli.results.drawings import Drawings, draw_target, drawable_answer
-from pgcli.results.file_names import FileNames
+from pgcli.results import hooks
+from pgcli.results.exports.rows import FileNames
+from pgcli.results.hooks import Drawings, draw_target, drawable_answer, write_below
 from pgcli.results.overlay import DRAWN, SUFFIXES, LabelColours
-from pgcli.results.row_hook import write_below
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused
@@ -241,7 +240,7 @@ def test_link_or_file_instead_of_a_folder_ends_the_run_in_a_few_rows(tmp_path, k
     with pytest.raises(OutputFailed, match=message) as problem:
         draw_all()
     hook.finish(complete=False)  # the error is raised once
-    assert len(rows) <= drawings.MAX_PENDING
+    assert len(rows) <= hooks.MAX_PENDING
     assert problem.value.exit_code == 14
     assert "--draw" in problem.value.hint
     assert below(tmp_path / "outside") == []
@@ -292,17 +291,17 @@ def test_pending_drawings_are_bounded(tmp_path, monkeypatch):
 
     run = threading.Thread(target=rows)
     run.start()
-    wait_until(lambda: (len(drawn), len(started)) == (drawings.MAX_PENDING - 1, drawings.THREADS))
+    wait_until(lambda: (len(drawn), len(started)) == (hooks.MAX_PENDING - 1, hooks.THREADS))
     run.join(timeout=0.3)  # nothing more is drawn
     waiting = len(drawn), len(started)
     go_on.set()
     run.join(timeout=60)
-    assert waiting == (drawings.MAX_PENDING - 1, drawings.THREADS)
+    assert waiting == (hooks.MAX_PENDING - 1, hooks.THREADS)
     assert len(drawn) == len(started) == 30
 
 
 def test_large_bytes_of_one_image_are_held_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(drawings, "LARGE_BYTES", 10)
+    monkeypatch.setattr(hooks, "LARGE_BYTES", 10)
     hook = Drawings(str(tmp_path / "drawn"))
     for number in range(3):
         item = item_of(number, f"{number}.png", file_of())

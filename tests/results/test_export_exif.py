@@ -6,7 +6,7 @@ import numpy
 import pytest
 from PIL import Image, ImageOps
 
-from pgcli.results.exports.image_files import upright_file
+from pgcli.results.exports.files import upright_file
 from tests.support.exporting import exported, row, saved
 
 SIZE = (48, 32)

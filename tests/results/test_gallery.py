@@ -16,9 +16,8 @@ from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item
 from pgcli.results import gallery
-from pgcli.results.cards import Cards, ResultFile, group_cards, page_row
-from pgcli.results.gallery import render_gallery
-from pgcli.results.thumbnails import ThumbnailMaker, default_side
+from pgcli.results.gallery import ThumbnailMaker, default_side, render_gallery
+from pgcli.results.pages import Cards, ResultFile, group_cards, page_row
 from pgcli.rle import encode_mask_parts
 from tests.support import pretend
 from tests.support.exporting import saved

@@ -6,9 +6,7 @@ import pytest
 
 from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Item
-from pgcli.results.drawings import Drawings
-from pgcli.results.hooks import check_hooks, make_hooks
-from pgcli.results.sidecars import Sidecars
+from pgcli.results.hooks import Drawings, Sidecars, check_hooks, make_hooks
 from pgcli.tasks import caption, detect, embed
 
 ITEM = Item(0, "a.png", "a.png", path="a.png")

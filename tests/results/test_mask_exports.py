@@ -13,7 +13,7 @@ from pycocotools import mask as coco_masks
 
 from pgcli.labels.upright import bounds, fill
 from pgcli.records import Rle
-from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
+from pgcli.results.overlay import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode_mask, encode_counts, encode_mask
 from tests.support.exporting import SIZES, exported, overlap, plain, saved, segmented, shape
 

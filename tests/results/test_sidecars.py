@@ -7,7 +7,7 @@ import pytest
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Item
-from pgcli.results.sidecars import Sidecars
+from pgcli.results.hooks import Sidecars
 from tests.support.answers import answer, refused
 
 

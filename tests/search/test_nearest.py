@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.search import duplicates, nearest
-from pgcli.search.duplicates import ERROR, HEAD, bounding_vectors, duplicate_groups, groups, unite
-from pgcli.search.nearest import nearest_in_blocks, normalised
+from pgcli.search.nearest import (
+    ERROR,
+    HEAD,
+    bounding_vectors,
+    duplicate_groups,
+    groups,
+    nearest_in_blocks,
+    normalised,
+    unite,
+)
 
 duplicates_module = sys.modules[duplicates.__module__]
 
@@ -136,7 +144,7 @@ def test_groups_do_not_depend_on_blocks_and_bounds(seed, width, least, max_near)
     scores = vectors.astype(np.float64) @ vectors.astype(np.float64).T
     similar = scores >= least
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates_module, "BLOCK_ROWS", 16)
+        patch.setattr(duplicates_module, "PAIR_ROWS", 16)
         patch.setattr(duplicates_module, "HEAD", 2)
         patch.setattr(duplicates_module, "MAX_NEAR", max_near)  # whole blocks, or pair by pair
         small = duplicate_groups(vectors, least)

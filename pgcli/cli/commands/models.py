@@ -343,7 +343,7 @@ def make_page(
     from pgcli.explain.explain import explain as explain_answer
     from pgcli.explain.explain import render_explanation
     from pgcli.images import ImageLimits, decode
-    from pgcli.results.thumbnails import ThumbnailMaker
+    from pgcli.results.gallery import ThumbnailMaker
 
     engine = open_engine(checkpoint, device=loading.device, dtype=loading.dtype, batch_size=1)
     image = decode(item, engine.spec, ImageLimits())

@@ -79,8 +79,8 @@ def view(results: FileArgs, call: CliCall) -> None:
 def view_files(outputs: list[Path], call: CliCall) -> None:
     """Write the page of result files, and draw the boxes of one."""
     from pgcli.cli.run_on_screen import RunOnScreen
-    from pgcli.results.drawings import draw_rows, draw_target
     from pgcli.results.gallery import RowGroup, write_gallery
+    from pgcli.results.hooks import draw_rows, draw_target
     from pgcli.results.image_locator import ImageLocator
     from pgcli.run.progress.events import tracked
 

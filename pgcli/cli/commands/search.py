@@ -99,8 +99,8 @@ def search(
     vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.cli.run_on_screen import RunOnScreen
+    from pgcli.results.gallery import incomplete_note
     from pgcli.results.image_locator import ImageLocator
-    from pgcli.results.run_info import incomplete_note
     from pgcli.search.vector_files import VectorFiles
 
     revision = revision_of(call.values.get("model"), call.values, call.typed)
@@ -166,8 +166,7 @@ def targets(options: SearchOptions) -> tuple[Target | None, Target | None]:
 def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
     """The hits of each query."""
     from pgcli.search.nearest import nearest_in_blocks
-    from pgcli.search.queries import embed_queries
-    from pgcli.search.rows import SearchRows, hit_rows
+    from pgcli.search.rows import SearchRows, embed_queries, hit_rows
 
     texts, engine = [*map(normalize, options.text)], load_for_query(files, options, screen)
     queries = embed_queries(engine, texts, options.image, files.width, raw_text=options.raw_text)
@@ -192,7 +191,7 @@ def find_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) 
     """The groups of near-duplicates."""
     import numpy as np
 
-    from pgcli.search.duplicates import THRESHOLD, duplicate_groups
+    from pgcli.search.nearest import THRESHOLD, duplicate_groups
     from pgcli.search.rows import SearchRows, group_rows
 
     least = THRESHOLD if options.min_similarity is None else options.min_similarity
@@ -224,7 +223,7 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
     Raises UsageError if the named model certainly did not make the vectors, and the errors of
     finding and loading a model.
     """
-    from pgcli.search.queries import are_different, model_of_rows
+    from pgcli.search.rows import are_different, model_of_rows
 
     name, revision, known = options.model, options.revision, files.model
     if name is None and known is not None:

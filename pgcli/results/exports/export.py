@@ -25,17 +25,18 @@ from pgcli.results.exports.rows import (
     ExportCounts,
     ExportEntry,
     ExportFormat,
+    FileNames,
     FileRow,
     RowStats,
     SeveralFiles,
     collect_stats,
+    folder_name,
     valid_rows,
 )
-from pgcli.results.file_names import FileNames, folder_name
+from pgcli.results.gallery import incomplete_note
 from pgcli.results.image_locator import ImageLocator, ImageRef
 from pgcli.results.options import ExportOptions, read_labels
 from pgcli.results.overlay import SUFFIXES
-from pgcli.results.run_info import incomplete_note
 from pgcli.rows import CUT_ANSWERS
 from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores import Reader
