@@ -43,7 +43,7 @@ from pgcli.inputs.walk import (
 )
 from pgcli.stores import Entry, Reader, RemoteError
 from pgcli.stores.files import parse_path
-from pgcli.stores.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path, url_scheme
+from pgcli.stores.urls import SCHEMES, has_credentials, is_web, url_path, url_scheme
 
 _SCHEMES = ", ".join(f"{scheme}://" for scheme in sorted(SCHEMES))
 _HINTS = {
@@ -342,8 +342,8 @@ def locate_source(name: str, options: ReadOptions) -> InputFile:
 def reader_of(url: str, options: ReadOptions) -> Reader:
     """The reader for the URL. Raises UsageError for an unsupported URL and without --allow-urls."""
     name = display_path(url)
-    if scheme_of(url) not in SCHEMES:
-        message = f"{name}: {scheme_of(url)} URLs are not supported, only {_SCHEMES}"
+    if url_scheme(url) not in SCHEMES:
+        message = f"{name}: {url_scheme(url)} URLs are not supported, only {_SCHEMES}"
         raise UsageError(message, hint="download the images and name their folder")
     if options.url_reader is None:
         hint = "add <--allow-urls>, if the command has this option"

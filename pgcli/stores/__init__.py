@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from pgcli.stores.folders import Entry, Held, LocalStore, Store, Version
+from pgcli.stores.folders import Entry, Held, LocalStore, Version
 from pgcli.stores.reader import Reader, make_reader
 from pgcli.stores.urls import RemoteError, is_in_object_store
+
+if TYPE_CHECKING:
+    from pgcli.stores.objects import ObjectStore
 
 __all__ = [
     "Entry",
@@ -19,6 +23,8 @@ __all__ = [
     "make_reader",
     "open_folder",
 ]
+
+Store: TypeAlias = "LocalStore | ObjectStore"
 
 
 def open_folder(name: str, *, create: bool = False, follow: bool = False) -> Store:

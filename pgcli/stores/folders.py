@@ -1,4 +1,4 @@
-"""Folders to write: what a store can, and a folder on this machine, without opening links in it."""
+"""A folder on this machine, without opening links in it and without half-written files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from io import BufferedReader
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.stores.files import is_regular, kind_of, open_descriptor
@@ -25,6 +25,13 @@ from pgcli.stores.writing import (
     temporary_name,
     wrap_write_errors,
 )
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+#: The errors of a file system without locks; several runs may write one output there.
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
+POLL_SECONDS = 0.02
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)  # see temporary_name
 
 
 class Entry(NamedTuple):
@@ -43,71 +50,17 @@ class Version(NamedTuple):
     tag: Any = None
 
 
-class Store(Protocol):
-    """The files of a folder, by their names in it, with `/` between a subfolder and a name.
-
-    A method that fails raises OutputFailed, or OutputExists if something other than a regular
-    file has the name.
-    """
-
-    url: str  #: the folder, for messages
-
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files with this prefix, in no particular order.
-
-        Only files directly in one folder: `open/` lists the folder `open`, `op` does not.
-        """
-
-    def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
-        """The content of a file, or its `last` bytes; None if it does not exist.
-
-        Passing the `size` from a listing saves a request.
-        """
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file; False if the name is taken. Readers never see a part of it.
-
-        In a store, an existing file with the same content counts as written. Without conditional
-        writes or hard links, a file that another process creates at the same moment is replaced.
-        """
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Replace or create the file. Readers see the old content or the new."""
-
-    def version(self, name: str) -> Version | None:
-        """The current version of a file; None if it does not exist."""
-
-    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Replace this version of a file; False if the current version differs.
-
-        With None it must not exist. Where a store lacks conditional writes, and on this machine, a
-        version that another process writes at the same moment may be replaced too.
-        """
-
-    def folders(self) -> Sequence[str]:
-        """The names of the folders directly in this one."""
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete files; missing ones are ignored."""
-
-
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-#: The errors of a file system without locks; several runs may write one output there.
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
-POLL_SECONDS = 0.02
-TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)  # see temporary_name
-
-
 class Held(Exception):
     """Another process, or another thread of this one, holds the lock."""
 
 
 class LocalStore:
-    """The files of a folder, which is opened once; for the errors of methods, see `Store`.
+    """The files of a folder on this machine, which is opened once.
 
     The folder itself may be a link only with `follow`. Without `create`, a missing folder raises
-    FileNotFoundError. Names are paths relative to the folder; missing subfolders are created.
+    FileNotFoundError. Names are paths relative to the folder; missing subfolders are created. A
+    method that fails raises OutputFailed, or OutputExists if something other than a regular file
+    has the name. An ObjectStore has the same methods, except those for processes of this machine.
     """
 
     _descriptor = -1
@@ -125,18 +78,20 @@ class LocalStore:
 
     __del__ = close
 
-    def names(self) -> list[str]:
-        """All names directly in the folder, of any kind of file, except hidden ones."""
-        with self._errors(""):
-            return sorted(name for name in self._names("") if not name.startswith("."))
+    def names(self, folder: str = "") -> list[str]:
+        """The names of everything directly in the folder, including hidden files."""
+        with self._errors(folder), self._within(f"{folder}/") as (_, here), os.scandir(here) as it:
+            return sorted(entry.name for entry in it)
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files with this prefix, without hidden (temporary) files."""
-        parent, slash, start = prefix.rpartition("/")
+        """The files with this prefix, in no particular order, without hidden (temporary) files.
+
+        Only files directly in one folder: `open/` lists the folder `open`, `op` does not.
+        """
         with (
             self._errors(prefix),
             suppress(FileNotFoundError),
-            self._within(prefix) as (_, folder),
+            self._within(prefix) as (start, folder),
             os.scandir(folder) as files,
         ):
             for file in files:
@@ -144,25 +99,29 @@ class LocalStore:
                     with suppress(FileNotFoundError):  # removed meanwhile
                         status = file.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
-                            name = parent + slash + file.name
+                            name = prefix[: len(prefix) - len(start)] + file.name
                             yield Entry(name, status.st_size, status.st_mtime)
 
-    def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
-        file = self.open(name)
-        if file is None:
-            return None
-        with self._errors(name), file:
-            if last is not None:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - last))
-            return file.read()
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if it does not exist."""
+        version = self.version(name)
+        return None if version is None else version.data
 
     def create(self, name: str, data: bytes) -> bool:
+        """Write a file; False if the name is taken. Readers never see a part of it.
+
+        In an object store, an existing file with the same content counts as written. Without
+        conditional writes or hard links, a file that another process creates at the same moment is
+        replaced.
+        """
         return self.publish(name, lambda file: file.write(data), replace=False)
 
     def replace(self, name: str, data: bytes) -> None:
+        """Replace or create the file. Readers see the old content or the new."""
         self.publish(name, lambda file: file.write(data), replace=True)
 
     def version(self, name: str) -> Version | None:
+        """The current version of a file; None if it does not exist."""
         file = self.open(name)
         if file is None:
             return None
@@ -170,18 +129,25 @@ class LocalStore:
             return Version(file.read(), os.fstat(file.fileno()).st_mtime)
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        """Replace this version of a file; False if the current version differs.
+
+        With None it must not exist. Where a store lacks conditional writes, and on this machine, a
+        version that another process writes at the same moment may be replaced too.
+        """
         if version is None:
             return self.create(name, data)
-        if self.version(name) != version:
-            return False
-        self.replace(name, data)
-        return True
+        is_current = self.version(name) == version
+        if is_current:
+            self.replace(name, data)
+        return is_current
 
     def folders(self) -> Sequence[str]:
+        """The names of the folders directly in this one."""
         with self._errors(""), self._within("") as (_, here), os.scandir(here) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def delete(self, names: Iterable[str]) -> None:
+        """Delete files; missing ones are ignored."""
         folders = set()
         for name in names:
             with (
@@ -254,8 +220,8 @@ class LocalStore:
 
     def remove_folders(self) -> None:
         """Remove the empty folders in this one, and this one if nothing else is in it."""
-        with suppress(OSError):
-            for name in self._names(""):
+        with suppress(OSError, OutputExists, OutputFailed):
+            for name in self.names():
                 with suppress(OSError):
                     os.rmdir(name, dir_fd=self._descriptor)
             self.path.rmdir()
@@ -265,11 +231,11 @@ class LocalStore:
 
         Only safe while no other process writes files of these names.
         """
-        with suppress(OSError):
-            for match in filter(None, map(TEMPORARY.fullmatch, self._names(folder))):
+        with suppress(OutputExists, OutputFailed):
+            for match in filter(None, map(TEMPORARY.fullmatch, self.names(folder))):
                 if is_own(match[1]):
                     with suppress(OutputExists, OutputFailed):
-                        self.delete([f"{folder}/{match[0]}" if folder else match[0]])
+                        self.delete([f"{folder}/{match[0]}".lstrip("/")])
 
     @contextmanager
     def lock(
@@ -350,20 +316,15 @@ class LocalStore:
         with wrap_write_errors(self.path):
             if create:
                 make_folder(self.path)
-            with suppress(FileNotFoundError):
-                try:
-                    self._descriptor = os.open(self.path, self._flags)
-                except NotADirectoryError:
-                    with suppress(NotADirectoryError):  # a file is above it
-                        raise foreign(self.path, kind_of(self.path.lstat().st_mode)) from None
-                    raise FileNotFoundError from None
+            try:
+                self._descriptor = os.open(self.path, self._flags)
                 return
+            except FileNotFoundError:
+                pass
+            except NotADirectoryError:
+                if os.path.lexists(self.path):  # else a file is above it
+                    raise foreign(self.path, kind_of(self.path.lstat().st_mode)) from None
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url)
-
-    def _names(self, folder: str) -> tuple[str, ...]:
-        """All names in a folder. Raises OSError."""
-        with self._within(f"{folder}/") as (_, here), os.scandir(here) as entries:
-            return tuple(entry.name for entry in entries)
 
     @contextmanager
     def _within(self, name: str, *, create: bool = False) -> Iterator[tuple[str, int]]:

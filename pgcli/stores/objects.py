@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.errors import OutputFailed, UsageError
+from pgcli.errors import OutputFailed
 from pgcli.records import Fault
 from pgcli.stores.folders import Entry, Version
 from pgcli.stores.urls import (
@@ -28,8 +27,8 @@ from pgcli.stores.urls import (
     TransientError,
     failed,
     in_thread,
-    scheme_of,
     too_large,
+    url_scheme,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ CLIENT: ClientConfig = {
     "connect_timeout": timedelta(seconds=10),
     "read_timeout": timedelta(seconds=30),
     "timeout": timedelta(seconds=120),
+    "allow_http": True,  # for an endpoint of the environment; other requests are to https
 }
 #: `obstore` repeats requests for so long, after pauses of up to 15 seconds.
 RETRIES: RetryConfig = {
@@ -47,12 +47,6 @@ RETRIES: RetryConfig = {
 }
 #: The limit of a call after one of its kind has failed in spite of that, as while a run ends.
 LOST_SECONDS = 10.0
-#: The variables with another server's URL, which `obstore` reads.
-ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
 CHUNK_BYTES = 4 * 2**20  # most images fit in one
 PAGE = 1000  # objects in a page of a listing
 #: The error code in a response, and the faults for which `obstore` has no exception.
@@ -77,6 +71,8 @@ def store_errors() -> Iterator[None]:
         raise RemoteError(MISSING) from error
     except exceptions.PreconditionError as error:
         raise RemoteError(CHANGED) from error
+    except exceptions.InvalidPathError as error:  # also in a listing: a key like `a//b.png`
+        raise RemoteError(rejected_name(reason(error))) from error
     except exceptions.BaseError as error:
         codes = CODE.findall(str(error))[-1:]  # the message ends with the response
         fault = CODES.get(*codes) if codes else None
@@ -101,7 +97,7 @@ def rejected_name(reason: str) -> Fault:
 
 
 class ObjectStore:
-    """The objects of a folder of a bucket; for the errors of methods, see `Store`."""
+    """The objects of a folder of a bucket; its methods do what those of LocalStore do."""
 
     def __init__(self, url: str):
         self.url = f"{url.rstrip('/')}/"
@@ -109,21 +105,24 @@ class ObjectStore:
         self._failed_kinds: set[str] = set()
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files with this prefix, without hidden (temporary) files."""
         parent, slash, start = prefix.rpartition("/")
         for entry in self._call(lambda: list(objects_below(self._objects, parent))):
             is_hidden = "/" in entry.name or entry.name.startswith(".")
             if entry.name.startswith(start) and not is_hidden:
                 yield entry._replace(name=parent + slash + entry.name)
 
-    def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
+    def read(self, name: str) -> bytes | None:
+        version = self.version(name)
+        return None if version is None else version.data
+
+    def read_end(self, name: str, count: int, size: int | None) -> bytes | None:
+        """The last bytes of a file; the `size` from a listing saves a request."""
+
         def content() -> bytes | None:
             with suppress(FileNotFoundError):
-                if last is None:
-                    return bytes(self._objects.get(name).bytes())
                 # Azure does not support ranges from the end
                 end = self._objects.get(name).meta["size"] if size is None else size
-                start = max(0, end - last)
+                start = max(0, end - count)
                 return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
             return None
 
@@ -190,7 +189,7 @@ class ObjectStore:
 
     @cached_property
     def _objects(self) -> Any:
-        return open_bucket(self.url, split_url(self.url)[1])
+        return open_bucket(self.url)
 
     def _call(self, call: Callable[[], Result], kind: str = "read") -> Result:
         """The result of the call. Raises OutputFailed.
@@ -201,25 +200,22 @@ class ObjectStore:
         seconds = LOST_SECONDS if kind in self._failed_kinds else inf
         try:
             with store_errors():
-                result = in_thread(call, Deadline(seconds, self._stopped), self.url)
+                result = in_thread(call, Deadline(seconds, self._stopped))
         except RemoteError as problem:
             if isinstance(problem, TransientError) and kind not in self._failed_kinds:
                 self._failed_kinds.add(kind)
                 with suppress(OutputFailed):
                     return self._call(call, kind)
-            raise self._failed(problem.fault) from problem
+            raise OutputFailed(
+                f"{self.url} cannot be used: {problem.fault.message}",
+                hint="give the credentials in the environment permission to list, read, write "
+                "and delete there"
+                if problem.fault is DENIED
+                else "check the URL, the store and the credentials of the environment; the same "
+                "command resumes the run",
+            ) from problem
         self._failed_kinds.discard(kind)
         return result
-
-    def _failed(self, fault: Fault) -> OutputFailed:
-        return OutputFailed(
-            f"{self.url} cannot be used: {fault.message}",
-            hint="give the credentials in the environment permission to list, read, write "
-            "and delete there"
-            if fault is DENIED
-            else "check the URL, the store and the credentials of the environment; the same "
-            "command resumes the run",
-        )
 
 
 class ObjectFiles:
@@ -228,7 +224,7 @@ class ObjectFiles:
     errors = staticmethod(store_errors)
 
     def __init__(self) -> None:
-        self._buckets: dict[str, Any] = {}
+        self._open_bucket = cache(open_bucket)
 
     def kind(self, url: str) -> str:
         """`file`, `folder`, or `` if there is neither."""
@@ -269,10 +265,7 @@ class ObjectFiles:
         name, path = split_url(url)
         if path.startswith("/"):  # `obstore` would read the object without the slash
             raise RemoteError(rejected_name(f"{path!r} begins with a slash"))
-        key = f"{scheme_of(url)}://{name}"
-        if key not in self._buckets:  # several threads may open it; one is kept
-            self._buckets[key] = open_bucket(url)
-        return self._buckets[key], path
+        return self._open_bucket(f"{url_scheme(url)}://{name}"), path
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -281,39 +274,26 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, path.rstrip("/")
 
 
-def open_bucket(url: str, folder: str | None = None) -> Any:
+def open_bucket(url: str) -> Any:
     """The bucket of a URL, or a folder in it; `obstore` reads the environment."""
     from obstore import store
 
-    scheme = scheme_of(url)
-    anonymous, _, bucket = split_url(url)[0].rpartition("@")
-    endpoints = (os.environ.get(name, "") for name in ENDPOINTS[scheme])
-    allows_http = any(endpoint.startswith("http://") for endpoint in endpoints)
-    kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-    return kinds[scheme](
+    name, folder = split_url(url)
+    anonymous, _, bucket = name.rpartition("@")
+    kinds: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+    return kinds[url_scheme(url)](
         bucket,
-        prefix=folder,
-        client_options={**CLIENT, "allow_http": allows_http},
+        prefix=folder or None,
+        client_options=CLIENT,
         retry_config=RETRIES,
         **({"skip_signature": True} if anonymous else {}),
     )
 
 
 def objects_below(bucket: Any, folder: str, page: int = PAGE) -> Iterator[Entry]:
-    """The objects below a folder, by relative path. Raises UsageError.
-
-    `obstore` cannot list a page with a key like `a//b.png`.
-    """
-    from obstore.exceptions import InvalidPathError
-
+    """The objects below a folder, by relative path."""
     start = len(folder) + 1 if folder else 0
-    try:
-        for metas in bucket.list(folder or None, chunk_size=page):
-            for meta in metas:
-                if name := meta["path"][start:]:  # not the object of the folder itself
-                    yield Entry(name, meta["size"], meta["last_modified"].timestamp())
-    except InvalidPathError as error:
-        raise UsageError(
-            f"obstore cannot list an object: {reason(error)}",
-            hint="rename the object, or name the images in a manifest",
-        ) from error
+    for metas in bucket.list(folder or None, chunk_size=page):
+        for meta in metas:
+            if name := meta["path"][start:]:  # not the object of the folder itself
+                yield Entry(name, meta["size"], meta["last_modified"].timestamp())

@@ -13,14 +13,13 @@ from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from pgcli.errors import SourceUnavailable
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.folders import Entry
 from pgcli.stores.urls import (
     EXPIRED,
-    NO_ROOM,
     PATIENCE_SECONDS,
     SCHEMES,
     Deadline,
@@ -30,13 +29,9 @@ from pgcli.stores.urls import (
     check_url,
     in_thread,
     is_web,
-    scheme_of,
+    url_scheme,
     without_credentials,
 )
-
-if TYPE_CHECKING:
-    from pgcli.stores.objects import ObjectFiles
-    from pgcli.stores.web import HubFiles, WebFiles
 
 #: Only one image of more than this size is in memory at a time, so that many readers fit.
 LARGE_BYTES = 16 * 2**20
@@ -61,6 +56,7 @@ class Reader:
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
         self._copies: dict[str, Path] = {}
+        self._kinds: dict[str | None, Any] = {}  # by scheme
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """How another process recreates this reader, with its own connections."""
@@ -74,8 +70,8 @@ class Reader:
         """
         with ExitStack() as held:
             path = item.path or ""
-            is_here = item.data is not None or item.fault is not None or "://" not in path
-            if not is_here and scheme_of(path) in SCHEMES:
+            is_here = item.data is not None or item.fault is not None
+            if not is_here and url_scheme(path) in SCHEMES:
                 try:
                     item = replace(item, data=self._read(path, MAX_IMAGE_BYTES, held))
                 except RemoteError as error:
@@ -114,14 +110,16 @@ class Reader:
                 deadline = Deadline(PATIENCE_SECONDS + FILE_SECONDS, self._stopped)
                 try:
                     with path.open("wb") as file, lasting_errors(url):
-                        download = partial(self._web.download, url, file, room, deadline)
+                        download = partial(self._files(url).download, url, file, room, deadline)
                         self._wait(url, partial(download, MIN_BYTES_PER_SECOND), deadline)
                 except OSError as error:
                     path.unlink(missing_ok=True)
-                    fault = Fault("io_error", f"{path} cannot be written: {error.strerror}.")
+                    message = f"{path} cannot be written: {error.strerror}."
                     if isinstance(error, RemoteError):
-                        fault = NO_ROOM if error.fault.code == "too_large" else error.fault
-                    raise RemoteError(fault) from error
+                        if error.fault.code != "too_large":
+                            raise
+                        message = "The temporary folder has no space for the file; set TMPDIR."
+                    raise RemoteError(Fault("io_error", message)) from error
                 self._copies[url] = path
             return self._copies[url]
 
@@ -171,29 +169,25 @@ class Reader:
         """The result of a call that reads a URL. Raises RemoteError."""
         check_url(url)
         with self._files(url).errors():
-            return in_thread(call, deadline or Deadline(inf, self._stopped), url)
+            return in_thread(call, deadline or Deadline(inf, self._stopped))
 
     def _files(self, url: str) -> Any:
-        """The reader for this kind of URL."""
-        return self._web if is_web(url) else self._hub if scheme_of(url) == "hf" else self._objects
+        """The files of this kind of URL, with their connections. Their modules import slowly."""
+        scheme = "https" if is_web(url) else url_scheme(url)
+        if scheme not in self._kinds:
+            if scheme == "https":
+                from pgcli.stores.web import WebFiles
 
-    @cached_property
-    def _web(self) -> WebFiles:
-        from pgcli.stores.web import WebFiles  # slow to import, like the next two
+                self._kinds[scheme] = WebFiles(allow_private_hosts=self._allow_private_hosts)
+            elif scheme == "hf":
+                from pgcli.stores.web import HubFiles
 
-        return WebFiles(allow_private_hosts=self._allow_private_hosts)
+                self._kinds[scheme] = HubFiles()
+            else:
+                from pgcli.stores.objects import ObjectFiles
 
-    @cached_property
-    def _hub(self) -> HubFiles:
-        from pgcli.stores.web import HubFiles
-
-        return HubFiles()
-
-    @cached_property
-    def _objects(self) -> ObjectFiles:
-        from pgcli.stores.objects import ObjectFiles
-
-        return ObjectFiles()
+                self._kinds[scheme] = ObjectFiles()
+        return self._kinds[scheme]
 
     @cached_property
     def _folder(self) -> str:

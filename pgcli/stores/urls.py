@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable
@@ -49,19 +48,14 @@ def url_scheme(text: str) -> str | None:
     return (match[1] or match[2]).lower() if match else None
 
 
-def scheme_of(url: str) -> str:
-    """The scheme in lower case."""
-    return url.partition("://")[0].lower()
-
-
 def is_web(url: str) -> bool:
     """Whether a web server serves the URL."""
-    return scheme_of(url) in WEB_SCHEMES
+    return url_scheme(url) in WEB_SCHEMES
 
 
 def is_in_object_store(url: str) -> bool:
     """Whether the URL is one of S3, Google Cloud Storage or Azure; false for a path."""
-    return "://" in url and scheme_of(url) in OBJECT_SCHEMES
+    return url_scheme(url) in OBJECT_SCHEMES
 
 
 def has_credentials(url: str) -> bool:
@@ -71,9 +65,11 @@ def has_credentials(url: str) -> bool:
 
 def url_fault(url: str) -> Fault | None:
     """The fault of a URL with an unsupported scheme or with credentials."""
-    if scheme_of(url) not in SCHEMES:
+    if url_scheme(url) not in SCHEMES:
         return UNKNOWN_SCHEME
-    return CREDENTIALS if has_credentials(url) else None
+    if has_credentials(url):
+        return Fault("url_blocked", "The URL contains a user name or a password.")
+    return None
 
 
 def check_url(url: str) -> None:
@@ -129,23 +125,9 @@ MISSING = Fault("missing", "The URL does not exist.")
 DENIED = Fault("permission_denied", "The server denies access to the URL.")
 EXPIRED = Fault("permission_denied", "The credentials for the URL have expired.")
 UNKNOWN_HOST = Fault("io_error", "The server's host name is unknown.")
-PRIVATE = Fault(
-    "url_blocked",
-    "The URL leads to a private host; --allow-private-hosts allows it.",
-)
 UNKNOWN_SCHEME = Fault("url_blocked", "This kind of URL is not supported.")
-CREDENTIALS = Fault("url_blocked", "The URL contains a user name or a password.")
-DOWNGRADED = Fault("url_blocked", "The URL redirects from https to http.")
-INVALID_URL = Fault("io_error", "The URL is not valid.")
 TOO_SLOW = Fault("timeout", "The server did not answer in time.")
-CUT = Fault("io_error", "The server's response is truncated or not valid HTTP.")
-TOO_MANY_REDIRECTS = Fault("io_error", "The URL redirects too many times.")
-COMPRESSED = Fault("io_error", "The server compressed its response without being asked to.")
 CHANGED = Fault("io_error", "The file at the URL changed while it was read.")
-NO_ROOM = Fault(
-    "io_error", "The temporary folder has no space for the file; set TMPDIR to another."
-)
-STOPPED = Fault("io_error", "The run ended while reading the URL.")
 
 
 class RemoteError(OSError):
@@ -177,12 +159,9 @@ def failed(reason: str) -> Fault:
 
 #: How long a request is repeated after errors that may pass.
 PATIENCE_SECONDS = 180.0
-#: A message says that a call still waits after so long, and at most once in the longer time.
-SILENT_SECONDS, MESSAGE_SECONDS = 10.0, 180.0
 POLL_SECONDS = 0.1
 
 Result = TypeVar("Result")
-_announced_at = -inf
 
 
 class Deadline:
@@ -199,7 +178,7 @@ class Deadline:
         """The seconds of one wait, at most `limit`. Raises RemoteError at the end or if stopped."""
         now = monotonic()
         if self._stopped.is_set() or now >= requests_end():
-            raise RemoteError(STOPPED)
+            raise RemoteError(Fault("io_error", "The run ended while reading the URL."))
         if now >= self.end:
             raise TransientError(TOO_SLOW)
         return min(limit, self.end - now)
@@ -211,8 +190,8 @@ class Deadline:
             self._stopped.wait(self.remaining(min(seconds, POLL_SECONDS)))
 
 
-def in_thread(call: Callable[[], Result], deadline: Deadline, url: str) -> Result:
-    """The result of a call that reads or writes a URL. Raises RemoteError as the deadline does.
+def in_thread(call: Callable[[], Result], deadline: Deadline) -> Result:
+    """The result of a call that waits for a server. Raises RemoteError as the deadline does.
 
     No signal interrupts such a call, and it may have no timeout: it runs in a thread, which is
     abandoned at the deadline, or when a signal raises an exception here.
@@ -227,18 +206,6 @@ def in_thread(call: Callable[[], Result], deadline: Deadline, url: str) -> Resul
 
     deadline.remaining()
     threading.Thread(target=run, name="pgcli-remote", daemon=True).start()
-    announced_at = monotonic() + SILENT_SECONDS
     while not future.done():
         wait([future], deadline.remaining(POLL_SECONDS))
-        if monotonic() >= announced_at:
-            announce(url)
     return future.result()
-
-
-def announce(url: str) -> None:
-    """Log, once in a while, that a call waits for a server."""
-    global _announced_at
-    now = monotonic()
-    if now - _announced_at >= MESSAGE_SECONDS:
-        _announced_at = now
-        logging.getLogger("pgcli").warning("pgcli: waiting for %s", without_credentials(url))

@@ -17,18 +17,13 @@ from typing import Any, BinaryIO
 import httpcore2
 import httpx2
 
+from pgcli.records import Fault
 from pgcli.stores.folders import Entry
 from pgcli.stores.urls import (
     CHANGED,
-    COMPRESSED,
-    CUT,
     DENIED,
-    DOWNGRADED,
-    INVALID_URL,
     MISSING,
     PATIENCE_SECONDS,
-    PRIVATE,
-    TOO_MANY_REDIRECTS,
     TOO_SLOW,
     UNKNOWN_HOST,
     UNKNOWN_SCHEME,
@@ -74,30 +69,10 @@ def http_errors() -> Iterator[None]:
         why = getattr(cause, "strerror", None) or type(cause).__name__
         raise Unreachable(failed(f"no connection ({why})")) from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-        raise TransientError(CUT) from error
+        fault = Fault("io_error", "The server's response is truncated or not valid HTTP.")
+        raise TransientError(fault) from error
     except httpx2.InvalidURL as error:
-        raise RemoteError(INVALID_URL) from error
-
-
-class Pauses:
-    """The pauses between the tries of one request, at most `limit`, for PATIENCE_SECONDS."""
-
-    def __init__(self, deadline: Deadline, limit: float):
-        self._deadline, self._limit, self._count = deadline, limit, 0
-        self._end = inf
-
-    def wait(self, error: TransientError) -> None:
-        """Wait after an error, at least as long as the server asks; raise it after the last try."""
-        now = time.monotonic()
-        self._end = min(self._end, now + PATIENCE_SECONDS)
-        limit = MAX_RETRIES if isinstance(error, Unreachable) else self._limit
-        seconds = min(FIRST_PAUSE_SECONDS * 2**self._count, LONGEST_PAUSE_SECONDS)
-        # jitter, so that requests that failed together are not repeated together
-        seconds = max(seconds * random.uniform(1, 1.5), error.retry_after)
-        if self._count >= limit or now + seconds > min(self._end, self._deadline.end):
-            raise error
-        self._count += 1
-        self._deadline.pause(seconds)
+        raise RemoteError(Fault("io_error", "The URL is not valid.")) from error
 
 
 class WebFiles:
@@ -121,14 +96,12 @@ class WebFiles:
         deadline: Deadline,
         bytes_per_second: float = inf,
     ) -> None:
-        """Write the file at a URL; each MIN_BYTES_PER_SECOND bytes extend the deadline by a second.
+        """Write the file at a URL; each `bytes_per_second` bytes extend the deadline by a second.
 
         An interrupted transfer resumes where it stopped, if the server names a version of the file.
         Raises RemoteError, also for a file larger than the `limit`, and OSError for writing.
         """
-        version: str = ""
-        retries = MAX_RETRIES if bytes_per_second == inf else inf
-        pauses = Pauses(deadline, retries)
+        version, retries, end = "", 0, inf
         while True:
             start = file.tell() if version else 0
             resume = {"Range": f"bytes={start}-", "If-Range": version} if start else {}
@@ -152,8 +125,18 @@ class WebFiles:
                     return
             except TransientError as error:
                 if version and file.tell() > start:
-                    pauses = Pauses(deadline, retries)
-                pauses.wait(error)
+                    retries, end = 0, inf
+                now = time.monotonic()
+                end = min(end, now + PATIENCE_SECONDS)
+                is_short = bytes_per_second == inf or isinstance(error, Unreachable)
+                seconds = min(FIRST_PAUSE_SECONDS * 2**retries, LONGEST_PAUSE_SECONDS)
+                # jitter, so that requests that failed together are not repeated together
+                seconds = max(seconds * random.uniform(1, 1.5), error.retry_after)
+                is_last = now + seconds > min(end, deadline.end)
+                if is_last or (is_short and retries >= MAX_RETRIES):
+                    raise
+                retries += 1
+                deadline.pause(seconds)
 
     @contextmanager
     def _get(
@@ -188,10 +171,10 @@ class WebFiles:
             if not is_web(str(moved)):
                 raise RemoteError(UNKNOWN_SCHEME)
             if (target.scheme, moved.scheme) == ("https", "http"):
-                raise RemoteError(DOWNGRADED)
+                raise RemoteError(Fault("url_blocked", "The URL redirects from https to http."))
             url = str(moved)
             check_url(url)
-        raise RemoteError(TOO_MANY_REDIRECTS)
+        raise RemoteError(Fault("io_error", "The URL redirects too many times."))
 
 
 def check_response(status: int, headers: httpx2.Headers) -> None:
@@ -206,7 +189,8 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
     if status not in (200, 206):
         raise RemoteError(fault)
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        raise RemoteError(COMPRESSED)
+        message = "The server compressed its response without being asked to."
+        raise RemoteError(Fault("io_error", message))
 
 
 def retry_after(text: str) -> float:
@@ -294,7 +278,8 @@ def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]
         raise RemoteError(failed("the server's host name is invalid")) from error
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in resolved))
     if not addresses or not (allow_private or all(map(is_public, addresses))):
-        raise RemoteError(PRIVATE)
+        message = "The URL leads to a private host; --allow-private-hosts allows it."
+        raise RemoteError(Fault("url_blocked", message))
     return addresses
 
 

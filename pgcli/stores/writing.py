@@ -88,11 +88,13 @@ class Target:
         return os.path.lexists(f"{self.name.rstrip('/')}.pgcli/run.json")
 
     def refuse_inside(self, source: str) -> None:
-        """Raise UsageError for an input in the folder, which writing might replace."""
+        """Raise UsageError for an input that is the target, or in its folder."""
         if resolves_inside(source, self._root):
             is_same = os.path.realpath(source) == self._root
             what = "would be overwritten" if is_same else f"is in {self.name}, which is written"
-            raise UsageError(f"{source} is an input and {what}", hint=self._hint)
+            kind = "an input" if os.path.lexists(source) else "another output"
+            name = self.name if is_same else source
+            raise UsageError(f"{name} is {kind} and {what}", hint=self._hint)
 
     @contextmanager
     def publish(self) -> Iterator[Path]:
@@ -141,18 +143,11 @@ class Target:
         """Raise UsageError if the target is the source, under any name, or contains it."""
         if source == "-" or url_scheme(source):
             return
-        path, exists = parse_path(source), os.path.lexists(self.name)
-        is_pattern = has_magic(path) and not os.path.lexists(path)
+        path = parse_path(source)
         # a run does not read its own output
-        names = iglob(path, recursive=True) if is_pattern and not self._has_run else [path]
-        if any(is_same_file(name, self.name) for name in names):
-            raise UsageError(
-                f"{self.name} is {'an input' if exists else 'another output'} and would be "
-                "overwritten",
-                hint=self._hint,
-            )
-        if self.kind != "file" and exists:
-            self.refuse_inside(path)
+        is_pattern = has_magic(path) and not os.path.lexists(path) and not self._has_run
+        for name in iglob(path, recursive=True) if is_pattern else [path]:
+            self.refuse_inside(name)
 
     def _check_path(self) -> None:
         """Raise UsageError, OutputExists or OutputFailed for the current state of the path."""
@@ -181,8 +176,6 @@ class Target:
             if self._has_run and not self.is_run:
                 raise OutputExists(f"{path} is the output of a run", hint=self._hint)
             existing = path if exists else folder
-            if os.statvfs(existing).f_flag & os.ST_RDONLY:
-                raise OutputFailed(f"{path} is on a read-only file system", hint=self._hint)
             if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
                 raise OutputFailed(
                     f"{path} is not writable", hint=f"correct the permissions, or {self._hint}"
@@ -192,14 +185,6 @@ class Target:
                 f"cannot write {path}: {problem.strerror or problem}",
                 hint=f"correct the path, or {self._hint}",
             ) from problem
-
-
-def is_same_file(name: str, output: str) -> bool:
-    """Whether two names are of one file, or equal if there is none."""
-    try:
-        return os.path.samefile(name, output)  # noqa: PTH121 - long names
-    except (OSError, ValueError):
-        return os.path.abspath(name) == os.path.abspath(output)  # noqa: PTH100
 
 
 def replace_folder(part: Path, target: Path) -> None:

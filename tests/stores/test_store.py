@@ -58,13 +58,16 @@ def test_file_has_the_content_written_last(store, name):
     assert store.read(name) == b""
 
 
-def test_end_of_a_file_is_read(store):
-    store.replace("a", b"0123456789")
-    assert store.read("a", last=3) == b"789"
-    assert store.read("a", last=10) == store.read("a", last=99) == b"0123456789"
-    store.replace("a", b"")
-    assert store.read("a", last=5) == b""
-    assert store.read("none", last=3) is None
+@pytest.mark.parametrize("size", [10, None])
+def test_end_of_an_object_is_read(size):
+    with used_store(WritableS3):
+        store = ObjectStore(f"{BUCKET}/rows/")
+        store.replace("a", b"0123456789")
+        assert store.read_end("a", 3, size) == b"789"
+        assert store.read_end("a", 10, size) == store.read_end("a", 99, size) == b"0123456789"
+        assert store.read_end("none", 3, size) is None
+        store.replace("a", b"")
+        assert store.read_end("a", 5, size and 0) == b""
 
 
 def test_listing_has_one_folder_and_prefix(store):

@@ -1,7 +1,6 @@
 """Transient store errors are retried; if they last, the exit code says "try again"."""
 
 import io
-import math
 import socket
 import threading
 import time
@@ -18,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from pgcli import process_end
 from pgcli.errors import OutputFailed, PgcliError, SourceUnavailable
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, objects, urls
+from pgcli.stores import Reader, RemoteError, objects
 from pgcli.stores.objects import ObjectStore
 from pgcli.stores.urls import (
     DENIED,
@@ -48,7 +47,8 @@ PHOTOS = {f"bucket/photos/{number:04}.png": bytes([number % 256]) * 9 for number
 def short_waits(monkeypatch) -> None:
     """Pauses of hundredths of a second, for at most a second, in which servers must answer."""
     shorten_retries(monkeypatch)
-    monkeypatch.setattr(objects, "CLIENT", {"read_timeout": timedelta(seconds=0.4)})
+    client = {"read_timeout": timedelta(seconds=0.4), "allow_http": True}
+    monkeypatch.setattr(objects, "CLIENT", client)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ WRITES: dict[str, tuple[str, Callable[[ObjectStore], Any]]] = {
     "replace": ("PUT .*/rows/a", lambda store: store.replace("a", b"data")),
     "create": ("PUT .*/rows/new", lambda store: store.create("new", b"data")),
     "read": ("GET .*/rows/old", lambda store: store.read("old")),
-    "end": ("GET .*/rows/old", lambda store: store.read("old", last=2)),
+    "end": ("GET .*/rows/old", lambda store: store.read_end("old", 2, None)),
     "list": ("GET .*list-type", lambda store: [entry.name for entry in store.list()]),
     "delete": ("POST", delete_some),
 }
@@ -253,16 +253,6 @@ def test_unknown_host_is_not_retried(monkeypatch):
     with pytest.raises(RemoteError, match="host name is unknown"):
         Reader().open("https://images.invalid/rows.jsonl")
     assert lookups == ["images.invalid"]
-
-
-def test_long_wait_is_announced_once(server, monkeypatch, caplog):
-    monkeypatch.setattr(urls, "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(urls, "_announced_at", -math.inf)
-    server.troubles.append(Trouble("GET .*0007", 503, times=20))
-    for _ in range(2):
-        Reader().read("s3://bucket/photos/0007.png")
-        server.troubles[0].times = 20
-    assert caplog.messages == ["pgcli: waiting for s3://bucket/photos/0007.png"]
 
 
 def test_calls_end_when_the_process_must_end(server):

@@ -116,7 +116,11 @@ class State:
     def _check_state(self, store: Store) -> None:
         names = store.names() if isinstance(store, LocalStore) else (e.name for e in store.list())
         # before `run.json`, pgcli writes only these
-        others = (n for n in names if n not in (LOCK, OWNER) and not SHARD.fullmatch(n))
+        others = (
+            name
+            for name in names
+            if name not in (LOCK, OWNER) and not SHARD.fullmatch(name) and not name.startswith(".")
+        )
         foreign = next(others, None)
         if foreign is None or read_record(store) is not None:
             return

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from io import BytesIO
 from itertools import chain
@@ -237,7 +238,8 @@ class Parts:
     def _sizes(self) -> dict[int, int | None]:
         """The numbers of the existing files, in order, with their sizes."""
         if self._name:
-            return {} if self._store.read(self._name, last=0) is None else {0: None}
+            with self._open_end(self._name, None) or nullcontext() as file:
+                return {} if file is None else {0: None}
         pairs = ((PART.fullmatch(entry.name), entry.size) for entry in self._store.list())
         return dict(sorted((int(match[1]), size) for match, size in pairs if match))
 
@@ -245,8 +247,8 @@ class Parts:
         """A file with its metadata, or its end in an object store; None for a missing file."""
         if isinstance(self._store, LocalStore):
             return self._store.open(name)
-        end = self._store.read(name, last=END_BYTES, size=size) or b""
+        end = self._store.read_end(name, END_BYTES, size) or b""
         length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
         if length > len(end):
-            end = self._store.read(name, last=length, size=size) or b""
+            end = self._store.read_end(name, length, size) or b""
         return BytesIO(end)
