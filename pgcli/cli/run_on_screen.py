@@ -12,7 +12,7 @@ from pgcli.checkpoints.find import DEMO, Checkpoint, find
 from pgcli.cli.console import Screen
 from pgcli.cli.options import CliCall
 from pgcli.cli.progress import BYTE_UNIT, StageProgress
-from pgcli.device.nvidia_driver import find_gpu_problem
+from pgcli.device.machine import find_gpu_problem
 from pgcli.errors import UsageError
 from pgcli.results.hooks import RowHook, check_hooks, make_hooks
 from pgcli.results.image_locator import saved_record

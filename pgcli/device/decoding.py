@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from pgcli.device.cgroup import processors
-from pgcli.device.nvidia_driver import installed_gpus, visible_gpus
+from pgcli.device.machine import installed_gpus, visible_gpus
 
 MOST_ON_GPU = 32  # each takes about 60 MB
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pgcli.device.cgroup import memory_left
-from pgcli.device.nvidia_driver import find_gpu_problem, gpu_has_bfloat16
+from pgcli.device.machine import find_gpu_problem, gpu_has_bfloat16
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

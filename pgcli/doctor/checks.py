@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pgcli.checkpoints.find import builtin_models
 from pgcli.device import cgroup
-from pgcli.device.nvidia_driver import (
+from pgcli.device.machine import (
     diagnose_gpu,
     gpu_has_bfloat16,
     nvidia_driver,

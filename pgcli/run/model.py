@@ -82,7 +82,7 @@ class RunModel:
         self.info = self._progress.summary.engine = info
         self._progress.summary.loading_seconds = perf_counter() - self._progress.began
         if self._request.model.device == "auto" and info.device == "cpu":
-            from pgcli.device.nvidia_driver import find_gpu_problem
+            from pgcli.device.machine import find_gpu_problem
 
             if (problem := find_gpu_problem()) and not problem.is_intentional:
                 reason = f"the CPU is used, not the GPU: {problem.reason}"

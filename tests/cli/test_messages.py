@@ -14,7 +14,7 @@ import torch
 from huggingface_hub import constants
 
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.device import nvidia_driver as driver
+from pgcli.device import machine as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
 from tests.support.hub_server import Hub

@@ -10,7 +10,7 @@ import torch
 
 from pgcli.device import cgroup as container
 from pgcli.device import decoding
-from pgcli.device import nvidia_driver as driver
+from pgcli.device import machine as driver
 from pgcli.device import select as device_module
 from pgcli.device.select import (
     SMALL_CHECKPOINT_BYTES,

@@ -38,7 +38,7 @@ def test_float32_rows_equal_the_cpus(tmp_path):
 @pytest.mark.parametrize("dtype", ["auto", "float16"])
 def test_narrow_dtypes_answer_nearly_alike(tmp_path, monkeypatch, dtype):
     if dtype == "float16":  # as on a GPU without bfloat16
-        monkeypatch.setattr("pgcli.device.nvidia_driver.BFLOAT16_CAPABILITY", (99, 0))
+        monkeypatch.setattr("pgcli.device.machine.BFLOAT16_CAPABILITY", (99, 0))
     expected = captions(tmp_path / "float32.jsonl", "--device", "cuda", "--dtype", "float32")
     rows = captions(tmp_path / "narrow.jsonl", "--device", "cuda", "--dtype", dtype)
     same = sum(row["answer"] == other["answer"] for row, other in zip(rows, expected, strict=True))

@@ -95,7 +95,7 @@ class RowImages:
         from PIL import Image
 
         from pgcli.device.decoding import decoding_processes
-        from pgcli.device.nvidia_driver import visible_gpus
+        from pgcli.device.machine import visible_gpus
         from pgcli.images import ImageDecoder
         from pgcli.images.pool import decode_ahead
 
