@@ -30,7 +30,7 @@ from pgcli.api.arguments import (
 from pgcli.checkpoints.files import ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO, find
 from pgcli.checkpoints.model_description import read_kind
-from pgcli.device.decoding import decoding_processes
+from pgcli.device.machine import decoding_processes
 from pgcli.errors import UsageError, called_from_python, naming_keywords
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead

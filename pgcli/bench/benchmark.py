@@ -20,7 +20,7 @@ from pgcli.bench.roofline import MachineRates, Stages, Workload, limit
 from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, Runner
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.device.decoding import decoding_processes
+from pgcli.device.machine import decoding_processes
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import open_engine

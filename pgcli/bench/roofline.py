@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from pgcli.device.select import free_bytes
-from pgcli.device.stopwatch import Stopwatch
+from pgcli.device.select import Stopwatch, free_bytes
 from pgcli.engine.memory import cache_bytes
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.cpu.packed_linear import PackedLinearKernel

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from pgcli.bench.roofline import Stages
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.decoding import decoding_processes
-from pgcli.device.stopwatch import Stopwatch
+from pgcli.device.machine import decoding_processes
+from pgcli.device.select import Stopwatch
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.oom import memory_named
+from pgcli.engine.memory import memory_named
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.errors import UsageError

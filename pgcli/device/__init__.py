@@ -1,1 +1,1 @@
-"""The machine: its devices, dtypes, memory and clocks."""
+"""The machine and its devices: dtypes, memory, clocks; `machine` loads no torch."""

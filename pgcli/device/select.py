@@ -1,15 +1,16 @@
-"""Select a model's device and dtype, and measure the free memory of a device."""
+"""A model's device and dtype, the free memory of a device, and its clocks."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
-from pgcli.device.cgroup import memory_left
-from pgcli.device.machine import find_gpu_problem, gpu_has_bfloat16
+from pgcli.device.machine import find_gpu_problem, gpu_has_bfloat16, memory_left
 from pgcli.errors import NoUsableDevice, UsageError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -112,3 +113,50 @@ def _machine_bytes() -> int:
         if available:
             return int(available[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+#: A point in time on a device's clock.
+TimeMark = float | torch.cuda.Event
+
+
+class Stopwatch:
+    """Milliseconds between marks: device time on CUDA, wall time elsewhere.
+
+    On CUDA a mark is an event in the stream, and setting one does not wait. Reading the time
+    between two marks waits for the second.
+    """
+
+    def __init__(self, device: torch.device):
+        self._cuda = device.type == "cuda"
+        self._device = device
+
+    def mark(self) -> TimeMark:
+        if not self._cuda:
+            if self._device.type == "mps":
+                torch.mps.synchronize()
+            return perf_counter()
+        # a wait for a blocking event sleeps, which leaves the core to decoding processes
+        event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def between(self, first: TimeMark, second: TimeMark) -> float:
+        if isinstance(first, float) or isinstance(second, float):
+            assert isinstance(first, float)
+            assert isinstance(second, float)
+            return (second - first) * 1000
+        second.synchronize()
+        return float(first.elapsed_time(second))
+
+
+class TimedPass(NamedTuple):
+    """A forward pass over `rows` rows, between two marks."""
+
+    watch: Stopwatch
+    start: TimeMark
+    end: TimeMark
+    rows: int
+
+    def ms_of_row(self) -> float:
+        """Each row's share of the time in milliseconds; waits for the device."""
+        return self.watch.between(self.start, self.end) / self.rows

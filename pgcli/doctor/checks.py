@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from pgcli.checkpoints.find import builtin_models
-from pgcli.device import cgroup
+from pgcli.device import machine
 from pgcli.device.machine import (
     diagnose_gpu,
     gpu_has_bfloat16,
@@ -282,7 +282,7 @@ def dtypes(torch: Any) -> Finding:
 
 def processor() -> Finding:
     """The usable processors, compared with the threads that PyTorch starts."""
-    count, threads = cgroup.processors(), os.environ.get("OMP_NUM_THREADS", "")
+    count, threads = machine.processors(), os.environ.get("OMP_NUM_THREADS", "")
     description = f"{count:g} usable of {os.cpu_count()}"
     started = int(threads) if threads.isdigit() else affinity()
     if started > count + 1:
@@ -309,7 +309,7 @@ def affinity() -> int:
 def memory() -> Finding:
     """The free memory of the system or within the container's limit."""
     total, available = meminfo("MemTotal"), meminfo("MemAvailable")
-    group_free = cgroup.memory_left()
+    group_free = machine.memory_left()
     free = min((n for n in (available, group_free) if n is not None), default=None)
     if free is None:
         return ok("memory", "unknown on this system")

@@ -15,14 +15,15 @@ from pgcli.engine.input_processor import InputProcessor, Sampling
 from pgcli.engine.memory import (
     GROUP_TOKENS,
     LARGE_PARAMETERS,
+    BatchLimits,
     MemoryBudget,
+    OutOfMemory,
     group_size,
     has_several_prompts,
     new_slots,
     parameters,
 )
 from pgcli.engine.model_runner import ModelRunner
-from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, RowAnswer
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler

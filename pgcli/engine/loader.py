@@ -20,9 +20,9 @@ from pgcli.engine.memory import (
     SMALLER_MODEL,
     MemoryBudget,
     check_weights_fit,
+    memory_named,
     weight_bytes,
 )
-from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.stopwatch import Stopwatch, TimeMark
+from pgcli.device.select import Stopwatch, TimeMark
 from pgcli.engine.choices import (
     TokenOwner,
     branch_logprobs,
@@ -22,11 +22,9 @@ from pgcli.engine.choices import (
     first_logprobs,
     sum_logprobs,
 )
-from pgcli.engine.grammar import Grammar
-from pgcli.engine.grammar_rows import GrammarRows
+from pgcli.engine.grammar import Grammar, GrammarRows
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
-from pgcli.engine.memory import LONG_PROMPT
-from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.engine.memory import LONG_PROMPT, OutOfMemory, run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import (
     NextTokens,

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from pgcli.engine.oom import is_oom
+from pgcli.engine.memory import is_oom
 from pgcli.model.paligemma import PaliGemma
 from pgcli.text import first_line
 

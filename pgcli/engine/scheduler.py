@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import Literal, NamedTuple
 
-from pgcli.engine.oom import BatchLimits
+from pgcli.engine.memory import BatchLimits
 from pgcli.engine.sequence import Sequence
 
 #: Waiting sequences join once this fraction of the rows is free, or enough rows for all of them.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from pgcli.device.stopwatch import TimedPass
+from pgcli.device.select import TimedPass
 from pgcli.engine.grammar import START_STATE, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.stopwatch import Stopwatch, TimeMark
+from pgcli.device.select import Stopwatch, TimeMark
 from pgcli.engine.image_cache import ImageCacheStats
-from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
+from pgcli.engine.memory import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
 from pgcli.model.siglip import ImageClassifier, normalize_pixels
 from pgcli.model.transfer import to_device

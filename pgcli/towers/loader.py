@@ -24,8 +24,8 @@ from pgcli.engine.memory import (
     SMALLER_MODEL,
     check_weights_fit,
     encode_bytes,
+    memory_named,
 )
-from pgcli.engine.oom import memory_named
 from pgcli.model.config import (
     ClassifierConfig,
     PaliGemmaConfig,

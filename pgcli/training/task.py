@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.select import choose_device, choose_dtype
-from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.engine.memory import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageDecoder
 from pgcli.model.siglip import normalize_pixels

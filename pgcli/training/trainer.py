@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.engine.memory import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, TrainingDiverged
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.text import listed

@@ -8,17 +8,15 @@ import psutil
 import pytest
 import torch
 
-from pgcli.device import cgroup as container
-from pgcli.device import decoding
 from pgcli.device import machine as driver
 from pgcli.device import select as device_module
 from pgcli.device.select import (
     SMALL_CHECKPOINT_BYTES,
+    Stopwatch,
     choose_device,
     choose_dtype,
     free_bytes,
 )
-from pgcli.device.stopwatch import Stopwatch
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.processor import has_bfloat16
 
@@ -176,8 +174,8 @@ def groups(monkeypatch, tmp_path):
     """Control groups as files: this process's membership, and the contents of each folder."""
 
     def groups(membership, files):
-        monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
-        monkeypatch.setattr(container, "MEMBERSHIP", tmp_path / "membership")
+        monkeypatch.setattr(driver, "GROUPS", tmp_path / "cgroup")
+        monkeypatch.setattr(driver, "MEMBERSHIP", tmp_path / "membership")
         (tmp_path / "membership").write_text(membership)
         for name, text in files.items():
             file = tmp_path / "cgroup" / name
@@ -197,7 +195,7 @@ class TestContainer:
                 "memory.stat": f"anon 5\ninactive_file {GIB // 2}",
             },
         )
-        assert container.memory_left() == 5 * GIB // 2  # the file cache can be reclaimed
+        assert driver.memory_left() == 5 * GIB // 2  # the file cache can be reclaimed
         assert free_bytes(CPU) <= 5 * GIB // 2
 
     def test_cgroup_version_1_files_are_read(self, groups):
@@ -214,8 +212,8 @@ class TestContainer:
                 "cpu/docker/abc/cpu.cfs_period_us": 100000,
             },
         )
-        assert container.memory_left() == 5 * GIB // 4
-        assert container.processors() == 1.5 or container.processors() == 1
+        assert driver.memory_left() == 5 * GIB // 4
+        assert driver.processors() == 1.5 or driver.processors() == 1
 
     def test_the_smallest_limit_of_all_ancestors_applies(self, groups):
         groups(
@@ -231,8 +229,8 @@ class TestContainer:
                 "a/cpu.max": "50000 100000",
             },
         )
-        assert container.memory_left() == GIB
-        assert container.processors() == 0.5
+        assert driver.memory_left() == GIB
+        assert driver.processors() == 0.5
 
     @pytest.mark.parametrize(
         ("membership", "files"),
@@ -246,12 +244,12 @@ class TestContainer:
     )
     def test_without_a_limit_the_machines_memory_counts(self, groups, membership, files):
         groups(membership, files)
-        assert container.memory_left() is None
-        assert container.processors() == psutil.cpu_count() or container.processors() >= 1
+        assert driver.memory_left() is None
+        assert driver.processors() == psutil.cpu_count() or driver.processors() >= 1
 
     def test_a_group_beyond_its_limit_has_no_free_memory(self, groups):
         groups("0::/\n", {"memory.max": GIB, "memory.current": 2 * GIB})
-        assert container.memory_left() == 0
+        assert driver.memory_left() == 0
 
 
 def test_the_stopwatch_returns_milliseconds(device):
@@ -286,17 +284,17 @@ def test_nvidia_smi_reports_the_driver_if_the_kernel_does_not(tmp_path, monkeypa
 )
 def test_all_cores_but_one_decode_for_gpus(monkeypatch, device, cores, gpus, processes):
     """Engines on several GPUs share the processes."""
-    monkeypatch.setattr(decoding, "installed_gpus", lambda: gpus)
-    monkeypatch.setattr(decoding, "processors", lambda: cores)
-    monkeypatch.setattr(decoding.os, "cpu_count", lambda: cores)
-    assert decoding.decoding_processes(device) == processes
-    assert decoding.decoding_processes(device, engines=gpus or 1) == processes
+    monkeypatch.setattr(driver, "installed_gpus", lambda: gpus)
+    monkeypatch.setattr(driver, "processors", lambda: cores)
+    monkeypatch.setattr(driver.os, "cpu_count", lambda: cores)
+    assert driver.decoding_processes(device) == processes
+    assert driver.decoding_processes(device, engines=gpus or 1) == processes
 
 
 def test_a_scheduler_gives_cores_with_a_gpu(monkeypatch):
     """The process sees all eight GPUs of its machine but may use only one."""
-    monkeypatch.setattr(decoding, "installed_gpus", lambda: 8)
-    monkeypatch.setattr(decoding, "visible_gpus", lambda: 1)
-    monkeypatch.setattr(decoding, "processors", lambda: 16)
-    monkeypatch.setattr(decoding.os, "cpu_count", lambda: 128)
-    assert decoding.decoding_processes("cuda") == 15
+    monkeypatch.setattr(driver, "installed_gpus", lambda: 8)
+    monkeypatch.setattr(driver, "visible_gpus", lambda: 1)
+    monkeypatch.setattr(driver, "processors", lambda: 16)
+    monkeypatch.setattr(driver.os, "cpu_count", lambda: 128)
+    assert driver.decoding_processes("cuda") == 15

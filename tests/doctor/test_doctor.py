@@ -17,7 +17,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli import reports
 from pgcli.cli.commands.models import check_config
 from pgcli.cli.main import main
-from pgcli.device import nvidia_driver
+from pgcli.device import machine as nvidia_driver
 from pgcli.doctor import checks
 from pgcli.doctor.checks import bad, ok, warn
 from pgcli.model.cuda.check import triton_problem
@@ -304,13 +304,13 @@ class TestMachine:
     )
     def test_threads_fit_the_limit_of_the_container(self, monkeypatch, granted, threads, remedy):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        monkeypatch.setattr(checks.cgroup, "processors", lambda: granted)
+        monkeypatch.setattr(checks.machine, "processors", lambda: granted)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
         monkeypatch.setattr(checks, "affinity", lambda: 16)
         assert checks.processor().remedy == remedy
 
     def test_low_memory_is_reported_with_its_limit(self, monkeypatch):
-        monkeypatch.setattr(checks.cgroup, "memory_left", lambda: 2 * 10**9)
+        monkeypatch.setattr(checks.machine, "memory_left", lambda: 2 * 10**9)
         found = checks.memory()
         assert (found.state, "2.0 GB free" in found.description) == ("warn", True)
         assert "container limit" in found.description

@@ -11,10 +11,9 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
 from pgcli.engine import image_cache
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
+from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache, Staging
 from pgcli.engine.loader import open_engine
 from pgcli.engine.sequence import Sequence
-from pgcli.engine.staging import Staging
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.tiny import PATCHES, RESOLUTION

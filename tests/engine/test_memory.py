@@ -33,11 +33,11 @@ from pgcli.engine.memory import (
     group_bytes,
     group_size,
     has_several_prompts,
+    memory_named,
     needed_bytes,
     parameters,
     row_bytes,
 )
-from pgcli.engine.oom import memory_named
 from pgcli.engine.recorded_step import StepRecorder
 from pgcli.engine.sampler import OutputVocabulary
 from pgcli.errors import NoUsableDevice

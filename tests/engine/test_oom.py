@@ -15,8 +15,7 @@ from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
 from pgcli.engine import model_runner, output, sampler
 from pgcli.engine.image_cache import ImageFeatureCache
-from pgcli.engine.model_runner import InFlightScore, ModelRunner
-from pgcli.engine.oom import (
+from pgcli.engine.memory import (
     MAX_LOST_AT_START,
     BatchLimits,
     OutOfMemory,
@@ -24,6 +23,7 @@ from pgcli.engine.oom import (
     run_in_chunks,
     run_or_free,
 )
+from pgcli.engine.model_runner import InFlightScore, ModelRunner
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
 from pgcli.model import kv_buffers
@@ -46,7 +46,7 @@ OTHER_ERRORS = (
 @pytest.fixture(autouse=True)
 def small_heap(monkeypatch) -> None:
     """Skip garbage collection after a failure, which takes 0.1 s with all libraries loaded."""
-    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    monkeypatch.setattr("pgcli.engine.memory.gc.collect", lambda: 0)
 
 
 QUESTIONS = {

@@ -122,7 +122,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(model, sampling):
 
 @pytest.mark.parametrize("site", ["insert", "prefill", "decode"])
 def test_answers_are_the_same_after_oom(loaded, monkeypatch, site):
-    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    monkeypatch.setattr("pgcli.engine.memory.gc.collect", lambda: 0)
     question = Question("ask", None, 9)
 
     def ask() -> list[tuple[int, str | None]]:
@@ -174,7 +174,7 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, mo
 
 def test_answers_with_a_grammar_equal_eager_steps(loaded, monkeypatch):
     """Steps read and write the grammar's states too."""
-    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    monkeypatch.setattr("pgcli.engine.memory.gc.collect", lambda: 0)
     question = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24)
     images = stream(6, question.templates)
 
@@ -192,7 +192,7 @@ def test_answers_with_a_grammar_equal_eager_steps(loaded, monkeypatch):
 
 def test_a_runner_accepts_another_grammar(loaded, monkeypatch):
     """It continues without one; steps recorded for another grammar are not replayed."""
-    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    monkeypatch.setattr("pgcli.engine.memory.gc.collect", lambda: 0)
     questions = [
         tasks.detect((name,), strict=strict, max_new_tokens=24)
         for name, strict in (("a", True), ("is it red?", True), ("a", False))

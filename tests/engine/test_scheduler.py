@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pgcli import tasks
 from pgcli.engine import memory
 from pgcli.engine.engine import InferenceEngine
+from pgcli.engine.memory import BatchLimits
 from pgcli.engine.model_runner import ModelRunner
-from pgcli.engine.oom import BatchLimits
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pgcli.engine.staging import SLAB_BYTES, Staging, neighbours
+from pgcli.engine.image_cache import SLAB_BYTES, Staging, neighbours
 from pgcli.model import transfer
 
 CPU = torch.device("cpu")
@@ -16,7 +16,7 @@ def image(value: int, side: int = 4) -> np.ndarray:
 
 def staging_of(images: int, monkeypatch) -> Staging:
     """A staging area with slabs of so many images of 4 x 4."""
-    monkeypatch.setattr("pgcli.engine.staging.SLAB_BYTES", images * image(0).nbytes)
+    monkeypatch.setattr("pgcli.engine.image_cache.SLAB_BYTES", images * image(0).nbytes)
     return Staging(CPU)
 
 

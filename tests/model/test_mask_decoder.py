@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from pgcli import parsing, rle
 from pgcli.checkpoints import mask_decoder
 from pgcli.checkpoints.find import MASK_DECODER, Checkpoint
-from pgcli.engine import loader, mask_output
-from pgcli.engine.mask_output import decoded, in_box, masks_of_rows
+from pgcli.engine import loader, output
+from pgcli.engine.output import decoded, in_box, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Span
 
@@ -362,8 +362,8 @@ def test_a_mask_does_not_depend_on_the_chunk_size(monkeypatch):
     box, size = Box("", 3.9, 5.2, 260.7, 190.1, 1.0), (270, 200)
     whole = in_box(smooth(), box, size)
     for side, pixels in ((7, 20), (1, 1), (50, 5000)):
-        monkeypatch.setattr(mask_output, "TILE_SIDE", side)
-        monkeypatch.setattr(mask_output, "TILE_PIXELS", pixels)
+        monkeypatch.setattr(output, "TILE_SIDE", side)
+        monkeypatch.setattr(output, "TILE_PIXELS", pixels)
         assert in_box(smooth(), box, size) == whole
 
 
@@ -418,7 +418,7 @@ def test_boxes_without_masks_and_answers_without_boxes_have_none(decoder):
 
 
 def test_masks_of_a_row_do_not_depend_on_other_rows(decoder, monkeypatch):
-    monkeypatch.setattr(mask_output, "MASKS_AT_ONCE", 4)
+    monkeypatch.setattr(output, "MASKS_AT_ONCE", 4)
     rows = []
     for row, count in enumerate((3, 0, 1, 6)):
         objects = [((9, 20, 1000, 900), codes, "cat") for codes in some_codes(count, seed=row)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pgcli.device import decoding
+from pgcli.device import machine
 from pgcli.inputs import Inventory
 from pgcli.rows import RowSchema
 from pgcli.run import task
@@ -65,7 +65,7 @@ def test_engines_decode_on_their_share_of_the_cores(monkeypatch, cores, count, w
 
 
 def test_engines_on_eight_gpus_share_all_cores_but_one(monkeypatch):
-    monkeypatch.setattr(decoding, "processors", lambda: 16.0)
+    monkeypatch.setattr(machine, "processors", lambda: 16.0)
     request = make_request("caption", ("photos",), {"model": "demo"})
     slots = [EngineSlot(1, f"cuda:{index}") for index in range(8)]
     shares = [engines.with_own_decoding(request, slot, 8).input.workers for slot in slots]

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from pgcli.device import nvidia_driver, select
+from pgcli.device import machine as nvidia_driver
+from pgcli.device import select
 from pgcli.doctor.checks import rows_of_3b
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.run import model, task
@@ -280,7 +281,7 @@ def test_cuda_version_of_pytorch_is_read_from_its_file(monkeypatch, tmp_path, te
 def test_gpus_are_counted_without_torch():
     code = (
         "import sys\n"
-        "from pgcli.device import nvidia_driver as driver\n"
+        "from pgcli.device import machine as driver\n"
         "import pgcli.run.answering, pgcli.run.run\n"
         "from pgcli.run.workers.slots import engine_slots\n"
         "driver.nvidia_driver, driver.installed_gpus = lambda: '580.65.06', lambda: 8\n"

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pgcli.device.stopwatch import Stopwatch
+from pgcli.device.select import Stopwatch
 
 #: Functions that make tensors from Python data.
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)

@@ -6,8 +6,7 @@ from collections import abc
 import torch
 from torch import Tensor
 
-from pgcli.engine.grammar import Grammar, GrammarState
-from pgcli.engine.grammar_rows import GrammarRows
+from pgcli.engine.grammar import Grammar, GrammarRows, GrammarState
 from pgcli.engine.model_runner import generate
 from pgcli.engine.sampler import (
     GREEDY,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.cli.main import main
-from pgcli.engine import oom
+from pgcli.engine import memory
 from pgcli.training.answers import start
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.trainer import Trainer
@@ -97,7 +97,7 @@ def test_full_disk_ends_the_run_and_the_command_resumes(run, monkeypatch, capsys
 
 def test_oom_halves_the_micro_batch_and_keeps_the_updates(run, monkeypatch):
     assert run(f"questions.jsonl {LORA} -o whole") == 0
-    monkeypatch.setattr(oom.gc, "collect", lambda: 0)  # it takes seconds with all modules there
+    monkeypatch.setattr(memory.gc, "collect", lambda: 0)  # it takes seconds with all modules there
     loss = AnswerTask._loss
     sizes: list[int] = []
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.engine import oom
+from pgcli.engine import memory
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.siglip import ImageClassifier, SiglipAttention
@@ -164,7 +164,7 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
 def test_oom_halves_forward_rows_without_gradients(monkeypatch, tmp_path, kind):
-    monkeypatch.setattr(oom.gc, "collect", lambda: 0)
+    monkeypatch.setattr(memory.gc, "collect", lambda: 0)
     monkeypatch.setattr(TrainingData, "in_order", lambda data, rows, *given: iter([batch()]))
 
     def evaluated(task: Any) -> Any:

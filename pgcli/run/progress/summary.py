@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pgcli.device.cgroup import processors
+from pgcli.device.machine import processors
 from pgcli.rows import CUT_ANSWERS
 from pgcli.run.progress.tally import Tally
 from pgcli.stores.urls import url_scheme, without_credentials

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pgcli.device.cgroup import processors
-from pgcli.device.decoding import decoding_processes
+from pgcli.device.machine import decoding_processes, processors
 from pgcli.errors import NoUsableDevice
 from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.run.request import RunRequest

@@ -94,8 +94,7 @@ class RowImages:
             return (DecodedImage(item, None, None, None, 0.0) for item in items)
         from PIL import Image
 
-        from pgcli.device.decoding import decoding_processes
-        from pgcli.device.machine import visible_gpus
+        from pgcli.device.machine import decoding_processes, visible_gpus
         from pgcli.images import ImageDecoder
         from pgcli.images.pool import decode_ahead
 

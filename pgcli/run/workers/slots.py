@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgcli.device.cgroup import processors
-from pgcli.device.machine import visible_gpus
+from pgcli.device.machine import processors, visible_gpus
 from pgcli.errors import NoUsableDevice
 
 #: On a CPU, models with smaller files are fastest with one thread for each engine.
