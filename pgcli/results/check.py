@@ -195,11 +195,14 @@ def compare_with_input(
             )
         elif change := input_difference(row, *match):
             comparison.add(f"row {position + 1:,} {change}")
-        elif row.get("error") is None and is_unstamped(match[0], stamps):
-            unstamped.add(match[0].index)
-        elif row.get("error") is None and is_at_url(match[0]) and match[0].index != last_url:
-            last_url = match[0].index
-            comparison.at_urls += not expected.inventory.lists(last_url)
+        elif row.get("error") is None and match[0].path is not None and match[0].span is None:
+            index = match[0].index
+            if url_scheme(match[0].path) is None:
+                if stamp_at(stamps, index)[0] == 0:  # its size and time were not noted
+                    unstamped.add(index)
+            elif index != last_url:
+                last_url = index
+                comparison.at_urls += not expected.inventory.lists(index)
     comparison.unstamped = sum(not expected.inventory.lists(index) for index in unstamped)
     for position, (item, _) in numbered:
         if comparison.is_running or (limit is not None and position >= limit):
@@ -211,17 +214,6 @@ def compare_with_input(
         return
     for change in changed_files(expected, stamps, errors, comparison):
         comparison.add(change)
-
-
-def is_unstamped(item: Item, stamps: np.ndarray) -> bool:
-    """Whether an item is a file on this machine whose size and time were not noted."""
-    is_file = item.path is not None and item.span is None and url_scheme(item.path) is None
-    return is_file and stamp_at(stamps, item.index)[0] == 0
-
-
-def is_at_url(item: Item) -> bool:
-    """Whether the image of an item is a file at a URL."""
-    return item.path is not None and item.span is None and url_scheme(item.path) is not None
 
 
 def skip_to(

@@ -87,7 +87,8 @@ def write_gallery(
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
     outputs = [group.output for group in groups]
-    name = default_page(outputs[0]) if options.output is None else options.output
+    default = outputs[0].with_name(f"{outputs[0].stem}.html")
+    name = default if options.output is None else options.output
     target = page_target(name, options.option, inputs=outputs, overwrite=options.overwrite)
     target.check()
     cards, parent, limit = Cards(), target.path.parent, MAX_ROWS // len(groups)
@@ -145,7 +146,7 @@ def small_copies(
     copied: Any = decode_ahead(
         (without_copy(item) if item.fault else item for item in items),
         maker,
-        workers=worker_count(total),
+        workers=None if total < MIN_ITEMS_FOR_WORKERS else min(os.cpu_count() or 1, 16),
         # images at URLs may be anybody's and are always decoded in another process
         total=None if locator.url_reader else total,
         reader=locator.url_reader,
@@ -170,16 +171,6 @@ def report_missing(missing: MissingImages, locator: ImageLocator) -> None:
             f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
             hint=locator.hint(missing, "--images DIR finds those that were moved"),
         )
-
-
-def default_page(output: Path) -> Path:
-    """The name of the result file with the ending .html."""
-    return output.with_suffix(".html") if output.suffix else output.with_name(f"{output.name}.html")
-
-
-def worker_count(total: int) -> int | None:
-    """One process for each core; None for few images, which need no other process."""
-    return None if total < MIN_ITEMS_FOR_WORKERS else min(os.cpu_count() or 1, 16)
 
 
 #: How WebP is encoded. Method 2 of 6 is twice as fast as Pillow's default of 4, and a few percent
@@ -329,14 +320,8 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             for entry in value:
                 yield from flatten(entry, f"{prefix}{name} ")
         else:
-            yield f"{prefix}{name}".replace("_", " "), format_setting(value)
-
-
-def format_setting(value: object) -> str:
-    """A setting as text."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(str, value))
-    return "yes" if value is True else str(value)
+            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            yield f"{prefix}{name}".replace("_", " "), "yes" if value is True else text
 
 
 def incomplete_note(output: Path) -> str:

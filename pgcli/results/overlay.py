@@ -93,7 +93,10 @@ class LabelColours:
     def of(self, label: str) -> Colour:
         """The label's colour; case and surrounding whitespace are ignored."""
         normalized = _normalized(label)
-        return PALETTE[self._assigned.get(normalized, _hashed(normalized))]
+        # Python's hash of a string differs between processes
+        digest = blake2b(normalized.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        hashed = int.from_bytes(digest, "big") % len(PALETTE)
+        return PALETTE[self._assigned.get(normalized, hashed)]
 
 
 def contrasting(colour: Colour) -> Colour:
@@ -104,12 +107,6 @@ def contrasting(colour: Colour) -> Colour:
 
 def _normalized(label: str) -> str:
     return label.strip().casefold()
-
-
-def _hashed(label: str) -> int:
-    # Python's hash of a string differs between processes
-    digest = blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % len(PALETTE)
 
 
 #: Left, top, right and bottom in whole pixels, as Pillow takes them; the last two are exclusive.

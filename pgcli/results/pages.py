@@ -265,13 +265,13 @@ class Cards:
             cards = group_cards(self._identities, zip(tasks, prompts, strict=True), files)
         elif SEARCH in tasks:
             grouping = "query"
-        elif shows_prompts(images, prompts):
+        elif len({*zip(images, prompts, strict=True)}) > len({*images}):
             grouping = "image"
             cards = image_cards(images, MAX_BOXES if "boxes" in self.columns else MAX_ANSWERS)
         return {
             "files": self._files,
             "labels": [[label, *label_colours(colours, label)] for label in self._labels],
-            "columns": {name: page_column(values) for name, values in self.columns.items()},
+            "columns": self.columns,
             "total": self.rows,
             "by": grouping,
             "cards": cards,
@@ -348,13 +348,6 @@ def is_box(value: object) -> bool:
     return {*map(type, corners)} <= {int, float} and max(map(abs, corners)) <= MAX_FLOAT
 
 
-def page_column(values: list[Any]) -> list[Any] | dict[str, Any]:
-    """The column as the page has it: a list, or `{"all": value}` if all rows have one value."""
-    first = values[0] if values else None
-    is_constant = isinstance(first, str | int | float | None) and all(v == first for v in values)
-    return {"all": first} if is_constant else values
-
-
 def group_cards(
     images: Iterable[Hashable], questions: Iterable[Hashable], files: Iterable[int]
 ) -> list[list[int]]:
@@ -377,13 +370,6 @@ def group_cards(
             unmatched[image, file] += 1
         cards.setdefault(key, []).append(index)
     return [*cards.values()]
-
-
-def shows_prompts(images: Iterable[int], prompts: Iterable[str | None]) -> bool:
-    """Whether any image has rows with different prompts."""
-    first: dict[int, str | None] = {}
-    pairs = zip(images, prompts, strict=True)
-    return any(first.setdefault(image, prompt) != prompt for image, prompt in pairs)
 
 
 def image_cards(images: Iterable[int], most: int) -> list[list[int]]:

@@ -94,7 +94,10 @@ class VectorFiles:
                 inside = wanted[(wanted >= first) & (wanted < first + len(batch))]
                 for row in inside.tolist():
                     (values,) = batch.slice(row - first, 1).to_pylist()
-                    image, text = map(text_or_none, (values["image"], values["text"]))
+                    image, text = (
+                        value if isinstance(value, str) else None
+                        for value in (values["image"], values["text"])
+                    )
                     id_ = str(row if values["id"] is None else values["id"])
                     named[row] = {"id": id_, "image": image, "text": text, "path": path}
                     named[row]["index"] = -1 if values["index"] is None else values["index"]
@@ -156,8 +159,3 @@ def known_columns(file: Path) -> str:
     is_table = file.suffix.lower() == ".parquet"
     names = parquet.read_schema(file).names if is_table else next(read_rows(file), {})
     return f"its columns are: {', '.join(names)}"
-
-
-def text_or_none(value: Any) -> str | None:
-    """The value if it is a text."""
-    return value if isinstance(value, str) else None

@@ -52,8 +52,7 @@ def page_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The columns of each row of a page, without those that it lacks."""
     rows: list[dict[str, Any]] = [{} for _ in range(data["total"])]
     for name, values in data["columns"].items():
-        each = values if isinstance(values, list) else [values["all"]] * len(rows)
-        for row, value in zip(rows, each, strict=True):
+        for row, value in zip(rows, values, strict=True):
             row |= {} if value is None else {name: value}
     return rows
 

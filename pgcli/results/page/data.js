@@ -20,10 +20,10 @@ class Row {
   }
 }
 
-/** Let rows have a column: a list of values, or the one value that all rows have. */
+/** Let rows have a column: a list of values. */
 function defineColumn(name, values) {
   Object.defineProperty(Row.prototype, name, {
-    get: Array.isArray(values) ? function () { return values[this.$number] ?? undefined; } : () => values.all ?? undefined,
+    get() { return values[this.$number] ?? undefined; },
     set(value) { Object.defineProperty(this, name, { value, writable: true }); },
   });
 }
