@@ -59,12 +59,12 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
     # by the `model_type` of a configuration; of image classifiers, with that word
     "families": {
         "paligemma": "pgcli.checkpoints.families.paligemma.PALIGEMMA",
-        "siglip": "pgcli.checkpoints.families.siglip.SIGLIP",
-        "siglip_vision_model": "pgcli.checkpoints.families.siglip.VISION_TOWER",
-        "siglip classifier": "pgcli.checkpoints.families.siglip.CLASSIFIER",
-        "clip": "pgcli.checkpoints.families.clip.CLIP",
-        "clip classifier": "pgcli.checkpoints.families.clip.CLASSIFIER",
-        "vit classifier": "pgcli.checkpoints.families.vit.VIT",
+        "siglip": "pgcli.checkpoints.families.encoders.SIGLIP",
+        "siglip_vision_model": "pgcli.checkpoints.families.encoders.VISION_TOWER",
+        "siglip classifier": "pgcli.checkpoints.families.encoders.SIGLIP_CLASSIFIER",
+        "clip": "pgcli.checkpoints.families.encoders.CLIP",
+        "clip classifier": "pgcli.checkpoints.families.encoders.CLIP_CLASSIFIER",
+        "vit classifier": "pgcli.checkpoints.families.encoders.VIT",
     },
 }
 #: The groups that entry points `pgcli.GROUP` add to. Each entry point names an instance of the

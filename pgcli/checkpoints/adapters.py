@@ -1,4 +1,4 @@
-"""Merges a PEFT LoRA adapter into a model's weights.
+"""Merges a PEFT LoRA adapter into a model's weights, and warns if it was made for other weights.
 
     weight (rows, ...) + scale * lora_B (rows, r) @ lora_A (r, ...)
 
@@ -10,12 +10,15 @@ changes both. Supported are LoRA, rsLoRA and full modules (`modules_to_save`).
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path, PurePosixPath
 from reprlib import repr as brief
 from typing import Any
 
@@ -23,21 +26,24 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.files import ADAPTER_CONFIG, read_object
+from pgcli.checkpoints.files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    file_names,
+    read_object,
+    required_files,
+)
+from pgcli.checkpoints.find import Checkpoint, find_local
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
     read_headers,
+    read_metadata,
     read_tensor,
     tensors_equal,
 )
-from pgcli.checkpoints.weight_files import (
-    ADAPTER_WEIGHTS,
-    file_names,
-    required_files,
-)
-from pgcli.checkpoints.weights import HEAD, TOKEN_EMBEDDING, ParamSlice, param_slices
-from pgcli.errors import InvalidCheckpoint
+from pgcli.checkpoints.weights import HEAD, TOKEN_EMBEDDING, ParamSlice, find_tensors, param_slices
+from pgcli.errors import InvalidCheckpoint, PgcliError
 from pgcli.model.paligemma import PaliGemma
 
 # Settings that pgcli reads, and training settings, which do not change the adapter's output. PEFT
@@ -64,6 +70,10 @@ POSITIONS = "vision.embeddings.position_embedding.weight"
 CHUNK = 2**20  # elements: 4 MiB of float32, whatever the size of a weight
 Slices = dict[str, ParamSlice]
 Patterns = tuple[tuple[re.Pattern[str], float], ...]
+#: The key of the fingerprint in the metadata of an adapter's weights.
+FINGERPRINT = "base_fingerprint"
+SAMPLED_VALUES = 64
+FINGERPRINT_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,3 +366,56 @@ def _add_lora(weight: Tensor, lora: LoraMatrices, config: AdapterConfig) -> None
     for start in range(0, len(weight), rows):
         chunk = slice(start, start + rows)
         weight[chunk] = torch.addmm(weight[chunk].to(wide), up[chunk], down, alpha=scale)
+
+
+def fingerprint_of(folder: Path) -> str:
+    """A digest of the first values of each tensor of a checkpoint, in bfloat16.
+
+    It does not depend on the folder, shards, tensor names or floating-point type. It ignores the
+    LM head, which checkpoints with tied weights may or may not store. Raises InvalidCheckpoint.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(find_tensors(folder, PALIGEMMA).items()):
+        check_dtype(tensor)
+        size = prod(tensor.shape)
+        if name == HEAD or not size:
+            continue
+        count = min(SAMPLED_VALUES, size)
+        values = read_tensor(replace(tensor, shape=(count,), nbytes=count * tensor.nbytes // size))
+        digest.update(name.encode() + values.bfloat16().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:FINGERPRINT_LENGTH]
+
+
+def warn_of_another_base(adapter: Checkpoint, model: Checkpoint) -> None:
+    """Warn, with both names, of an adapter that was made for other weights than the model's.
+
+    `pgcli train` writes the fingerprint of the weights into the adapter. Without it, the model that
+    `adapter_config.json` names is compared if it is on this machine, or else its name.
+    """
+    values = read_object(adapter.folder / ADAPTER_CONFIG)
+    base, revision = values.get("base_model_name_or_path"), values.get("revision")
+    base = base if isinstance(base, str) else ""
+    expected = read_metadata(adapter.folder / ADAPTER_WEIGHTS).get(FINGERPRINT)
+    if expected is None and base not in ("", model.name):
+        expected = _local_fingerprint(base, revision if isinstance(revision, str) else None)
+    if expected is not None:
+        if expected != fingerprint_of(model.folder):
+            warnings.warn(
+                f"adapter {adapter.name} was trained on {base or 'another model'}, but "
+                f"{model.name} has different weights; answers may be wrong",
+                stacklevel=1,
+            )
+    elif PurePosixPath(base).name not in ("", PurePosixPath(model.name).name):
+        warnings.warn(
+            f"adapter {adapter.name} was trained on {base}, which is not on this machine, so pgcli "
+            f"cannot check that {model.name} has the same weights",
+            stacklevel=1,
+        )
+
+
+def _local_fingerprint(name: str, revision: str | None) -> str | None:
+    """The fingerprint of a model, if it is on this machine."""
+    with suppress(PgcliError):
+        checkpoint = find_local(name, revision)
+        return None if checkpoint is None else fingerprint_of(checkpoint.folder)
+    return None

@@ -10,10 +10,9 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.config_reader import ConfigReader
+from pgcli.checkpoints.families import ConfigReader
 from pgcli.checkpoints.families.paligemma import parse_config
-from pgcli.checkpoints.files import read_object, read_optional
-from pgcli.checkpoints.weight_files import CONFIG, GENERATION
+from pgcli.checkpoints.files import CONFIG, GENERATION, read_object, read_optional
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli import registry
-from pgcli.checkpoints.files import sha256
-from pgcli.checkpoints.weight_files import CheckpointKind
+from pgcli.checkpoints.files import CheckpointKind, sha256
 from pgcli.errors import ModelUnavailable
 from pgcli.stores.files import read_json
 

@@ -30,7 +30,7 @@ from huggingface_hub import (
 )
 from huggingface_hub.utils.tqdm import tqdm as HubBar
 
-from pgcli.checkpoints.weight_files import CheckpointKind, file_names, required_files
+from pgcli.checkpoints.files import CheckpointKind, file_names, required_files
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.text import byte_count, first_line, printable
 

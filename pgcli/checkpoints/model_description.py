@@ -7,11 +7,9 @@ from pathlib import Path
 from reprlib import repr as brief
 
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.families import ModelConfig, ModelKind, family_of
-from pgcli.checkpoints.files import read_object
-from pgcli.checkpoints.names import TensorNames
+from pgcli.checkpoints.families import ModelConfig, ModelKind, TensorNames, family_of
+from pgcli.checkpoints.files import CONFIG, read_object
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
-from pgcli.checkpoints.weight_files import CONFIG
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageSpec
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, VisionConfig

@@ -15,21 +15,20 @@ from torch import nn
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.families import Family, family_of_model
+from pgcli.checkpoints.families import Family, TensorNames, family_of_model
 from pgcli.checkpoints.families.paligemma import PALIGEMMA
-from pgcli.checkpoints.names import TensorNames
+from pgcli.checkpoints.files import (
+    GENERATION,
+    IMAGE_PROCESSOR_FILES,
+    TOKENIZER_FILES,
+    weight_files,
+)
 from pgcli.checkpoints.safetensors_files import (
     TORCH_DTYPES,
     TensorSpec,
     check_dtype,
     read_headers,
     write_tensors,
-)
-from pgcli.checkpoints.weight_files import (
-    GENERATION,
-    IMAGE_PROCESSOR_FILES,
-    TOKENIZER_FILES,
-    weight_files,
 )
 from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.model.paligemma import PaliGemma

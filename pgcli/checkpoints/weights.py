@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pgcli.checkpoints.families import FUSED, QKV, TensorNames, without_wrappers
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.names import FUSED, QKV, TensorNames, without_wrappers
+from pgcli.checkpoints.files import INDEX, SINGLE, weight_files, weight_map
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -24,7 +25,6 @@ from pgcli.checkpoints.safetensors_files import (
     read_into,
     tensors_equal,
 )
-from pgcli.checkpoints.weight_files import INDEX, SINGLE, weight_files, weight_map
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
 from pgcli.model.cpu.packed_modules import MappedEmbedding

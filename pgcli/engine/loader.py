@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import adapters, mask_decoder, weights
-from pgcli.checkpoints.base_model import warn_of_another_base
+from pgcli.checkpoints.adapters import warn_of_another_base
 from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint, own_mask_decoder
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.settings import loaded_model
 from pgcli.run.state.record import RunRecord

@@ -8,6 +8,7 @@ import torch
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.families.paligemma import VISION_TENSORS
+from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import (
     ModelDescription,
@@ -15,7 +16,6 @@ from pgcli.checkpoints.model_description import (
     read_description,
 )
 from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import (

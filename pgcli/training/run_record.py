@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
-from pgcli.checkpoints.files import ADAPTER_CONFIG, digests, folder_digests
-from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.weight_files import (
+from pgcli.checkpoints.files import (
+    ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     GENERATION,
     IMAGE_PROCESSOR_FILES,
     TOKENIZER_FILES,
+    digests,
+    folder_digests,
 )
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.run.state.record import differences, other_run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json

@@ -10,9 +10,9 @@ from time import perf_counter
 
 import torch
 
+from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from pgcli.checkpoints.base_model import fingerprint_of, warn_of_another_base
+from pgcli.checkpoints.adapters import fingerprint_of, warn_of_another_base
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.safetensors_files import read_metadata
 from pgcli.engine import loader

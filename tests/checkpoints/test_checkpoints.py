@@ -21,12 +21,12 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.families.paligemma import config_values
+from pgcli.checkpoints.files import INDEX, total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 from pgcli.checkpoints.save import save
-from pgcli.checkpoints.weight_files import INDEX, total_bytes
 from pgcli.checkpoints.weights import HEAD
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint

@@ -11,7 +11,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 from transformers import BertTokenizer, CLIPTokenizer, GemmaTokenizer, T5Tokenizer
 
-from pgcli.checkpoints import tokenizer_limits
+from pgcli.checkpoints import tokenizer as tokenizer_limits
 from pgcli.checkpoints.find import builtin_models
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.cli.main import main

@@ -25,9 +25,9 @@ from pyarrow import parquet as pq
 
 from pgcli.checkpoints import adapters, safetensors_files
 from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.files import weight_files
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.tokenizer import open_tokenizer
-from pgcli.checkpoints.weight_files import weight_files
 from pgcli.errors import PgcliError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.inputs import Inventory, ReadOptions

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from pgcli.checkpoints.files import TOKENIZER_FILES
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.save import copy_files, save
-from pgcli.checkpoints.weight_files import TOKENIZER_FILES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import randomised

@@ -1,4 +1,4 @@
-"""The common part of the configurations of SigLIP, CLIP and ViT."""
+"""The families of encoders as tables: SigLIP, SigLIP 2 of fixed resolution, CLIP and ViT."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, SizeKey, read_sizes, write_sizes
-from pgcli.checkpoints.families import Family
-from pgcli.checkpoints.names import Pairs, TensorNames
-from pgcli.model.config import Activation, ClassifierConfig, TextConfig, VisionConfig
+from pgcli.checkpoints.families import (
+    LAYERS,
+    ConfigReader,
+    Family,
+    Pairs,
+    SizeKey,
+    TensorNames,
+    read_sizes,
+    write_sizes,
+)
+from pgcli.model.config import (
+    Activation,
+    ClassifierConfig,
+    TextConfig,
+    TwoTowersConfig,
+    VisionConfig,
+)
 
 FamilyName = Literal["siglip", "clip", "vit"]
 
@@ -173,3 +186,173 @@ def _read(keys: ConfigReader, sizes: tuple[SizeKey, ...], default: Defaults) -> 
             "attention_probs_dropout_prob", keys.fraction("attention_dropout", 0.0)
         ),
     }
+
+
+SIGLIP_DEFAULTS = Defaults(
+    "gelu_pytorch_tanh",
+    1e-6,
+    BASE | {"patch_size": 16, "vocab_size": 32_000, "max_positions": 64},
+)
+SIGLIP_NAMES = TensorNames(
+    (*VISION_NAMES, ("text_model.head.", "text_projection."), *TEXT_NAMES),
+    unused=POSITION_IDS,
+    dimensions={"logit_scale": 1, "logit_bias": 1},
+)
+
+
+def read_siglip(values: Mapping[str, Any]) -> TwoTowersConfig:
+    keys = ConfigReader("", values)
+    vision = read_vision(read_level(keys, "vision_config"), SIGLIP_DEFAULTS)
+    text_keys = read_level(keys, "text_config")
+    text = read_text_config(text_keys, SIGLIP_DEFAULTS)
+    embedding_dim = text_keys.integer("projection_size", text.width)
+    if embedding_dim != vision.width:
+        raise ValueError(
+            f"texts have embeddings of {embedding_dim} values, images of {vision.width}"
+        )
+    has_sigmoid = keys.pop("contrastive_loss", "sigmoid") == "sigmoid"
+    keys.finish()
+    return TwoTowersConfig("siglip", vision, text, embedding_dim, has_sigmoid=has_sigmoid)
+
+
+def read_vision_tower(values: Mapping[str, Any]) -> TwoTowersConfig:
+    vision = read_vision(ConfigReader("", values), SIGLIP_DEFAULTS)
+    return TwoTowersConfig("siglip", vision, text=None, embedding_dim=vision.width)
+
+
+def write_siglip(config: TwoTowersConfig) -> dict[str, Any]:
+    assert config.text is not None
+    text = {"model_type": "siglip_text_model", "projection_size": config.embedding_dim}
+    # without the sigmoid loss, the sigmoid of a logit has no meaning
+    loss = {} if config.has_sigmoid else {"contrastive_loss": "softmax"}
+    return {
+        "architectures": ["SiglipModel"],
+        "model_type": "siglip",
+        **loss,
+        "text_config": write_tower(config.text) | text,
+        "vision_config": write_tower(config.vision) | {"model_type": "siglip_vision_model"},
+    }
+
+
+SIGLIP = Family("two_towers", SIGLIP_NAMES, read_siglip, write_siglip)
+VISION_TOWER = Family("vision_tower", SIGLIP_NAMES, read_vision_tower, write_siglip)
+SIGLIP_CLASSIFIER = classifier(
+    *("siglip", "SiglipForImageClassification", SIGLIP_DEFAULTS),
+    {"model_type": "siglip_vision_model", "vision_use_head": False},
+)
+
+
+CLIP_DEFAULTS = Defaults(
+    "quick_gelu",
+    1e-5,
+    BASE | {"patch_size": 32},
+    {"class_token": True, "patch_bias": False, "pre_norm": True},
+)
+CLIP_TEXT_DEFAULTS = Defaults(
+    "quick_gelu",
+    1e-5,
+    {
+        **{"width": 512, "depth": 12, "mlp_dim": 2048, "num_heads": 8},
+        **{"vocab_size": 49_408, "max_positions": 77},
+    },
+)
+CLIP_NAMES = TensorNames(
+    (
+        *VISION_NAMES,
+        ("visual_projection.", "image_projection."),
+        ("text_projection.", "text_projection."),
+        *TEXT_NAMES,
+    ),
+    unused=POSITION_IDS,
+)
+#: `eos_token_id` of checkpoints from before transformers#24773: the highest token ends a text.
+HIGHEST_TOKEN = 2
+
+
+def read_clip(values: Mapping[str, Any]) -> TwoTowersConfig:
+    keys = ConfigReader("", values)
+    vision = read_vision(read_level(keys, "vision_config"), CLIP_DEFAULTS)
+    text_keys = read_level(keys, "text_config")
+    eos = text_keys.integer("eos_token_id", 49_407, high=1 << 24)
+    text = read_text_config(
+        text_keys, CLIP_TEXT_DEFAULTS, causal=True, eos_token=None if eos == HIGHEST_TOKEN else eos
+    )
+    embedding_dim = keys.integer("projection_dim", 512)
+    keys.finish()
+    return TwoTowersConfig("clip", vision, text, embedding_dim)
+
+
+def write_clip(config: TwoTowersConfig) -> dict[str, Any]:
+    assert config.text is not None
+    eos = HIGHEST_TOKEN if config.text.eos_token is None else config.text.eos_token
+    text = {"model_type": "clip_text_model", "eos_token_id": eos}
+    return {
+        "architectures": ["CLIPModel"],
+        "model_type": "clip",
+        "projection_dim": config.embedding_dim,
+        "text_config": write_tower(config.text) | text,
+        "vision_config": write_tower(config.vision) | {"model_type": "clip_vision_model"},
+    }
+
+
+CLIP = Family("two_towers", CLIP_NAMES, read_clip, write_clip)
+CLIP_CLASSIFIER = classifier(
+    "clip", "CLIPForImageClassification", CLIP_DEFAULTS, {"model_type": "clip_vision_model"}
+)
+
+
+VIT_DEFAULTS = Defaults("gelu", 1e-12, BASE | {"patch_size": 16}, {"class_token": True})
+CLASS_TOKEN = "vision.embeddings.class_embedding"
+POSITIONS = "vision.embeddings.position_embedding.weight"
+VIT_NAMES = TensorNames(
+    prefixes=(
+        ("vit.encoder.layer.", "vision.layers."),
+        ("vit.encoder.layers.", "vision.layers."),
+        ("vit.layers.", "vision.layers."),
+        ("vit.layernorm.", "vision.post_layernorm."),
+        ("vit.embeddings.cls_token", CLASS_TOKEN),
+        ("vit.embeddings.position_embeddings", POSITIONS),
+        ("vit.embeddings.patch_embeddings.projection.", "vision.embeddings.patch_embedding."),
+        ("classifier.", "classifier."),
+    ),
+    parts=(
+        # names of transformers 4, which transformers 5 also writes
+        (".attention.output.dense.", ".self_attn.out_proj."),
+        (".attention.attention.query.", ".self_attn.q_proj."),
+        (".attention.attention.key.", ".self_attn.k_proj."),
+        (".attention.attention.value.", ".self_attn.v_proj."),
+        (".intermediate.dense.", ".mlp.fc1."),
+        (".output.dense.", ".mlp.fc2."),
+        (".layernorm_before.", ".layer_norm1."),
+        (".layernorm_after.", ".layer_norm2."),
+        # names of transformers 5
+        (".attention.o_proj.", ".self_attn.out_proj."),
+        (".attention.q_proj.", ".self_attn.q_proj."),
+        (".attention.k_proj.", ".self_attn.k_proj."),
+        (".attention.v_proj.", ".self_attn.v_proj."),
+    ),
+    unused=r"^vit\.pooler\.|\.mask_token$",
+    dimensions={CLASS_TOKEN: 3, POSITIONS: 3},
+)
+
+
+def read_vit(values: Mapping[str, Any]) -> ClassifierConfig:
+    keys = ConfigReader("", values)
+    labels = read_id2label(keys)
+    return ClassifierConfig("vit", read_vision(keys, VIT_DEFAULTS), labels)
+
+
+def write_vit(config: ClassifierConfig) -> dict[str, Any]:
+    vision = write_tower(config.vision)
+    vision["hidden_dropout_prob"] = vision.pop("dropout")
+    vision["attention_probs_dropout_prob"] = vision.pop("attention_dropout")
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        **vision,
+        "qkv_bias": True,
+        **write_labels(config.labels),
+    }
+
+
+VIT = Family("classifier", VIT_NAMES, read_vit, write_vit)

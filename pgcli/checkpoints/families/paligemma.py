@@ -7,11 +7,17 @@ from dataclasses import replace
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, SizeKey, read_sizes, write_sizes
-from pgcli.checkpoints.families import Family
-from pgcli.checkpoints.families.encoders import VISION
-from pgcli.checkpoints.families.siglip import DEFAULTS as SIGLIP_DEFAULTS
-from pgcli.checkpoints.names import Pairs, TensorNames
+from pgcli.checkpoints.families import (
+    LAYERS,
+    ConfigReader,
+    Family,
+    Pairs,
+    SizeKey,
+    TensorNames,
+    read_sizes,
+    write_sizes,
+)
+from pgcli.checkpoints.families.encoders import SIGLIP_DEFAULTS, VISION
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 
 TANH_GELU = ("gelu_pytorch_tanh", "gelu_fast", "gelu_new")

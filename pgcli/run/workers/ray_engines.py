@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 
-from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.checkpoints.files import total_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.run.rows import range_rows
 from pgcli.run.task import find_checkpoints

@@ -15,11 +15,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from pgcli.checkpoints import adapters
-from pgcli.checkpoints.base_model import FINGERPRINT
+from pgcli.checkpoints.adapters import FINGERPRINT
 from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
-from pgcli.checkpoints.files import ADAPTER_CONFIG
+from pgcli.checkpoints.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from pgcli.checkpoints.save import write_files
-from pgcli.checkpoints.weight_files import ADAPTER_WEIGHTS
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import weights
-from pgcli.checkpoints.base_model import fingerprint_of, warn_of_another_base
+from pgcli.checkpoints.adapters import fingerprint_of, warn_of_another_base
 from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save_checkpoint
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_dtype, free_bytes
 from pgcli.engine.loader import read_tokenizer
 from pgcli.engine.tokenizer import Tokenizer

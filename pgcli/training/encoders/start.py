@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints.families.encoders import FamilyName
+from pgcli.checkpoints.files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_encoder
-from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.errors import UsageError
 from pgcli.run.progress.events import Message, tracked
 from pgcli.text import count
