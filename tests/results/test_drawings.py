@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.images import ImageError, ImageLimits
-from pgcli.images.files import read_original
-from pgcli.records import Box, Fault, Item, Mask
+from pgcli.records import Box, Item, Mask
 from pgcli.results import hooks
 from pgcli.results.exports.rows import FileNames
 from pgcli.results.hooks import Drawings, draw_target, drawable_answer, write_below
@@ -310,27 +308,6 @@ def test_large_bytes_of_one_image_are_held_at_a_time(tmp_path, monkeypatch):
     hook.finish(complete=True)
 
 
-def test_images_are_read_again_from_where_they_are(tmp_path):
-    first, second = file_of(), file_of("JPEG")
-    archive = tmp_path / "shard.tar"
-    archive.write_bytes(b"-" * 512 + first + second)
-    limits = ImageLimits()
-
-    in_archive = Item(0, "a", "a", str(archive), span=(512 + len(first), len(second)))
-
-    class Reader:
-        def read(self, url):
-            return url.encode()
-
-    assert read_original(in_archive, limits, None) == second
-    archive.unlink()
-    for item in (in_archive, Item(0, "a", "a", fault=Fault("x", "x"))):
-        with pytest.raises(ImageError):
-            read_original(item, limits, None)
-    assert read_original(item_of(0, "a", first), limits, None) == first
-    assert read_original(Item(0, "a", "a", "s3://b/a"), limits, Reader()) == b"s3://b/a"
-
-
 def test_drawings_that_an_earlier_run_lost_are_made(tmp_path):
     items = [item_of(n, name, file_of("JPEG")) for n, name in enumerate(("a.jpg", "b", "a.jpg"))]
     draw(tmp_path, *items[:2])
@@ -370,15 +347,6 @@ def test_error_row_keeps_its_name(tmp_path):
         hook.on_row(answer_to(items[1]), items[1], is_saved=is_saved)
         hook.finish(complete=True)
         assert below(tmp_path) == ["A-2.png"] + ["a.png"] * is_saved
-
-
-def test_nothing_is_created_without_boxes(tmp_path):
-    hook = Drawings(str(tmp_path / "drawn"))
-    hook.on_row(
-        answer_to(item_of(0, "a", b""), task="caption"), item_of(0, "a", b""), is_saved=False
-    )
-    assert hook.finish(complete=True) == [("drawn", "nothing, because no answer has boxes")]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):

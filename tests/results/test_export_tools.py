@@ -30,7 +30,6 @@ from tests.support.exporting import (
     shape,
 )
 from tests.support.fuzz_imports import SIZES as IMPORT_SIZES
-from tests.support.fuzz_labelstudio import bounds, corners
 from tests.support.fuzz_yolo import some_yolo, write_folder, yolo_boxes
 from tests.support.supervision_lines import detections
 
@@ -211,18 +210,6 @@ def test_label_studio_converter_makes_coco_of_an_export(cli, masks, tmp_path):
         found = (left, top, left + width, top + height)
         known = [box[name] for name in ("xmin", "ymin", "xmax", "ymax")]
         assert found == pytest.approx(known, abs=1e-3)
-
-
-def test_oracle_of_label_studio_agrees_with_its_converter():
-    pytest.importorskip("label_studio_sdk", reason=HEAVY)
-    from label_studio_sdk.converter.utils import convert_annotation_to_yolo_obb
-
-    for degrees in (0, 33, 90, -45, 400):
-        for width, height in ((30, 40), (-30, 12.5)):
-            value = {"x": 20, "y": 30, "width": width, "height": height, "rotation": degrees}
-            size = {"original_width": 64, "original_height": 48}
-            points = convert_annotation_to_yolo_obb(value | size, normalize=False)
-            assert corners(value, 64, 48) == pytest.approx(bounds(points))
 
 
 def test_oracle_of_yolo_agrees_with_ultralytics(ultralytics, tmp_path):

@@ -1,6 +1,7 @@
-"""Tests `pgcli export`: each format is read by the tool that it is for."""
+"""Tests `pgcli export`: each format, read back with the library that reads it; rotated images."""
 
 import csv
+import io
 import json
 import tarfile
 from dataclasses import replace
@@ -10,11 +11,12 @@ import numpy
 import pandas
 import pytest
 import yaml
-from PIL import Image
+from PIL import Image, ImageOps
 from pyarrow import parquet
 from pycocotools.coco import COCO
 
 from pgcli.registry import BUILT_IN
+from pgcli.results.exports.files import upright_file
 from tests.support.exporting import SIZES, box, captioned, exported, of, plain, row, saved
 
 # COCO
@@ -278,3 +280,67 @@ def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(cli, folder,
     wanted = [inside for _, inside in STRANGE if inside is not None]
     found = corners(tmp_path / "out", to)
     assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)
+
+
+SIZE = (48, 32)
+
+
+def photograph(format_: str, orientation: int = 1, mode: str = "RGB", **options: object) -> bytes:
+    """An image with a bright left third and a grey lowest quarter, with an EXIF orientation."""
+    pixels = numpy.zeros(SIZE[::-1], numpy.uint8)
+    pixels[24:] = 128
+    pixels[:, :16] = 255
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112], exif[0x010F] = orientation, "a maker"
+    Image.fromarray(pixels).convert(mode).save(file, format_, exif=exif, **options)
+    return file.getvalue()
+
+
+def seen(data: bytes) -> numpy.ndarray:
+    """The pixels with the EXIF orientation applied."""
+    with Image.open(io.BytesIO(data)) as image:
+        return numpy.asarray(ImageOps.exif_transpose(image).convert("L")).astype(int)
+
+
+def stored(data: bytes) -> numpy.ndarray:
+    """The pixels without the EXIF orientation, which Pillow always applies to TIFF."""
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.getexif().get(0x0112, 1) == 1
+        return numpy.asarray(image.convert("L")).astype(int)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_rotated_image_is_stored_upright(format_, orientation):
+    data = photograph(format_, orientation)
+    upright = upright_file(data)
+    off = numpy.abs(stored(upright) - seen(data)).max()
+    assert off <= {"JPEG": 12, "AVIF": 12}.get(format_, 0)
+    with Image.open(io.BytesIO(upright)) as image:
+        assert image.format == format_
+        if format_ in ("JPEG", "PNG", "WEBP"):
+            assert image.getexif()[0x010F] == "a maker"
+    assert upright_file(upright) is None
+
+
+@pytest.mark.parametrize("orientation", [0, 1, 9])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_upright_image_is_not_changed(format_, orientation):
+    assert upright_file(photograph(format_, orientation)) is None
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "I;16", "1", "P"])
+def test_rotated_png_keeps_its_mode(mode):
+    upright = upright_file(photograph("PNG", 6, mode))
+    with Image.open(io.BytesIO(upright)) as image:
+        assert (image.mode, image.size) == (mode, SIZE[::-1])
+
+
+def test_damaged_rotated_image_is_skipped_and_reported(cli, tmp_path):
+    data = photograph("JPEG", 6)
+    (tmp_path / "a.jpg").write_bytes(data[: len(data) - 100])
+    known = {"id": "a.jpg", "image": str(tmp_path / "a.jpg"), "width": 32, "height": 48}
+    file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
+    code, err = exported(cli, file, "yolo", tmp_path / "out", "--store-images", "copy")
+    assert code == 3
+    assert "1 image that cannot be read skipped" in err

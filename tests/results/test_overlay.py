@@ -1,7 +1,5 @@
 """Boxes and masks drawn on an image: positions, colours and legible labels."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,11 +8,9 @@ from PIL import Image
 
 from pgcli.records import Box, Mask
 from pgcli.results import overlay
-from pgcli.results import overlay as label_text
 from pgcli.results.overlay import (
     PALETTE,
     LabelColours,
-    contrasting,
     draw_overlay,
     label_position,
     render_label,
@@ -125,10 +121,6 @@ def test_small_boxes_have_no_labels_if_labels_would_hide_the_image(monkeypatch):
     assert 0 < len(texts) // 2 < 12
 
 
-def test_the_same_box_over_and_over_has_one_label(monkeypatch):
-    assert len(labels_of(monkeypatch, grey(640, 480), [box("cat", 50, 50, 90, 90)] * 30)) == 1
-
-
 def test_a_label_is_truncated_to_the_width():
     whole = render_label("a very long label", 20, 1000)
     cut = render_label("a very long label", 20, 80)
@@ -155,21 +147,6 @@ def test_control_characters_of_a_label_are_escaped(label, shown):
     assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
 
 
-def test_characters_of_system_fonts_are_drawn():
-    label_text._font.cache_clear()
-    names = [label_text._font(20, is_ascii=is_ascii).getname() for is_ascii in (True, False)]
-    if names[0] == names[1]:
-        pytest.skip("none of the system fonts is installed")
-    assert not same(render_label("\u00e9t\u00e9", 20, 900), render_label("ete", 20, 900))
-
-
-def test_labels_are_drawn_without_system_fonts(monkeypatch):
-    label_text._font.cache_clear()
-    monkeypatch.setattr(label_text, "SYSTEM_FONTS", ("no such font.ttf",))
-    assert render_label("\u732b caf\u00e9", 20, 900).getbbox()
-    label_text._font.cache_clear()
-
-
 def test_a_label_has_the_same_colour_in_every_run():
     assert LabelColours().of("red car") == LabelColours().of(" Red Car ") == (136, 34, 85)
 
@@ -182,56 +159,6 @@ def test_listed_labels_have_distinct_colours_while_any_are_left(labels, random):
     random.shuffle(labels)
     again = LabelColours(labels)
     assert all(again.of(label) == colours.of(label) for label in plain)
-
-
-def test_more_labels_than_colours_still_have_fixed_colours():
-    labels = [f"label {number}" for number in range(100)]
-    colours = LabelColours(labels)
-    assert all(colours.of(label) in PALETTE for label in labels)
-    assert {colours.of(label) for label in labels} == set(PALETTE)
-
-
-@pytest.mark.parametrize("colour", PALETTE)
-def test_text_contrasts_with_its_background(colour):
-    light, dark = sorted(map(luminance, (colour, contrasting(colour))), reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 4.5
-
-
-def luminance(colour):
-    """The relative luminance of WCAG: 0 for black, 1 for white."""
-    return matrix(XYZ)[1] @ linear_rgb(colour)
-
-
-# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
-COLOUR_VISION = {
-    "normal": "1 0 0 0 1 0 0 0 1",
-    "protan": "0.1523 1.0526 -0.2049 0.1145 0.7863 0.0992 -0.0039 -0.0481 1.0520",
-    "deutan": "0.3673 0.8606 -0.2280 0.2801 0.6725 0.0474 -0.0118 0.0429 0.9690",
-    "tritan": "1.2555 -0.0767 -0.1788 -0.0784 0.9308 0.1476 0.0047 0.6914 0.3039",
-}
-XYZ = "0.41246 0.35758 0.18044 0.21267 0.71515 0.07218 0.01933 0.11919 0.95030"
-
-
-def matrix(text):
-    return np.array(text.split(), dtype=float).reshape(3, 3)
-
-
-def linear_rgb(colour):
-    values = np.array(colour) / 255
-    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-
-
-def lab(colour, kind):
-    xyz = matrix(XYZ) @ np.clip(matrix(kind) @ linear_rgb(colour), 0, 1) / [0.95047, 1, 1.08883]
-    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-@pytest.mark.parametrize("kind", COLOUR_VISION)
-def test_colours_differ_with_colour_vision_deficiency(kind):
-    seen = [lab(colour, COLOUR_VISION[kind]) for colour in PALETTE]
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 16
-    assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
 
 
 def test_a_mask_is_half_transparent():

@@ -1,5 +1,6 @@
-"""Tests that pages can be used by anybody: with a finger, a keyboard or a screen reader."""
+"""Tests that anybody can use pages: on paper, with a finger, a keyboard or a screen reader."""
 
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -62,15 +63,6 @@ def test_blank_answers_are_named_and_answers_are_copied(open_page, tmp_path):
     shown.expect(shown.all("#details .full-answer")).to_have_text("(empty)")
 
 
-def test_new_labels_become_filters(open_page, page):
-    shown = open_page(page)
-    shown.press("j", "j", "j", "c")
-    shown.page.keyboard.type("owl")
-    shown.press("Enter", "Escape", "Escape")
-    shown.all(".chip").filter(has_text="owl").click()
-    assert shown.ids() == ["00002.png"]
-
-
 def test_accepting_a_corrected_row_selects_the_next(open_page, page):
     shown = open_page(page)
     shown.press("j", "c")
@@ -104,15 +96,6 @@ def axe() -> str:
     return (
         source.read_text() if source else pytest.skip("axe-core is not installed: npm i axe-core")
     )
-
-
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_bar_of_an_open_image_has_room_for_thousands(open_page, page, size):
-    shown = open_page(page, viewport=size)
-    shown.press("j", "z")
-    shown.all("#position").evaluate("e => { e.textContent = '19,999 of 20,000'; }")
-    close = shown.all("#close").bounding_box()
-    assert close["x"] + close["width"] <= size["width"]
 
 
 @pytest.mark.slow
@@ -165,3 +148,40 @@ def page_of_kind(folder: Path, kind: str) -> Path:
         rows = [row(n, task="ask", prompt=p, answer=p * n) for n in range(3) for p in ("a?", "b?")]
         return gallery(folder, rows)
     return gallery(folder, sample_rows())
+
+
+PRINTED = """() => new Promise((resolve) => window.addEventListener("beforeprint", () => resolve({
+    ids: [...document.querySelectorAll(".card .id")].map((id) => id.textContent),
+    text: document.getElementById("cards").textContent })))"""
+
+
+@pytest.mark.parametrize("number", [1, 42, pytest.param(644, marks=pytest.mark.slow)])
+def test_every_row_and_its_image_are_printed(open_page, tmp_path, number):
+    """The images have 256 colours; the PDF has equal images once."""
+    drawn(tmp_path, number)
+    long = " ".join(f"word{n}" for n in range(20))
+    rows = [row(n, answer=long, boxes=[box("cat")] if n % 2 else None) for n in range(number)]
+    shown = open_page(gallery(tmp_path, rows))
+    shown.page.evaluate(f"() => {{ window.printed = ({PRINTED})(); }}")  # not awaited
+    pdf = shown.page.pdf(prefer_css_page_size=True)
+    printed = shown.page.evaluate("window.printed")
+    assert printed["ids"] == [f"{n:05}.png" for n in range(number)]
+    assert len(re.findall(rb"/Subtype /Image", pdf)) == min(number, 256)
+    assert len(re.findall(rb"/Type /Page\b", pdf)) <= number / 6 + 1
+    shown.says(f"{number} answer{'s' * (number > 1)}")
+    assert shown.all(".card").count() < 70  # those near the screen, as before
+
+
+def test_paper_shows_whole_answers_and_no_controls(open_page, tmp_path):
+    drawn(tmp_path, 3)
+    long = " ".join(f"word{n}" for n in range(80))
+    shown = open_page(gallery(tmp_path, [row(n, answer=long) for n in range(3)]))
+    shown.page.emulate_media(media="print")
+    shown.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    answer = shown.all(".card .answer").first
+    assert answer.evaluate("e => e.scrollHeight <= e.clientHeight")
+    card, inside = shown.all(".card").first.bounding_box(), answer.bounding_box()
+    assert inside["y"] + inside["height"] < card["y"] + card["height"]
+    for selector in ("#search", "#save", "#filters", ".card .verdict"):
+        assert shown.all(selector).first.is_hidden(), selector
+    assert shown.all("#title").is_visible()

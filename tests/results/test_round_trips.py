@@ -191,16 +191,6 @@ def test_texts_of_regions_and_several_texts_of_an_image_come_back(cli, workdir, 
     ]
 
 
-def test_a_table_may_have_several_rows_of_an_image(cli, workdir):
-    make_images(Path("photos"))
-    lines = ["image,caption", "photos/a.png,one", "photos/b.jpg,two", "photos/a.png,three"]
-    Path("made.csv").write_text("\n".join(lines))
-    code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
-    assert (code, err) == (0, "pgcli: truth.jsonl: 3 rows of 2 images, 0 boxes\n")
-    rows = [(row["index"], row["answer"]) for row in read_rows("truth.jsonl")]
-    assert rows == [(0, "one"), (0, "three"), (1, "two")]
-
-
 def test_a_table_may_have_a_row_for_each_box_of_an_image(cli, workdir):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (64, 48)).save(name)
@@ -221,14 +211,6 @@ def test_a_table_may_have_a_row_for_each_box_of_an_image(cli, workdir):
     }
     assert boxes == {"a.png": [("cat", 8, 14), ("dog", 2, 9)], "b.png": [("dog", 1, 5)]}
     assert {row["prompt"] for row in rows.values()} == {"detect cat ; dog"}
-
-
-def test_message_about_a_missing_column_names_no_option_of_other_commands(cli, workdir):
-    Path("made.csv").write_text("filename,caption\na.png,x\n")
-    code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
-    assert code == 2
-    assert "made.csv has no column 'image'" in err
-    assert "hint: its columns are: caption, filename; rename one to 'image'" in err
 
 
 def test_two_images_with_one_id_are_an_error(cli, workdir):
