@@ -17,7 +17,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 import hypothesis
 import pytest
 
-from tests.support.skips import unexpected
+from tests.support.repository import unexpected
 
 #: Variables of the user that the program, or what it prints on, would follow.
 OF_THE_USER = ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
@@ -97,7 +97,7 @@ def workdir(clean_environment, tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def cli(clean_environment, capsys) -> Any:
     """Runs commands in this process: a `Command`."""
-    from tests.support.command import Command
+    from tests.support.runs import Command
 
     return Command(capsys)
 
@@ -137,7 +137,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 SLOW_TIMEOUT_SECONDS = 900  # hangs end here, also on a busy machine; pyproject.toml has the others
 
 
-#: Of the kinds of runs in tests/support/run_kinds.py, those that the default tests disturb.
+#: Of the kinds of runs in tests/support/stub_runs.py, those that the default tests disturb.
 USUAL_RUNS = ("lines", "folder", "parquet of engines")
 
 
@@ -178,7 +178,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In CI, a skip that tests/support/skips.py does not allow fails the run."""
+    """In CI, a skip that tests/support/repository.py does not allow fails the run."""
     if os.environ.get("CI") and unexpected(SKIPPED) and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pgcli.parsing import SegmentedBox, boxes, segments
 from pgcli.records import Box, Span
-from tests.support.time_limits import processor_time_below
+from tests.support.runs import processor_time_below
 
 
 def location(value, probability=1.0):

@@ -18,12 +18,9 @@ from pgcli.output.schema import TYPES
 from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
-from tests.support.answers import BOX, answer, refused
-from tests.support.exporting import box, captioned, saved
-from tests.support.parsed_page import Parsed
+from tests.support.exporting import BOX, answer, box, captioned, detections, refused, save, saved
+from tests.support.pages import Parsed
 from tests.support.runs import run_python
-from tests.support.save_rows import save
-from tests.support.supervision_lines import detections
 
 OUTPUTS = ["rows.jsonl", "rows.parquet", "rows/"]
 ANSWERS = [

@@ -10,7 +10,7 @@ from PIL import Image
 
 import pgcli
 from pgcli.errors import UsageError
-from tests.support.training_data import draw, write_pairs
+from tests.support.training import draw, write_pairs
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "workers": 0, "batch_size": 2}

@@ -32,8 +32,7 @@ from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from tests.support.awkward import drawing, encoded
-from tests.support.runs import run_python
-from tests.support.time_limits import processor_time_below
+from tests.support.runs import processor_time_below, run_python
 from tests.support.tiny import reference
 
 NORM = "language_model.model.norm.weight"

@@ -1,6 +1,6 @@
 """Downloads from the Hub: required files, interruptions, errors, checks and progress.
 
-The Hub is a local server (tests/support/hub_server.py).
+The Hub is a local server (tests/support/servers.py).
 """
 
 import hashlib
@@ -33,8 +33,8 @@ from pgcli.cli.console import Screen
 from pgcli.cli.run_on_screen import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.text import byte_count
-from tests.support.hub_server import Hub, digest
 from tests.support.runs import wait_until
+from tests.support.servers import Hub, digest
 
 NAME = "somebody/some-model"
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,8 @@ import pgcli
 from pgcli.parsing import detection_text
 from pgcli.records import Mask, Rle
 from pgcli.rows import answer_digest
-from tests.support.answers import answer
-from tests.support.command import Command
-from tests.support.exporting import box, read_rows, row, saved
-from tests.support.save_rows import save
+from tests.support.exporting import answer, box, read_rows, row, save, saved
+from tests.support.runs import Command
 
 ROOT = Path(__file__).parents[2]
 

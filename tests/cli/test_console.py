@@ -17,8 +17,7 @@ from pgcli.run.progress.summary import Summary
 from pgcli.run.progress.tally import Tally
 from pgcli.run.request.make import make_request
 from pgcli.text import duration
-from tests.support.terminal import on_terminal
-from tests.support.time_limits import processor_time_below
+from tests.support.runs import on_terminal, processor_time_below
 
 INFO = EngineInfo("pretended@1", "cpu", "float32", 8, {}, ())
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")

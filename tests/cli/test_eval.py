@@ -10,7 +10,7 @@ import pytest
 from pgcli.cli.main import main
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import make_images, of, plain, row, segmented
-from tests.support.parsed_page import page_rows
+from tests.support.pages import page_rows
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pgcli.cli import console
 from pgcli.cli.console import Screen
 from pgcli.rows import answer_digest
 from tests.support.exporting import saved
-from tests.support.galleries import box, drawn, row
-from tests.support.terminal import on_terminal
+from tests.support.pages import box, drawn, row
+from tests.support.runs import on_terminal
 
 ROWS = 400
 #: The command line, whose bars appear after DELAY seconds, by default a hundredth of one.

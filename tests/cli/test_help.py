@@ -18,7 +18,7 @@ from pgcli.declare import options_of
 from pgcli.errors import PgcliError
 from tests.support import forkserver
 from tests.support.runs import EXAMPLES, ROOT, finished
-from tests.support.vectors import rows_of, unit, write_parquet
+from tests.support.towers import rows_of, unit, write_parquet
 
 ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
 MAKING_ROWS = [*ANSWERING, "embed", "score", "classify"]

@@ -12,8 +12,8 @@ from pycocotools import mask as coco_masks
 from pgcli.cli.main import main
 from pgcli.labels.upright import fill
 from pgcli.rle import decode_mask
-from tests.support.command import Command
 from tests.support.exporting import corners, make_images, read_rows, saved, segmented
+from tests.support.runs import Command
 
 PATHS = {"coco": "made.json", "labelstudio": "made.json", "yolo": "made"}
 

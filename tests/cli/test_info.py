@@ -15,7 +15,7 @@ from pgcli.engine.memory import needed_bytes, weight_bytes
 from pgcli.info import model_info as facts_module
 from pgcli.info.model_info import BATCH_SIZES, model_info
 from pgcli.model.kv_cache import BUCKET
-from tests.support.processors import KINDS, simulate
+from tests.support.kernels import KINDS, simulate
 
 
 def test_info_matches_the_loaded_model(tiny, tiny2):

@@ -17,9 +17,9 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.device import machine as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
-from tests.support.hub_server import Hub
 from tests.support.published import PUBLISHED
 from tests.support.runs import EXAMPLES, ROOT
+from tests.support.servers import Hub
 
 MODEL = "somebody/some-model"
 FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}

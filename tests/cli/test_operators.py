@@ -17,7 +17,7 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.run import model as running
 from tests.support import pretend
-from tests.support.terminal import on_terminal
+from tests.support.runs import on_terminal
 
 RUN = "caption photos --model demo"
 

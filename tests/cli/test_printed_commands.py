@@ -13,7 +13,7 @@ from pgcli.results import read
 from pgcli.run import model as running
 from pgcli.run import task
 from tests.support.runs import other_owner
-from tests.support.writable_stores import used_store
+from tests.support.stores import used_store
 
 PRINTED = re.compile(r"(?:^hint: (?:[a-z ]+: )?|\()pgcli ([^\n)]+)", re.MULTILINE)
 #: A part of each kind of run that prints commands, beside its sources and its output.

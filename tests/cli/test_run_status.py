@@ -12,8 +12,7 @@ from pgcli.cli.commands.checking import MAX_SHARDS, lines
 from pgcli.run.state.owner import SILENT_SECONDS, Owner, boot_id, shard_folder
 from pgcli.run.status import RunStatus, ShardStatus
 from pgcli.stores import LocalStore
-from tests.support.command import Command
-from tests.support.runs import EXAMPLES, finished
+from tests.support.runs import EXAMPLES, Command, finished
 
 LONG_AGO = 2 * SILENT_SECONDS
 

@@ -16,9 +16,8 @@ from pgcli.checkpoints import files as checkpoint_files
 from pgcli.checkpoints.files import folder_digests
 from pgcli.errors import UsageError
 from pgcli.run.request.shard import Shard, parse_shard
-from tests.support.command import Command
-from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
-from tests.support.writable_stores import used_store
+from tests.support.runs import EXAMPLES, MANY, ROWS, Command, finished, saved, started, wait_until
+from tests.support.stores import used_store
 
 
 def status(cli: Command, output: Path) -> dict[str, Any]:

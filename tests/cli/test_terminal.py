@@ -9,9 +9,8 @@ import pytest
 
 from pgcli.cli import console
 from pgcli.text import CONTROL_CHARACTERS as STEERING
-from tests.support.hub_server import Hub
-from tests.support.runs import EXAMPLES, ROOT
-from tests.support.terminal import on_terminal
+from tests.support.runs import EXAMPLES, ROOT, on_terminal
+from tests.support.servers import Hub
 
 #: Sets the clipboard, clears the screen, reverses text, forges a line and is invalid markup.
 HOSTILE = "a[/bold]\x1b]52;c;aGk\x07\x1b[2J\x9b2J\u202e\nforged"

@@ -14,8 +14,7 @@ from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
 from pgcli.run import model as running
 from tests.support.awkward import tar_of
-from tests.support.bytes_read import bytes_read
-from tests.support.writable_stores import used_store
+from tests.support.stores import bytes_read, used_store
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="Linux counts the bytes that are read"

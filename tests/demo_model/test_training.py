@@ -44,8 +44,7 @@ from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.trainer import Trainer, TrainerOptions, make_optimizer
-from tests.support.random_weights import randomised
-from tests.support.tiny import PATCH, RESOLUTION
+from tests.support.tiny import PATCH, RESOLUTION, randomised
 
 ROOT = Path(__file__).parents[2]
 

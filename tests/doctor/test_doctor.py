@@ -21,7 +21,7 @@ from pgcli.device import machine as nvidia_driver
 from pgcli.doctor import checks
 from pgcli.doctor.checks import bad, ok, warn
 from pgcli.model.cuda.check import triton_problem
-from tests.support.processors import simulate
+from tests.support.kernels import simulate
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hf_not_to_be_shown"

@@ -27,9 +27,8 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
-from tests.support.clock import Clock
-from tests.support.random_weights import normal
-from tests.support.tiny import PATCHES, RESOLUTION
+from tests.support.sequences import Clock
+from tests.support.tiny import PATCHES, RESOLUTION, normal
 
 STOP = 1
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 9, 108]]

@@ -17,7 +17,7 @@ from pgcli.engine.sampler import GREEDY, NEAR, OutputVocabulary, SamplingParams,
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.parsing import confidence
 from pgcli.records import Span
-from tests.support.random_weights import normal
+from tests.support.tiny import normal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "images" / "stars.jpg"
 LOCATIONS = range(40, 40 + 1024)

@@ -17,9 +17,8 @@ from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
-from tests.support.random_weights import normal
 from tests.support.sequences import grammar_rows, make_sequences, next_tokens, run_together
-from tests.support.tiny import PATCHES
+from tests.support.tiny import PATCHES, normal
 
 STOP, OTHER_STOP = 1, 107
 OBJECTS = ("red circle", "red", "cat", "é x", "green shape with a hole")

@@ -27,9 +27,17 @@ from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearK
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
 from pgcli.text import byte_count
-from tests.support.adapted_models import PROMPTS, pgcli_logits, pixels
-from tests.support.peft_adapters import DECODER, EMBEDDINGS, PEFT_WARNINGS, SOME, trained
-from tests.support.processors import KINDS, simulate
+from tests.support.adapted_models import (
+    DECODER,
+    EMBEDDINGS,
+    PEFT_WARNINGS,
+    PROMPTS,
+    SOME,
+    pgcli_logits,
+    pixels,
+    trained,
+)
+from tests.support.kernels import KINDS, simulate
 from tests.support.runs import run_python
 from tests.support.tiny import reference
 

@@ -47,8 +47,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
 from pgcli.tasks import Question
 from tests.support.published import PUBLISHED
-from tests.support.sequences import run_together
-from tests.support.tape import record_on_tape
+from tests.support.sequences import record_on_tape, run_together
 
 
 def second(*sizes):

@@ -19,15 +19,14 @@ from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
-from tests.support.clock import Clock
-from tests.support.random_weights import normal
 from tests.support.sequences import (
+    Clock,
     make_sequences,
     prompts_of_many_lengths,
     run_together,
     vocabulary_of,
 )
-from tests.support.tiny import PATCHES
+from tests.support.tiny import PATCHES, normal
 
 SIZE = 12
 STOP = 1

@@ -22,10 +22,9 @@ from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
-from tests.support.fake_device import FakeDevice, FakeStopwatch
-from tests.support.random_weights import normal
+from tests.support.kernels import FakeDevice, FakeStopwatch
 from tests.support.sequences import make_sequences, prompts_of_many_lengths, vocabulary_of
-from tests.support.tiny import PATCHES
+from tests.support.tiny import PATCHES, normal
 
 SAMPLED = SamplingParams(temperature=1, top_p=0.9, top_k=40)
 

@@ -30,8 +30,7 @@ from pgcli.model import kv_buffers
 from pgcli.model.kv_cache import KVCache
 from pgcli.records import Answer
 from pgcli.tasks import Question
-from tests.support.clock import Clock
-from tests.support.limited_memory import OOM_ERRORS, PROMPTS, LimitedMemory, fresh, stream
+from tests.support.sequences import OOM_ERRORS, PROMPTS, Clock, LimitedMemory, fresh, stream
 from tests.support.tiny import RESOLUTION
 
 TOKENS = 7

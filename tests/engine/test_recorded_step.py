@@ -26,11 +26,16 @@ from pgcli.engine.sampler import NextTokens, SamplingParams
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.tasks import Question
-from tests.support.limited_memory import LimitedMemory, fresh, stream
-from tests.support.random_weights import normal
-from tests.support.sequences import make_sequences, prompts_of_many_lengths, vocabulary_of
-from tests.support.tape import record_on_tape
-from tests.support.tiny import PATCHES
+from tests.support.sequences import (
+    LimitedMemory,
+    fresh,
+    make_sequences,
+    prompts_of_many_lengths,
+    record_on_tape,
+    stream,
+    vocabulary_of,
+)
+from tests.support.tiny import PATCHES, normal
 
 GREEDY = SamplingParams(ignore_eos=True)
 SAMPLED = SamplingParams(temperature=1.5, top_p=0.9, seed=3, ignore_eos=True)

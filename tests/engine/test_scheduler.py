@@ -17,7 +17,7 @@ from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
 from pgcli.tasks import Question
-from tests.support.limited_memory import fresh, stream
+from tests.support.sequences import fresh, stream
 
 lengths_of_prompts = st.lists(st.integers(1, 9), max_size=60)
 sizes = st.integers(1, 6)

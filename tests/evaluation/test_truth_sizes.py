@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from pgcli.rle import encode_mask_parts
+from tests.support.awkward import FLIPPED, LEFT, STORED, TOP, TURNED, UPRIGHT, photograph
 from tests.support.evaluating import evaluate, refused, write
 from tests.support.exporting import row
-from tests.support.turned_images import FLIPPED, LEFT, STORED, TOP, TURNED, UPRIGHT, photograph
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

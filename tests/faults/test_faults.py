@@ -3,7 +3,7 @@
 import pytest
 
 from tests.faults.planting import ROOT, Copy, Fault, read_faults
-from tests.support.named_tests import known_in
+from tests.support.repository import known_in
 
 FAULTS = read_faults()
 ROOMS = sorted({fault.room for fault in FAULTS})

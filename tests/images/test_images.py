@@ -30,7 +30,7 @@ from pgcli.inputs import Inventory
 from pgcli.records import DecodedImage, Fault, Item
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
-from tests.support.time_limits import ends_soon, processor_time_below
+from tests.support.runs import ends_soon, processor_time_below
 
 LIMITS = ImageLimits()
 EXACT = ImageSpec(28)

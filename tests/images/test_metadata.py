@@ -12,7 +12,7 @@ from PIL import Image
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.formats import read_header
 from tests.support.awkward import chunk, drawing, encoded
-from tests.support.time_limits import processor_time_below
+from tests.support.runs import processor_time_below
 
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
 NOISE = np.random.default_rng(0).bytes(1_700_000)

@@ -33,7 +33,7 @@ from pgcli.records import DecodedImage, Item
 from tests.images.decoders import ScriptedDecoder, worker_processes
 from tests.support import awkward
 from tests.support.awkward import chunk, drawing, encoded, png
-from tests.support.time_limits import ends_soon
+from tests.support.runs import ends_soon
 
 PNG = encoded(drawing(), "PNG")
 DECODE = ImageDecoder(ImageSpec(16))

@@ -16,8 +16,7 @@ from pgcli.inputs.parquet_process import PROCESS
 from pgcli.inputs.walk import Glob, glob_files
 from pgcli.stores import Reader
 from tests.inputs.items import reloaded
-from tests.support.stored_images import FILES, IMAGES, JPEG, locate_store, parquet
-from tests.support.stores import S3, Files, serve
+from tests.support.stores import FILES, IMAGES, JPEG, S3, Files, locate_store, parquet, serve
 
 
 @pytest.fixture

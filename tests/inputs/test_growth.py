@@ -14,7 +14,7 @@ import pytest
 from pgcli.errors import ManifestError, OutputExists
 from pgcli.inputs import Inventory, ReadOptions, tables
 from tests.inputs.items import reloaded, touch
-from tests.support.source_formats import FORMATS, folder, json_lines
+from tests.support.awkward import FORMATS, folder, json_lines
 
 #: Sources may have the same files.
 REPEATS = ReadOptions(repeats_ids=True)

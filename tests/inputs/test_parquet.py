@@ -20,8 +20,7 @@ from pgcli.images import child_process
 from pgcli.inputs import Inventory, ReadOptions, parquet, parquet_process
 from pgcli.inputs.parquet_process import PROCESS
 from pgcli.records import Item
-from tests.support.runs import run_python
-from tests.support.time_limits import ends_soon
+from tests.support.runs import ends_soon, run_python
 
 RANDOM = np.random.default_rng(5)
 BIG = [RANDOM.bytes(int(size)) for size in RANDOM.integers(1, 2000, 700)]

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from pgcli.inputs import Inventory, ReadOptions, listing, tables
 from pgcli.inputs.options import NameFilter
 from tests.inputs.items import reloaded
-from tests.support.awkward import tar_of
-from tests.support.bytes_read import bytes_read
-from tests.support.source_formats import COUNT, FORMATS, archive
+from tests.support.awkward import COUNT, FORMATS, archive, tar_of
+from tests.support.stores import bytes_read
 
 #: The archives have ids that repeat.
 REPEATS = ReadOptions(repeats_ids=True)

@@ -27,7 +27,7 @@ from pgcli.records import Fault
 from pgcli.stores.files import parse_path
 from tests.inputs.items import faults, ids, items, reloaded, touch
 from tests.support.awkward import drawing, encoded, unprivileged
-from tests.support.time_limits import processor_time_below
+from tests.support.runs import processor_time_below
 
 ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]

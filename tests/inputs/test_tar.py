@@ -21,7 +21,7 @@ from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, faults, ids, items
 from tests.support.awkward import drawing, encoded, tar_of
-from tests.support.time_limits import processor_time_below
+from tests.support.runs import processor_time_below
 
 JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
 

@@ -13,9 +13,7 @@ from pgcli.images.files import Size
 from pgcli.images.formats import ImageHeader
 from pgcli.labels.upright import turned_corners, turned_mask
 from pgcli.rle import decode_mask, encode_mask
-from tests.support.command import Command
-from tests.support.exporting import box, corners, read_rows, row, saved
-from tests.support.turned_images import (
+from tests.support.awkward import (
     BOTTOM,
     FLIPPED,
     LEFT,
@@ -26,6 +24,8 @@ from tests.support.turned_images import (
     UPRIGHT,
     photograph,
 )
+from tests.support.exporting import box, corners, read_rows, row, saved
+from tests.support.runs import Command
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

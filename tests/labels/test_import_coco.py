@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from pycocotools.coco import COCO
 
+from tests.support.awkward import STORED, UPRIGHT, photograph
 from tests.support.exporting import read_rows
-from tests.support.turned_images import STORED, UPRIGHT, photograph
 
 pytestmark = pytest.mark.usefixtures("workdir")
 

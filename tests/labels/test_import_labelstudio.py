@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.command import Command
 from tests.support.exporting import read_rows, row, saved
+from tests.support.runs import Command
 
 CAT = {"rectanglelabels": ["cat"]}
 SIZE = {"original_width": 64, "original_height": 48, "to_name": "image"}

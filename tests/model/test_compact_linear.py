@@ -19,7 +19,7 @@ from pgcli.model.cpu.optimize import choose_kernel
 from pgcli.model.cpu.packed_linear import PackedLinearKernel, gelu_
 from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.records import DecodedImage, Item
-from tests.support.processors import ENVIRONMENT, KINDS, simulate
+from tests.support.kernels import ENVIRONMENT, KINDS, simulate
 from tests.support.runs import ROOT, run_python
 
 #: Each kind's kernels: bfloat16, int8 in bfloat16, int8 in float32.

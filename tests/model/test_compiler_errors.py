@@ -13,7 +13,7 @@ from pgcli.model.compiler_errors import is_unsupported
 FLEX = """
 import torch
 from pgcli.model import attention
-from tests.support.random_weights import normal
+from tests.support.tiny import normal
 
 attention.can_compile = lambda query: True
 query, key = normal(1, 2, 128, 16), normal(1, 2, 7, 16)

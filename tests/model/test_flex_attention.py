@@ -16,7 +16,7 @@ from pgcli.model.attention import (
     compiled_attention,
     softcapped_attention,
 )
-from tests.support.random_weights import normal
+from tests.support.tiny import normal
 
 
 def raised_from(error, cause):

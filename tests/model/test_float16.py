@@ -15,8 +15,8 @@ from pgcli.model.cuda.optimize import fuse
 from pgcli.model.float16 import float16_problem, overflow_named, scale_for_float16
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from tests.support.random_weights import randomised
 from tests.support.sequences import run_together, vocabulary_of
+from tests.support.tiny import randomised
 
 CONFIG = PaliGemmaConfig(
     VisionConfig(32, 2, 64, 2, patch_size=14, resolution=56),

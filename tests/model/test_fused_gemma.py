@@ -24,9 +24,8 @@ from pgcli.model.cuda import check, fused_siglip, operators, plain
 from pgcli.model.cuda.fused_gemma import FusedGemma
 from pgcli.model.cuda.optimize import fuse, optimize_part_for_cuda
 from pgcli.model.paligemma import PaliGemma
-from tests.support.interpreted_kernels import interpreted_kernels
-from tests.support.random_weights import normal
-from tests.support.tiny import PATCHES, RESOLUTION
+from tests.support.kernels import interpreted_kernels
+from tests.support.tiny import PATCHES, RESOLUTION, normal
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 108], [2, 108]]
 #: Bounds of relative differences: exact up to the order of sums, and to single roundings.

@@ -20,7 +20,7 @@ from pgcli.model.attention import (
 )
 from pgcli.model.gemma import Gemma
 from tests.support.published import paligemma_3b
-from tests.support.random_weights import normal, randomised
+from tests.support.tiny import normal, randomised
 
 # name -> text_config as published, and width, depth, MLP, heads, kv heads, head size
 SIZES = {

@@ -15,9 +15,8 @@ from pgcli.model import kv_cache as module
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
-from tests.support.random_weights import normal
 from tests.support.sequences import prompts_of_many_lengths
-from tests.support.tiny import PATCHES
+from tests.support.tiny import PATCHES, normal
 
 EXACT = {"rtol": 0, "atol": 1e-10}
 

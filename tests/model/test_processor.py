@@ -5,7 +5,7 @@ import torch
 
 from pgcli.model.cpu import processor
 from pgcli.model.cpu.processor import has_bfloat16
-from tests.support.processors import ENVIRONMENT
+from tests.support.kernels import ENVIRONMENT
 from tests.support.runs import run_python
 
 ASK = """

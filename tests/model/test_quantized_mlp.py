@@ -23,11 +23,9 @@ from pgcli.model.quantized import support
 from pgcli.model.quantized.cpu_linear import quantize_per_token
 from pgcli.model.quantized.gated_mlp import QuantizedLinear, QuantizedMLP, quantize_mlps
 from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE, quantize_per_channel, quantize_per_row
-from tests.support.fake_device import FakeDevice
-from tests.support.interpreted_kernels import interpreted_kernels
-from tests.support.random_weights import normal
+from tests.support.kernels import FakeDevice, interpreted_kernels
 from tests.support.runs import EXAMPLES
-from tests.support.tiny import PATCHES
+from tests.support.tiny import PATCHES, normal
 
 kernels = pytest.fixture(interpreted_kernels, scope="module")
 MOST_LAUNCHES = 260

@@ -23,7 +23,7 @@ from pgcli.records import (
     TextScore,
 )
 from pgcli.rows import RowSchema
-from tests.support.answers import BOX, answer, refused
+from tests.support.exporting import BOX, answer, refused
 
 HOSTILE = '\x1b]0;x\x07 "\\ \n\t\u2028\u202e\x7f\x9b 猫🐈 <script> [red] {a} %s'
 CONTROLS = set("\x1b\x07\x9b\x7f\u202e")

@@ -22,7 +22,7 @@ from pgcli.output.schema import TYPES, Cell, rows_table
 from pgcli.output.tables import PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from tests.support.answers import answer, refused
+from tests.support.exporting import answer, refused
 
 INFO = PartInfo("run", 20, 4, {"oom": 2}, {"task": "ask", "seed": None})
 

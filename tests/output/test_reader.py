@@ -29,7 +29,7 @@ from pgcli.output.schema import rows_table
 from pgcli.output.tables import PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from tests.support.answers import BOX, answer, refused
+from tests.support.exporting import BOX, answer, refused
 
 FORMS = ["rows.jsonl", "rows.parquet", "rows/"]
 PART_ROWS = 4

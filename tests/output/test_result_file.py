@@ -27,7 +27,7 @@ from pgcli.output.schema import rows_table
 from pgcli.output.tables import row_tables
 from pgcli.records import COLUMNS, Answer, Box
 from pgcli.rows import RowSchema
-from tests.support.answers import BOX, answer, refused
+from tests.support.exporting import BOX, answer, refused
 
 ENDINGS = [".jsonl", ".parquet"]
 KEEP = ("at", "price", "who", "note")

@@ -13,9 +13,8 @@ from pgcli.engine import sampler
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams, logsumexp, mask_invalid
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.sampling import NEIGHBOURS, sample, top_tokens
-from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, next_tokens, run_together, vocabulary_of
-from tests.support.tiny import PATCHES
+from tests.support.tiny import PATCHES, normal
 
 DRAWS = 100_000
 #: Unsorted, like a model's.

@@ -34,8 +34,8 @@ from pgcli.rows import RowSchema, answer_digest
 from pgcli.run.request.shard import SCHEDULERS, parse_shard
 from pgcli.text import printable
 from tests.support import forkserver
-from tests.support.answers import BOX, answer, refused
-from tests.support.training_data import write_folders, write_pairs, write_questions
+from tests.support.exporting import BOX, answer, refused
+from tests.support.training import write_folders, write_pairs, write_questions
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.named_tests import known_in
+from tests.support.repository import known_in
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -1,10 +1,10 @@
-"""CI allows the skips of tests/support/skips.py and no others."""
+"""CI allows the skips of tests/support/repository.py and no others."""
 
 from collections import Counter
 
 import pytest
 
-from tests.support.skips import unexpected
+from tests.support.repository import unexpected
 
 CONFTEST = "from tests.conftest import *  # noqa: F403\n"
 SKIPPING = "import pytest\n\ndef test_one():\n    pytest.skip({!r})\n"

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import browser, open_page  # noqa: F401
 from tests.support.exporting import detected, make_images, saved, segmented
-from tests.support.galleries import drawn, gallery, sample_rows
+from tests.support.pages import browser, drawn, gallery, open_page, sample_rows  # noqa: F401
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.support.browser import PHONE, WIDE, OpenPage
-from tests.support.galleries import box, drawn, gallery, row, sample_rows
+from tests.support.pages import PHONE, WIDE, OpenPage, box, drawn, gallery, row, sample_rows
 from tests.support.runs import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import PHONE, OpenPage
-from tests.support.galleries import box, drawn, failed, gallery, row
+from tests.support.pages import PHONE, OpenPage, box, drawn, failed, gallery, row
 from tests.support.runs import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

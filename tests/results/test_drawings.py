@@ -19,9 +19,8 @@ from pgcli.results.hooks import Drawings, draw_target, drawable_answer, write_be
 from pgcli.results.overlay import DRAWN, SUFFIXES, LabelColours
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
-from tests.support.answers import answer, refused
-from tests.support.runs import wait_until
-from tests.support.time_limits import processor_time_below
+from tests.support.exporting import answer, refused
+from tests.support.runs import processor_time_below, wait_until
 
 STAR = Box("star", 10, 20, 50, 40, 0.9)
 

@@ -4,7 +4,7 @@ import pytest
 
 from pgcli.cli.main import main
 from tests.support.exporting import saved
-from tests.support.galleries import box, drawn, row
+from tests.support.pages import box, drawn, row
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 

@@ -17,11 +17,13 @@ from PIL import Image
 
 from pgcli.records import Mask
 from pgcli.rle import encode_mask
-from tests.support.answers import BOX, answer
 from tests.support.exporting import (
+    BOX,
     FOLDERS,
     SIZES,
+    answer,
     captioned,
+    detections,
     exported,
     overlap,
     plain,
@@ -31,7 +33,6 @@ from tests.support.exporting import (
 )
 from tests.support.fuzz_imports import SIZES as IMPORT_SIZES
 from tests.support.fuzz_yolo import some_yolo, write_folder, yolo_boxes
-from tests.support.supervision_lines import detections
 
 HEAVY = "hundreds of megabytes: tested in a separate environment"
 

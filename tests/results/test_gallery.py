@@ -21,8 +21,19 @@ from pgcli.results.pages import Cards, ResultFile, group_cards, page_row
 from pgcli.rle import encode_mask_parts
 from tests.support import pretend
 from tests.support.exporting import saved
-from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
-from tests.support.parsed_page import Parsed, content, copy, page_rows
+from tests.support.pages import (
+    CANARY,
+    HOSTILE,
+    Parsed,
+    box,
+    content,
+    copy,
+    drawn,
+    failed,
+    hostile,
+    page_rows,
+    row,
+)
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
 
 

@@ -8,11 +8,13 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.rle import encode_mask_parts
-from tests.support.browser import PHONE, WIDE, OpenPage
 from tests.support.exporting import saved
-from tests.support.galleries import (
+from tests.support.pages import (
     CANARY,
     HOSTILE,
+    PHONE,
+    WIDE,
+    OpenPage,
     box,
     drawn,
     failed,

@@ -10,7 +10,7 @@ from PIL import Image
 from pgcli.cli.main import main
 from pgcli.rows import answer_digest
 from tests.support.exporting import read_rows, saved
-from tests.support.galleries import HOSTILE, box, gallery, hostile, row, sample_rows
+from tests.support.pages import HOSTILE, box, gallery, hostile, row, sample_rows
 from tests.support.runs import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.browser import PHONE, OpenPage
-from tests.support.galleries import box, gallery, row
+from tests.support.pages import PHONE, OpenPage, box, gallery, row
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pgcli.cli.main import main
-from tests.support.browser import PHONE, WIDE
 from tests.support.exporting import saved
-from tests.support.galleries import box, drawn, gallery, row, sample_rows
+from tests.support.pages import PHONE, WIDE, box, drawn, gallery, row, sample_rows
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 

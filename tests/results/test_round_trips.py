@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.support.command import Command
 from tests.support.evaluating import evaluate
 from tests.support.exporting import captioned, detected, make_images, plain, read_rows, saved
+from tests.support.runs import Command
 
 FILES = {
     "coco": "made.json",

@@ -10,7 +10,7 @@ from pgcli.errors import OutputFailed, UsageError
 from pgcli.records import Item
 from pgcli.results.hooks import Drawings, Sidecars, check_hooks, make_hooks
 from pgcli.tasks import caption, detect, embed
-from tests.support.answers import answer, refused
+from tests.support.exporting import answer, refused
 
 
 def images(folder: Path, *names: str) -> list[Item]:

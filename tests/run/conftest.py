@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.run_kinds import BROKEN, IMAGES
-from tests.support.stub_runs import make_images
+from tests.support.stub_runs import BROKEN, IMAGES, make_images
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from pgcli.run import task
 from pgcli.run.checks import is_stream
 from pgcli.run.request import RunRequest
 from pgcli.run.request.make import make_request, records_of
-from tests.support.vectors import rows_of, unit, write_parquet
+from tests.support.towers import rows_of, unit, write_parquet
 
 #: What makes a question, by command.
 NEEDED: dict[str, dict[str, Any]] = {

@@ -9,8 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import Calls, finish, rows_of
+from tests.support.stub_runs import KINDS, Calls, finish, fresh, rows_of, whole
 
 STEPS = [7, pytest.param(1, marks=pytest.mark.nightly)]
 ENDS = (3, 14)

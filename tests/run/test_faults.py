@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.support.run_kinds import kinds
-from tests.support.stub_runs import finish, make_images, rows_of, start
+from tests.support.stub_runs import finish, kinds, make_images, rows_of, start
 
 FOLDER = {"rows_per_file": 5}
 KINDS = kinds(5)

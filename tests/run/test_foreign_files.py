@@ -16,8 +16,7 @@ import pytest
 import pgcli.run.model
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from tests.support.run_kinds import kinds
-from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start
+from tests.support.stub_runs import Calls, die, finish, kinds, make_images, rows_of, start
 
 VICTIM = b'{"index":0,"id":"mine"}\nkeep this\n'
 RUNS = {name: run for name, run in kinds(5).items() if name != "parquet of engines"}

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import Calls, die, finish, rows_of, start
+from tests.support.stub_runs import KINDS, Calls, die, finish, fresh, rows_of, start, whole
 
 # every 9th call before which a run is killed, or every one
 STEPS = [9, pytest.param(1, marks=pytest.mark.nightly)]

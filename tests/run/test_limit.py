@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import finish, rows_of
+from tests.support.stub_runs import KINDS, finish, fresh, rows_of, whole
 
 LIMITS = (1, 5, 12, 13)  # of 20 rows, two of each image; files of folders have six
 SHARDS = {"shard": "0/2", "rows_per_file": 3}

@@ -21,10 +21,9 @@ from pgcli.errors import OutputExists, OutputFailed, OutputInUse
 from pgcli.run.state import owner as module
 from pgcli.run.state.owner import OWNER, Owner, owners
 from pgcli.stores import LocalStore, Store, open_folder
+from tests.support.awkward import HOSTILE, to_text
 from tests.support.forkserver import ForkedRun
-from tests.support.hostile_values import HOSTILE, to_text
-from tests.support.stub_runs import Calls, die, start
-from tests.support.writable_stores import (
+from tests.support.stores import (
     BUCKET,
     Busy,
     Files,
@@ -32,6 +31,7 @@ from tests.support.writable_stores import (
     WritableS3,
     used_store,
 )
+from tests.support.stub_runs import Calls, die, start
 
 REMOTE = f"{BUCKET}/rows.pgcli/"
 KEY = "bucket/rows.pgcli/owner.json"

@@ -16,8 +16,7 @@ from pgcli.run.state.compare import ImageStamps
 from pgcli.run.state.lines import RowFile
 from pgcli.stores import LocalStore
 from tests.support.power_loss import Disk, Killed, tree
-from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import finish, rows_of, run_here, start
+from tests.support.stub_runs import KINDS, finish, fresh, rows_of, run_here, start, whole
 
 LOST = 77
 STEPS = [29, pytest.param(2, marks=pytest.mark.nightly)]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.support.run_kinds import kinds, whole
-from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start
+from tests.support.stub_runs import Calls, die, finish, kinds, make_images, rows_of, start, whole
 
 ROOT = Path(__file__).parents[2]
 KINDS = kinds(5)

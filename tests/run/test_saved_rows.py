@@ -21,9 +21,8 @@ from pgcli.run.state.parts import Parts
 from pgcli.run.state.record import RunRecord
 from pgcli.run.state.saved import SavedRows, open_saved
 from pgcli.stores import Entry, LocalStore
-from tests.support.answers import answer, refused
-from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import finish, rows_of
+from tests.support.exporting import answer, refused
+from tests.support.stub_runs import KINDS, finish, fresh, rows_of, whole
 
 SCHEMA = RowSchema()
 ERROR = refused().error

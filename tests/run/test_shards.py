@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.run_kinds import fresh
-from tests.support.stub_runs import finish, make_images, rows_of
+from tests.support.stub_runs import finish, fresh, make_images, rows_of
 
 ROWS, FILE_ROWS = 16, 5
 OPTIONS = {"rows_per_file": FILE_ROWS}

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.run_kinds import kinds
-from tests.support.stub_runs import finish, make_images, rows_of, start
+from tests.support.stub_runs import finish, kinds, make_images, rows_of, start
 
 KINDS = {
     name: run

@@ -17,11 +17,10 @@ from pgcli.rows import RowSchema
 from pgcli.run.state import lines
 from pgcli.run.state.folder import OWN
 from pgcli.run.state.lines import errors_in, scan_lines
-from tests.support.answers import answer, refused
-from tests.support.run_kinds import KINDS, fresh
+from tests.support.exporting import answer, refused
 from tests.support.runs import finished, started, wait_until
-from tests.support.stub_runs import Calls, die, finish, make_images, start
-from tests.support.writable_stores import used_store
+from tests.support.stores import used_store
+from tests.support.stub_runs import KINDS, Calls, die, finish, fresh, make_images, start
 
 ROOT = Path(__file__).parents[2]
 #: What stands for numbers and ids in the names of the documentation.

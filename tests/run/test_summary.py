@@ -5,7 +5,7 @@ from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.progress.summary import Summary
 from pgcli.run.progress.tally import Tally
 from pgcli.run.request.make import make_request
-from tests.support.answers import answer, refused
+from tests.support.exporting import answer, refused
 
 
 def test_summary_during_a_run_has_a_rate_and_no_exit_code(monkeypatch):

@@ -52,8 +52,8 @@ from pathlib import Path
 from tests.scenarios import inputs
 from tests.scenarios.shown import Shown
 from tests.support import forkserver
-from tests.support.writable_stores import environment as store_environment
-from tests.support.writable_stores import serve_writable
+from tests.support.stores import environment as store_environment
+from tests.support.stores import serve_writable
 
 FOLDER = Path(__file__).parent
 SECONDS = 200  # after which a command counts as hanging

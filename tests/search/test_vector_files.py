@@ -10,7 +10,7 @@ from pgcli.search import duplicates
 from pgcli.search.nearest import nearest_in_blocks, normalised
 from pgcli.search.rows import group_rows, hit_rows
 from pgcli.search.vector_files import VectorFiles
-from tests.support.vectors import rows_of, unit, write_jsonl, write_parquet
+from tests.support.towers import rows_of, unit, write_jsonl, write_parquet
 
 
 def search(files, queries, k=3):

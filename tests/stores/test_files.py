@@ -12,8 +12,7 @@ from pgcli.stores.files import (
     read_json,
     read_text,
 )
-from tests.support.runs import run_python
-from tests.support.time_limits import ends_soon
+from tests.support.runs import ends_soon, run_python
 
 
 @pytest.fixture(params=["linux", "no /proc"])

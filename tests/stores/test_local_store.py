@@ -18,7 +18,7 @@ import pytest
 from pgcli.errors import OutputExists, OutputFailed, PgcliError
 from pgcli.stores import Held, LocalStore, files, folders
 from pgcli.stores.writing import published, temporary_name, write_json
-from tests.support.time_limits import ends_soon
+from tests.support.runs import ends_soon
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["run.json", "open/000.jsonl"]

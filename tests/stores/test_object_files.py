@@ -14,10 +14,22 @@ import pytest
 
 from pgcli.records import Fault, Item
 from pgcli.stores import Reader, RemoteError, objects, reader
-from tests.support.stored_images import FILES, JPEG, PNG, StoreLocation, locate_store
-from tests.support.stores import NEW_YEAR, S3, Azure, Files, Google, Hub, serve
-from tests.support.time_limits import ends_soon
-from tests.support.writable_stores import shorten_retries
+from tests.support.runs import ends_soon
+from tests.support.stores import (
+    FILES,
+    JPEG,
+    NEW_YEAR,
+    PNG,
+    S3,
+    Azure,
+    Files,
+    Google,
+    Hub,
+    StoreLocation,
+    locate_store,
+    serve,
+    shorten_retries,
+)
 
 
 @pytest.fixture(autouse=True)

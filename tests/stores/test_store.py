@@ -12,7 +12,7 @@ import pytest
 from pgcli.errors import OutputFailed
 from pgcli.stores import Entry, Store, objects, open_folder
 from pgcli.stores.objects import ObjectStore
-from tests.support.writable_stores import (
+from tests.support.stores import (
     BUCKET,
     Busy,
     Denied,

@@ -25,8 +25,8 @@ from pgcli.stores.urls import (
     TransientError,
 )
 from pgcli.stores.web import HubFiles
-from tests.support.time_limits import ends_soon
-from tests.support.writable_stores import Trouble, Unreliable, shorten_retries, unreliable_store
+from tests.support.runs import ends_soon
+from tests.support.stores import Trouble, Unreliable, shorten_retries, unreliable_store
 
 DEFAULT_RETRIES = objects.RETRIES
 SLOW_DOWN = (

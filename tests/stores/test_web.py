@@ -22,8 +22,7 @@ from pgcli.stores.urls import TOO_SLOW
 from pgcli.stores.web import WebFiles, checked_addresses, is_public
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
-from tests.support.runs import run_python
-from tests.support.time_limits import ends_soon, scaled
+from tests.support.runs import ends_soon, run_python, scaled
 
 ROOT = Path(__file__).parents[2]
 PNG = encoded(drawing(), "PNG")

@@ -1,6 +1,10 @@
-"""A folder of awkward files and the expected result of each: an answer or an error code."""
+"""Awkward images, values and sources: the inputs that tests of every room share."""
 
+from __future__ import annotations
+
+import csv
 import io
+import json
 import os
 import stat
 import struct
@@ -12,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -284,3 +290,114 @@ def noisy() -> dict[str, bytes]:
         "log": tiff.replace(samples, struct.pack("<HHII", 277, 3, 1, 26_627)),
         "warning": encoded(drawing(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\0\0"),
     }
+
+
+STORED, UPRIGHT = (64, 48), (48, 64)
+LEFT, TOP, RIGHT, BOTTOM = 8, 4, 28, 14
+#: The upright corners of a box in the stored image, for each orientation that swaps the sides.
+TURNED = {5: [4, 8, 14, 28], 6: [34, 8, 44, 28], 7: [34, 36, 44, 56], 8: [4, 36, 14, 56]}
+FLIPPED = {2: [36, 4, 56, 14], 3: [36, 34, 56, 44], 4: [8, 34, 28, 44]}
+
+
+def photograph(name: str, orientation: int, format_: str = "PNG", size: Any = STORED) -> None:
+    """An image with a white box, stored with an EXIF orientation."""
+    pixels = np.zeros(size[::-1], np.uint8)
+    pixels[TOP:BOTTOM, LEFT:RIGHT] = 255
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(name, format_, exif=exif)
+
+
+#: `to_text` writes them as nested lists, which the json module could not write.
+DEEP = {f"deep {levels}": "[" * levels + "]" * levels for levels in (100, 900, 5000)}
+HOSTILE: list[Any] = [None, True, 5, -1, 0, 10**400, -(10**400), 2**63, 1e308, -1e308]
+HOSTILE += [
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "-",
+    "\0",
+    "../x",
+    "/dev/null",
+    "\ud800",
+    "x" * 999,
+]
+HOSTILE += [[], {}, [5], ["x"], [None], {"a": 1}, {"a": {"b": [1]}}, [[]], [{}], *DEEP]
+
+
+def to_text(value: Any) -> str:
+    text = json.dumps(value)
+    for name, deep in DEEP.items():
+        text = text.replace(f'"{name}"', deep)
+    return text
+
+
+def paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all inner values."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        yield (*above, key)
+        if isinstance(inner, dict | list):
+            yield from paths(inner, (*above, key))
+
+
+def replace_at(value: Any, path: tuple[Any, ...], new: Any) -> None:
+    for key in path[:-1]:
+        value = value[key]
+    value[path[-1]] = new
+
+
+COUNT = 57
+
+
+def folder() -> str:
+    Path("d/sub").mkdir(parents=True)
+    for n in range(COUNT):
+        Path(f"d/{'sub/' * (n % 2)}{n}.png").write_bytes(b"x")
+    return "d"
+
+
+def json_lines() -> str:
+    """With a byte order mark, blank lines and multi-byte letters."""
+    lines = (json.dumps({"image": f"ü{n}.png"}, ensure_ascii=False) for n in range(COUNT))
+    Path("m.jsonl").write_text("\ufeff\n" + "\n\r\n".join(lines), encoding="utf-8")
+    return "m.jsonl"
+
+
+def table() -> str:
+    """With rows of several lines, and empty ones."""
+    with open("m.csv", "w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image", "note"])
+        for n in range(COUNT):
+            writer.writerow([f"{n}.png", "ü\n\n" * (n % 3)])
+            file.write("\r\n" * (n % 2))
+    return "m.csv"
+
+
+def parquet() -> str:
+    images = [{"bytes": b"%d" % n, "path": f"{n}.png"} for n in range(COUNT)]
+    pq.write_table(pa.table({"image": images}), "m.parquet", row_group_size=10)
+    return "m.parquet"
+
+
+def archive(name: str = "m.tar") -> str:
+    """With long names, samples without an image, hidden files and repeated ids."""
+    members: dict[str, bytes] = {}
+    for n in range(COUNT):
+        stem = f"{'long' * 40 * (n % 2)}{n}"
+        members |= {f"{stem}.png": b"%d" % n, f"{stem}.json": b'{"id": "%d"}' % (n % 9)}
+        members |= {f".hidden{n}": b"", f"z{n}.txt": b"not an image"}
+    Path(name).write_bytes(tar_of(members.items(), "gz" if name.endswith("gz") else ""))
+    return name
+
+
+FORMATS = {
+    "folder": folder,
+    "jsonl": json_lines,
+    "csv": table,
+    "parquet": parquet,
+    "tar": archive,
+    "tgz": lambda: archive("m.tgz"),
+}

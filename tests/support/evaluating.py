@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from tests.support.command import Command
 from tests.support.exporting import row, saved
+from tests.support.runs import Command
 
 
 def answers(*pairs: tuple[str, str], prompt: str = "what?", **more: Any) -> list[dict[str, Any]]:

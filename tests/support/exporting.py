@@ -1,19 +1,63 @@
-"""Result files for `pgcli export`, and runs of it."""
+"""Answers, result files of them, and exports."""
 
+from __future__ import annotations
+
+import dataclasses
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy
+import pycocotools.mask
 import pytest
 from PIL import Image
 
-from pgcli.records import Mask
+from pgcli.output.parquet import PARQUET
+from pgcli.output.result_file import result_target, write_result_file
+from pgcli.output.schema import rows_table
+from pgcli.output.tables import PartInfo, part_metadata
+from pgcli.records import Answer, Box, Mask
 from pgcli.rle import encode_mask, encode_mask_parts
 from pgcli.rows import RowSchema
-from tests.support.answers import BOX, answer, refused
-from tests.support.command import Command
+from pgcli.run.state.record import RUN, RunRecord, state_location
+from pgcli.stores import LocalStore
+from tests.support.runs import Command
+
+BOX = Box("red car", 12.25, 30.5, 200.0, 180.0, 0.875, 0.9375)
+
+
+def answer(index=0, **changes):
+    known = {
+        "index": index,
+        "id": f"{index}.png",
+        "image": f"images/{index}.png",
+        "width": 640,
+        "height": 480,
+        "task": "ask",
+        "prompt": "what?",
+        "answer": "a car",
+        "boxes": (),
+        "tokens": 3,
+        "finish": "stop",
+        "logprob": -0.25,
+        "load_ms": 1.5,
+        "vision_ms": 2.5,
+        "prefill_ms": 3.5,
+        "decode_ms": 4.5,
+        "batch": 8,
+        "model": "demo@1",
+        "error": None,
+        "error_message": None,
+    }
+    return Answer(**known | changes)
+
+
+def refused(index=0, code="truncated", message="it ends early", **changes):
+    null = dict.fromkeys(("answer", "tokens", "finish", "logprob", "vision_ms", "batch"))
+    return answer(index, error=code, error_message=message, **null | changes)
+
 
 #: The sizes of images with two objects, none, and one.
 SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
@@ -141,3 +185,29 @@ FOLDERS += [".hidden/d.png", ".e.png", "labels/f.png"]
 def overlap(one: numpy.ndarray, other: numpy.ndarray) -> float:
     """Intersection over union."""
     return float((one & other).sum() / (one | other).sum())
+
+
+def detections(supervision: Any, row: Answer) -> Any:
+    """The detections from the page's lines for an answer."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "use-from-python.md"
+    text = page.read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```text\n(boxes = .*?)```", text, flags=re.DOTALL)
+    made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}
+    made |= {"labels": ["dog", "red car"], "pycocotools": pycocotools, "dataclasses": dataclasses}
+    exec(lines, made)
+    return made["detections"]
+
+
+def save(path: Path | str, *answers: Answer, **schema: Any) -> None:
+    """Save rows in an output with a record; `schema` holds arguments of the RowSchema."""
+    target, columns = Path(path), RowSchema(**schema)
+    values = [columns.row(answer) for answer in answers]
+    if str(path).endswith("/"):
+        target.mkdir()
+        table = rows_table(values, columns)
+        with (target / "part-000000.parquet").open("wb") as file:
+            PARQUET.write_tables(file, [table], part_metadata(PartInfo("1", 0, len(values))))
+    else:
+        write_result_file(result_target(str(target)), values, columns)
+    state = LocalStore(Path(state_location(str(path))), create=True)
+    state.create(RUN, RunRecord("1", {}, file_rows=10_000).to_bytes())

@@ -13,8 +13,8 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 
 from pgcli.text import encodable
+from tests.support.awkward import paths, replace_at, to_text
 from tests.support.fuzz_imports import SIZES, PlainBox, check_import, clipped
-from tests.support.hostile_values import paths, replace_at, to_text
 
 
 def coco(folder: Path, data: bytes) -> None:

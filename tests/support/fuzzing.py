@@ -36,10 +36,10 @@ from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema, json_safe
 from tests.support.awkward import broken_files, drawing, encoded, tiff, valid_files
+from tests.support.exporting import save
 from tests.support.fuzz_coco import coco, some_coco
 from tests.support.fuzz_labelstudio import labelstudio, some_labelstudio
 from tests.support.fuzz_yolo import some_yolo, yolo
-from tests.support.save_rows import save
 
 Target = Callable[[bytes], None]
 

@@ -35,7 +35,7 @@ from pgcli.run.status import read_status
 from pgcli.stores import Store, open_folder
 from tests.support import ray_cluster
 from tests.support.forkserver import ForkedRun
-from tests.support.writable_stores import used_store
+from tests.support.stores import used_store
 
 IMAGES, BROKEN = 60, 7
 OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--batch-size", "1")

@@ -19,8 +19,7 @@ import torch
 import pgcli.training.run  # noqa: F401 - imported once, before the forks
 from pgcli.cli.main import main
 from pgcli.training.trainer import Trainer
-from tests.support.tiny_paligemma import write_checkpoint
-from tests.support.training_data import write_questions
+from tests.support.training import write_checkpoint, write_questions
 
 COMMAND = (
     "train questions.jsonl --eval eval/questions.jsonl --model base --device cpu --dtype float32 "

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.http_server import Answers, LocalServer
+from tests.support.servers import Answers, LocalServer
 
 HTML = b"<!doctype html><title>Sign in</title>"
 #: The statuses and redirects of paths without a body.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import remote_engines
-from tests.support.writable_stores import used_store
+from tests.support.stores import used_store
 
 ROOT = Path(__file__).parents[2]
 

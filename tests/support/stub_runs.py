@@ -1,8 +1,4 @@
-"""Runs of `pgcli.run` in forks of a server (forkserver), with a function instead of a model.
-
-A fork has imported everything, so it starts in a few milliseconds. At any of its system calls it
-can be killed, made to fail, or cut off from power.
-"""
+"""Runs with an engine that only counts, in processes that tests disturb: the kinds, and one run."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 import signal
 import sys
 import time
@@ -270,3 +267,39 @@ class Calls:
 def die(name: str) -> None:
     """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+IMAGES, BROKEN = 10, (3, 4)
+
+
+def kinds(rows_per_file: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The output and the options of each kind of run."""
+    folder = {"rows_per_file": rows_per_file}
+    return {
+        "lines": ("rows.jsonl", {}),
+        "parquet": ("rows.parquet", {}),
+        "folder": ("rows/", folder),
+        "shard": ("rows/", {"shard": "0/1", **folder}),
+        "lines of engines": ("rows.jsonl", {"engines": 2}),
+        "parquet of engines": ("rows.parquet", {"engines": 2}),
+        "folder of engines": ("rows/", {"engines": 2, **folder}),
+    }
+
+
+KINDS = kinds(6)
+
+
+def fresh(images: Path, name: str) -> Path:
+    """A new folder beside the images."""
+    folder = images / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def whole(images: Path, kind: str, code: int = 3) -> list[str]:
+    """The rows of an undisturbed run, which ends with this exit code."""
+    output, options = KINDS[kind]
+    folder = fresh(images, "whole")
+    assert finish(folder, output, **options)[0] == code
+    return rows_of(folder, output)

@@ -27,7 +27,7 @@ from tests.support.runs import (
     started,
     wait_until,
 )
-from tests.support.writable_stores import Trouble, unreliable_store
+from tests.support.stores import Trouble, unreliable_store
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pgcli.cli.main import main
 from pgcli.rows import answer_digest
+from tests.support.awkward import HOSTILE, paths, replace_at, to_text
 from tests.support.exporting import make_images, plain, saved, segmented
-from tests.support.hostile_values import HOSTILE, paths, replace_at, to_text
 
 #: Success, usage error, skipped images or edits, nothing to import.
 DOCUMENTED = {0, 2, 3, 4}

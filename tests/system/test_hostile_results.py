@@ -15,9 +15,8 @@ from pgcli.errors import PgcliError
 from pgcli.registry import BUILT_IN
 from pgcli.run import model as running
 from tests.support import pretend
-from tests.support.awkward import drawing, encoded, tar_of
+from tests.support.awkward import HOSTILE, drawing, encoded, paths, replace_at, tar_of, to_text
 from tests.support.exporting import detected, make_images, saved
-from tests.support.hostile_values import HOSTILE, paths, replace_at, to_text
 
 Capture = pytest.CaptureFixture[str]
 

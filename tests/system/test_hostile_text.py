@@ -14,7 +14,7 @@ import pytest
 from pgcli.inputs import Inventory
 from tests.support import forkserver
 from tests.support.awkward import AWKWARD_NAMES, drawing
-from tests.support.terminal import on_terminal
+from tests.support.runs import on_terminal
 
 CAPTIONS = (
     "two\nlines",

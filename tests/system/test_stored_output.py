@@ -14,9 +14,9 @@ from PIL import Image
 from pgcli.cli.main import main
 from pgcli.run import model as running
 from tests.support import pretend
-from tests.support.stores import Files
-from tests.support.writable_stores import (
+from tests.support.stores import (
     Denied,
+    Files,
     Trouble,
     Unconditional,
     shorten_retries,

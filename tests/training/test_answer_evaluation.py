@@ -19,8 +19,7 @@ from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.sources import RowReader
 from tests.support.evaluating import evaluate, write
 from tests.support.exporting import SIZES, make_images, read_rows
-from tests.support.tiny_paligemma import write_checkpoint
-from tests.support.training_data import draw
+from tests.support.training import draw, write_checkpoint
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
 ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"

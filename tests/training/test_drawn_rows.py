@@ -9,8 +9,7 @@ from pgcli.inputs import ReadOptions
 from pgcli.labels.columns import LabelColumns
 from pgcli.training.rows import RowStore, TrainingRows
 from pgcli.training.sources import RowReader
-from tests.support.evaluating import write
-from tests.support.turned_images import (
+from tests.support.awkward import (
     BOTTOM,
     FLIPPED,
     LEFT,
@@ -21,6 +20,7 @@ from tests.support.turned_images import (
     UPRIGHT,
     photograph,
 )
+from tests.support.evaluating import write
 
 DRAWN = {"label": "cat", "xmin": LEFT, "ymin": TOP, "xmax": RIGHT, "ymax": BOTTOM}
 

@@ -21,8 +21,7 @@ from pgcli.engine.loader import read_tokenizer
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training import trainer
 from tests.support.exporting import read_rows
-from tests.support.tiny_paligemma import write_checkpoint
-from tests.support.training_data import draw
+from tests.support.training import draw, write_checkpoint
 
 Patch = pytest.MonkeyPatch
 ADAPTER = "adapter_model.safetensors"

@@ -31,8 +31,7 @@ from tests.support.adapted_models import (
     training_logits,
     with_adapters,
 )
-from tests.support.random_weights import normal
-from tests.support.tiny import RESOLUTION
+from tests.support.tiny import RESOLUTION, normal
 
 EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
 

@@ -8,9 +8,16 @@ from safetensors.torch import load_file
 
 from pgcli.cli.main import main
 from pgcli.training.processes import ALONE, Processes
-from tests.support.tiny_paligemma import write_checkpoint
-from tests.support.train_processes import Command, run_in_processes, stop_after_an_update
-from tests.support.training_data import metrics, write_folders, write_pairs, write_questions
+from tests.support.training import (
+    Command,
+    metrics,
+    run_in_processes,
+    stop_after_an_update,
+    write_checkpoint,
+    write_folders,
+    write_pairs,
+    write_questions,
+)
 
 TRAIN = "train --workers 0 --device cpu --dtype float32 --warmup 0 --batch-size 5"
 ANSWER = f"{TRAIN} questions.jsonl --model base --eval questions-to-measure.jsonl --eval-every 2"

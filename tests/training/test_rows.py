@@ -29,8 +29,7 @@ from pgcli.training.answers.task import tokenized
 from pgcli.training.image_checks import check_apart, split_by_image
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.sources import RowReader
-from tests.support.awkward import tar_of
-from tests.support.turned_images import (
+from tests.support.awkward import (
     BOTTOM,
     LEFT,
     RIGHT,
@@ -39,6 +38,7 @@ from tests.support.turned_images import (
     TURNED,
     UPRIGHT,
     photograph,
+    tar_of,
 )
 
 

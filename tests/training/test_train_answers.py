@@ -17,8 +17,7 @@ from pgcli.engine import memory
 from pgcli.training.answers import start
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.trainer import Trainer
-from tests.support.tiny_paligemma import write_checkpoint
-from tests.support.training_data import metrics, stop_after, write_questions
+from tests.support.training import metrics, stop_after, write_checkpoint, write_questions
 
 COMMAND = "--model base --workers 0 --device cpu --dtype float32"
 SHORT = f"{COMMAND} --steps 4 --batch-size 6 --warmup 0"

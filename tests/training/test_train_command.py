@@ -27,7 +27,7 @@ from pgcli.training.processes import ALONE
 from pgcli.training.run_record import fixed_settings
 from tests.support.misbehaving import Server
 from tests.support.towers import load_from
-from tests.support.training_data import metrics, stop_after, write_folders, write_pairs
+from tests.support.training import metrics, stop_after, write_folders, write_pairs
 
 TINY = "--init tiny --workers 0 --device cpu --dtype float32"
 CONTRASTIVE = f"--task contrastive {TINY} --steps 4 --batch-size 6 --warmup 0"

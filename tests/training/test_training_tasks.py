@@ -26,7 +26,7 @@ from pgcli.training.processes import ALONE
 from pgcli.training.rows import RowStore, TrainingRow
 from pgcli.training.task import MicroBatches
 from pgcli.training.trainer import Trainer, TrainerOptions
-from tests.support.random_weights import normal, randomised
+from tests.support.tiny import normal, randomised
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
 VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)

@@ -12,7 +12,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from pgcli.cli.main import main
-from tests.support.tiny_paligemma import write_checkpoint
+from tests.support.training import write_checkpoint
 
 Run = Callable[[str], int]
 FIXED = "--model tiny --workers 0 --device cpu --dtype float32 --steps 2 --batch-size 2 -o out"

@@ -1,14 +1,13 @@
-"""A fake device on the CPU: it tracks host and device tensors, and fails on device waits.
-
-Tensors from before `FakeDevice` is entered are on the device. Tensors that the block makes from
-Python data, or with a factory without `device=` or with "cpu", are on the host, and so are
-results computed only from those.
-"""
+"""Kernels and processors that this machine does not have."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -16,6 +15,41 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pgcli.device.select import Stopwatch
+from pgcli.model import attention
+from pgcli.model.cpu import optimize, packed_linear, processor
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.processor import has_bfloat16, has_tiles, works
+from pgcli.model.quantized import cpu_linear
+from pgcli.model.quantized.cpu_linear import Int8LinearKernel
+
+
+def interpreted_kernels() -> Iterator[ModuleType]:
+    """The kernels; skips the test without Triton. Fixes two bugs of the interpreter."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from triton import language
+    from triton.runtime import interpreter
+
+    from pgcli.model.cuda import kernels
+
+    patch_tensor, convert = interpreter._patch_lang_tensor, interpreter._convert_float
+
+    def patched_tensor(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        # numpy 2.4 does not convert one-element arrays, such as bounds of a loop here
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def converted(values: Any, kind: Any, to: Any, rounding: Any) -> Any:
+        if to != language.float8e4nv:
+            return convert(values, kind, to, rounding)
+        # the interpreter loses the carry of a number that rounds up to the next power of two
+        levels = torch.from_numpy(values.astype("float32")).to(torch.float8_e4m3fn)
+        return levels.view(torch.uint8).numpy()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang_tensor", patched_tensor)
+        patch.setattr(interpreter, "_convert_float", converted)
+        yield kernels
+
 
 #: Functions that make tensors from Python data.
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)
@@ -151,3 +185,46 @@ def _mark(result: Any) -> Any:
 
 def _parts(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else ()
+
+
+#: Processes with these variables compute as on a processor without AVX-512.
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+ENVIRONMENT = os.environ | AVX2
+
+HAS_INT8 = works(Int8LinearKernel, torch.float32)
+#: Each kind with what it has: VNNI, bfloat16, tiles.
+KINDS = {
+    "avx2": (False, False, False),
+    "vnni": (True, False, False),
+    "bfloat16": (True, True, False),
+    "tiles": (True, True, True),
+}
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Choose kernels as on a processor of this kind; skip what this one cannot compute."""
+    has = KINDS[kind]
+    for wanted, real, name in zip(
+        has, (HAS_INT8, has_bfloat16(), has_tiles()), ("int8", "bfloat16", "tiles"), strict=True
+    ):
+        if wanted and not real:
+            pytest.skip(f"this processor has no {name} kernels")
+    vnni, bfloat16, tiles = has
+    is_packed = {torch.float32: True, torch.bfloat16: bfloat16}
+
+    def works_there(make_kernel: type, dtype: torch.dtype) -> bool:
+        if make_kernel is Int8LinearKernel:
+            return vnni
+        return works(make_kernel, dtype) and (
+            make_kernel is not PackedLinearKernel or is_packed.get(dtype, False)
+        )
+
+    for module in (attention, cpu_linear, optimize, packed_linear, processor):
+        for name, value in (
+            ("has_avx512", lambda: bfloat16),
+            ("has_bfloat16", lambda: bfloat16),
+            ("has_tiles", lambda: tiles),
+            ("works", works_there),
+        ):
+            if hasattr(module, name) and module is not processor:
+                monkeypatch.setattr(module, name, value)
