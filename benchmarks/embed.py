@@ -114,7 +114,7 @@ def around_the_model(images: int, batch_size: int, rounds: int) -> dict[str, flo
     import torch
 
     from pgcli.run import answering
-    from pgcli.run.request.make import make_request
+    from pgcli.run.request import make_request
     from pgcli.run.run import run
     from pgcli.towers import engine
 

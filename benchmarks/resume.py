@@ -21,14 +21,14 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from benchmarks.measure import ROOT, options
-from pgcli.run.state.compare import STAMP_BYTES
+from pgcli.run.comparison import STAMP_BYTES
 
 IMAGES, FIRST_ROWS = 100, 1000
 PROGRAM = """
 import sys
-from pgcli.run.workers import slots
+from pgcli.run.workers import work
 from tests.support import pretend
-slots.MOST_ON_CPU = 1  # the pretended model is in this process
+work.MOST_ON_CPU = 1  # the pretended model is in this process
 sys.exit(pretend.main())
 """
 OPTIONS = "--model demo --no-timing --quiet --workers 0 -o out.jsonl"

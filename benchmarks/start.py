@@ -52,9 +52,9 @@ with open(output, "w") as lines:
 ONE_ENGINE = """
 import sys
 from pgcli.__main__ import main
-from pgcli.run.workers import slots
+from pgcli.run.workers import work
 
-slots.MOST_ON_CPU = 1
+work.MOST_ON_CPU = 1
 sys.exit(main())
 """
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pgcli.cli.config import ProgramOptions
 from pgcli.declare import Option, options_of
-from pgcli.run.request.options import SHARED_OPTIONS
-from pgcli.run.request.questions import COMMAND_OPTIONS
+from pgcli.run.options import SHARED_OPTIONS
+from pgcli.run.questions import COMMAND_OPTIONS
 
 HEAD = '''class CallOptions(TypedDict, total=False):
     """Keyword arguments of `pgcli.run`, `pgcli.load` and the methods of `pgcli.Engine`.

@@ -10,8 +10,8 @@ from pgcli.cli.app import PANELS, declaration
 from pgcli.cli.config import ProgramOptions
 from pgcli.cli.options import value_name
 from pgcli.declare import Option, options_of
-from pgcli.run.request.options import SHARED_OPTIONS
-from pgcli.run.request.questions import COMMAND_OPTIONS
+from pgcli.run.options import SHARED_OPTIONS
+from pgcli.run.questions import COMMAND_OPTIONS
 
 HEAD = """<!-- python docs/reference.py > docs/reference/options.md -->
 

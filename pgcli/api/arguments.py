@@ -23,9 +23,9 @@ from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import RowChecker, row_to_item
 from pgcli.records import Item
-from pgcli.run.request.make import with_lines
-from pgcli.run.request.options import AnsweringOptions, InputOptions, ModelOptions
-from pgcli.run.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS, SegmentOptions
+from pgcli.run.options import AnsweringOptions, InputOptions, ModelOptions
+from pgcli.run.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS, SegmentOptions
+from pgcli.run.request import with_lines
 from pgcli.stores import Reader
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks import AnyQuestion, Question, with_region

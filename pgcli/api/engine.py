@@ -36,8 +36,8 @@ from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.records import Answer, Task, error_answer
 from pgcli.rows import as_saved
-from pgcli.run.request.applies import is_on_hub
-from pgcli.run.workers.answer import Ask, answer_items
+from pgcli.run.input_rows import Ask, answer_items
+from pgcli.run.request import is_on_hub
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_json
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion

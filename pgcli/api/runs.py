@@ -20,8 +20,8 @@ from pgcli.output import PLAIN_TEXT, output_endings, output_format
 from pgcli.process_end import end_requests
 from pgcli.records import Task
 from pgcli.results import Results, read
-from pgcli.run.progress.shutdown import Interrupted
-from pgcli.run.request.make import make_request, records_of
+from pgcli.run.events import Interrupted
+from pgcli.run.request import make_request, records_of
 from pgcli.run.status import read_status
 
 

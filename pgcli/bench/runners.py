@@ -37,8 +37,8 @@ from pgcli.model.siglip import normalize_pixels
 from pgcli.output.lines import json_line
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.rows import RowSchema
+from pgcli.run.input_rows import answer_items
 from pgcli.run.state.lines import RowFile
-from pgcli.run.workers.answer import answer_items
 from pgcli.tasks import Question
 from pgcli.verify.reference import SAFE_OPTIONS, generate_greedily, import_transformers
 

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from pgcli.cli.exits import discard_output
 from pgcli.errors import in_flags
-from pgcli.run.progress.events import Facts
+from pgcli.run.events import Facts
 from pgcli.text import printable
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from pgcli.errors import INCOMPLETE
 from pgcli.process_end import SIGNALS, catch, end_requests, requests_end
-from pgcli.run.progress.shutdown import CLEANUP_SECONDS, Interrupted
+from pgcli.run.events import CLEANUP_SECONDS, Interrupted
 
 EXIT_CODES = {
     0: "every row answered",

@@ -24,7 +24,7 @@ from pgcli.cli.exits import (
 )
 from pgcli.declare import VARIABLES
 from pgcli.errors import OutputFailed, PgcliError
-from pgcli.run.progress.shutdown import Interrupted
+from pgcli.run.events import Interrupted
 from pgcli.version import __version__
 
 #: The errors of writing to a file that cannot grow.

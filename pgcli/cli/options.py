@@ -15,8 +15,7 @@ from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand, missing_opti
 from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value, unknown_variables
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.errors import UsageError
-from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
-from pgcli.run.request.values import Dtype
+from pgcli.run.options import Dtype, InputOptions, ModelOptions, RunningOptions
 
 if TYPE_CHECKING:
     from pgcli.cli.console import Screen

@@ -22,8 +22,8 @@ from pgcli.cli.console import (
 )
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.measures import Estimate
-from pgcli.run.progress.events import Facts
-from pgcli.run.progress.summary import rate
+from pgcli.run.events import Facts
+from pgcli.run.progress import rate
 from pgcli.text import byte_count, count, duration, printable
 
 if TYPE_CHECKING:

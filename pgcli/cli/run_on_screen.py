@@ -16,13 +16,10 @@ from pgcli.device.machine import find_gpu_problem
 from pgcli.errors import UsageError
 from pgcli.results.hooks import RowHook, check_hooks, make_hooks
 from pgcli.results.image_locator import saved_record
-from pgcli.run.checks import image_limits
-from pgcli.run.progress import events
-from pgcli.run.progress.shutdown import Interrupted
-from pgcli.run.progress.summary import Summary
-from pgcli.run.request import RunRequest
-from pgcli.run.request.applies import is_on_hub
-from pgcli.run.request.make import is_able
+from pgcli.run import events
+from pgcli.run.events import Interrupted
+from pgcli.run.progress import Summary
+from pgcli.run.request import RunRequest, is_able, is_on_hub
 from pgcli.run.run import run
 from pgcli.stores.urls import url_scheme
 from pgcli.text import byte_count
@@ -62,7 +59,7 @@ def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
     return make_hooks(
         output,
         request.question,
-        limits=image_limits(request),
+        limits=request.input.image_limits,
         reader=request.input.url_reader,
     )
 

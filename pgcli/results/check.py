@@ -16,11 +16,7 @@ from pgcli.output.reader import IndexedRow, Row, indexed_rows
 from pgcli.records import Item
 from pgcli.rows import prompt_of
 from pgcli.run.checks import read_options
-from pgcli.run.reopen import open_store, record_of, recorded_rows, reopened_request
-from pgcli.run.request import RunRequest
-from pgcli.run.request.questions import lines_of_file
-from pgcli.run.rows import RunRows
-from pgcli.run.state.compare import (
+from pgcli.run.comparison import (
     STAMPS,
     ImageStamps,
     compare_images,
@@ -28,9 +24,13 @@ from pgcli.run.state.compare import (
     input_difference,
     stamp_at,
 )
+from pgcli.run.input_rows import RunRows
+from pgcli.run.questions import lines_of_file
+from pgcli.run.request import RunRequest
 from pgcli.run.state.folder import inventory_name, shard_stores
 from pgcli.run.state.owner import owners
 from pgcli.run.state.record import state_lacks
+from pgcli.run.status import open_store, record_of, recorded_rows, reopened_request
 from pgcli.stores import Store
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks import EmbeddingQuestion

@@ -29,7 +29,7 @@ from pgcli.records import DecodedImage, Item
 from pgcli.results.image_locator import ImageLocator, MissingImages, saved_record
 from pgcli.results.options import GalleryOptions
 from pgcli.results.pages import Cards, ResultFile, page_target, render_page
-from pgcli.run.progress.events import tracked
+from pgcli.run.events import tracked
 from pgcli.run.status import read_status
 from pgcli.stores.files import parse_path
 from pgcli.stores.urls import url_scheme

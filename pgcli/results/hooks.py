@@ -29,7 +29,7 @@ from pgcli.results.exports.rows import (
 )
 from pgcli.results.image_locator import ImageLocator, saved_record
 from pgcli.results.overlay import DRAWN, LabelColours, draw_overlay, drawing_file
-from pgcli.run.request.options import OutputOptions
+from pgcli.run.options import OutputOptions
 from pgcli.stores import LocalStore, Reader
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import url_scheme

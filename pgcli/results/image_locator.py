@@ -18,9 +18,9 @@ from pgcli.inputs.readers import manifest_ending
 from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
 from pgcli.records import Fault, Item
-from pgcli.run.progress.events import Message, OnEvent, ignore
-from pgcli.run.reopen import reopened_rows
+from pgcli.run.events import Message, OnEvent, ignore
 from pgcli.run.state.record import RunRecord, read_record, state_location
+from pgcli.run.status import reopened_rows
 from pgcli.stores import Reader, open_folder
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import is_web, url_path, url_scheme

@@ -10,8 +10,8 @@ from typing import Literal
 from pgcli import registry
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
-from pgcli.run.request.options import InputOptions
-from pgcli.run.request.questions import lines_of_file
+from pgcli.run.options import InputOptions
+from pgcli.run.questions import lines_of_file
 
 _target = partial(opt, panel="Where to", own=True)
 _images = partial(opt, panel="Images", own=True)

@@ -1,4 +1,8 @@
-"""One run, whoever starts it: its request, and what computes and saves its rows."""
+"""One run, whoever starts it: a request is made of options, and compared with its output.
+
+Workers, in this process or others, answer ranges of the input's rows and send them back as lines.
+The owner of the output's state saves these rows in order, so that the same command resumes the run.
+"""
 
 import sys
 from importlib import import_module
@@ -11,6 +15,9 @@ class CallableModule(ModuleType):
 
     def __call__(self, *values: Any, **keywords: Any) -> Any:
         return import_module("pgcli.api.runs").run(*values, **keywords)
+
+    def __reduce__(self) -> Any:
+        return import_module, (__name__,)
 
 
 sys.modules[__name__].__class__ = CallableModule

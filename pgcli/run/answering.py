@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from pgcli.inputs.stamps import Stamp
 from pgcli.output.lines import json_line, parse_row
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
-from pgcli.run.model import RunModel
-from pgcli.run.output import RunOutput, SaveLine
-from pgcli.run.progress.run_progress import RunProgress
-from pgcli.run.rows import Numbered, RunRows, range_rows, row_schema
+from pgcli.run.input_rows import Numbered, RowImages, RunRows, range_rows, row_schema
+from pgcli.run.model import RunModel, answer_function
+from pgcli.run.progress import EngineInfo, RunProgress
+from pgcli.run.run_output import RunOutput, SaveLine
 from pgcli.run.state.lines import errors_in
-from pgcli.run.task import answer_function
 from pgcli.run.workers.engine import EngineTask
 from pgcli.run.workers.engines import EngineProcesses, RowsLost, Workers
-from pgcli.run.workers.row_images import RowImages
-from pgcli.run.workers.work import EngineInfo, RowsAnswered, Work, WorkQueue
+from pgcli.run.workers.work import RowsAnswered, Work, WorkQueue
 from pgcli.stores import Store
 
 if TYPE_CHECKING:

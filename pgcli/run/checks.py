@@ -1,24 +1,23 @@
-"""Checks of a request before its input is opened and its model is loaded."""
+"""Checks of a request before its input is opened: its output, its shard, and its plan."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from pgcli.declare import options_of
 from pgcli.errors import OutputFailed, UsageError
-from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.output import FOLDER, PLAIN_TEXT, output_format
-from pgcli.run.request import current_folder
-from pgcli.run.request.shard import Shard, parse_shard
-from pgcli.run.rows import RunRows
-from pgcli.run.task import KNOWS, built_in_model, check_model
+from pgcli.run.input_rows import RunRows
+from pgcli.run.model import KNOWS, check_model
+from pgcli.run.request import Shard, current_folder, parse_shard
 from pgcli.stores.writing import Target
-from pgcli.tasks import AnyQuestion, template_columns
+from pgcli.tasks import AnyQuestion, Question, template_columns
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -45,12 +44,6 @@ def shard_of(request: RunRequest) -> Shard | None:
     """The shard of this command; None for a run of all rows."""
     name = request.input.shard
     return None if name is None else parse_shard(name, os.environ)
-
-
-def image_limits(request: RunRequest) -> ImageLimits:
-    """The size limits of images."""
-    most = request.input.max_pixels
-    return ImageLimits() if most is None else ImageLimits(max_pixels=most)
 
 
 def read_options(
@@ -124,7 +117,7 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
     """Raise UsageError for more than DEMO_IMAGES images with a built-in model that is not named."""
     if request.model.model is not None or (images or 0) <= DEMO_IMAGES:
         return
-    name = built_in_model(request)
+    name = request.built_in_model
     knows, option = KNOWS[name]
     unit = "texts" if request.question.embeds_texts else "images"
     raise UsageError(
@@ -150,3 +143,46 @@ def check_addressable(request: RunRequest, rows: RunRows) -> None:
         why = ": equal prompts of an image are one row, and several prompts name columns"
         hint = "ask only one prompt that names columns in each run"
     raise UsageError(f"{option} needs an input with a known number of rows{why}", hint=hint)
+
+
+def plan_facts(request: RunRequest, rows: RunRows) -> list[tuple[str, str]]:
+    """The facts of the plan that `--dry-run` and `--verbose` print."""
+    per_item = rows.per_item or 1
+    of_each = f", {per_item} for each image" if per_item > 1 else ""
+    images = "unknown, from standard input" if rows.images is None else f"{rows.images:,}"
+    facts = [("images", images)]
+    if kinds := sorted(rows.inventory.kinds.items(), key=lambda kind: (-kind[1], kind[0])):
+        facts.append(("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds)))
+    facts += rows.inventory.notes
+    facts.append(("rows", ("unknown" if rows.total is None else f"{rows.total:,}") + of_each))
+    if isinstance(request.question, Question):
+        prompts = request.question.templates or ("the manifest's own",)
+        facts += (("prompt", prompt) for prompt in prompts)
+    named = request.model.model or f"{request.model_name}, the built-in one"
+    facts.append(("model", named))
+    if request.output.output == "-":
+        facts.append(("output", "standard output"))
+    return [*facts, *option_facts(request)]
+
+
+def option_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
+    """The given options by name, except those of the question that are prompts, and the model."""
+    for record in (
+        request.command,
+        request.input,
+        request.answering,
+        request.model,
+        request.output,
+    ):
+        for option in options_of(type(record)):
+            value = getattr(record, option.name)
+            if value == option.default or option.name in ("model", "prompt", "object", "lang"):
+                continue
+            if option.name == "shard":
+                value = shard_of(request)
+            if option.repeat:
+                yield from ((option.key, str(text)) for text in value)
+            elif isinstance(value, tuple):
+                yield option.key, ",".join(f"{side:g}" for side in value)
+            else:
+                yield option.key, "yes" if value is True else str(value)

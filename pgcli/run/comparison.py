@@ -1,12 +1,16 @@
-"""Comparison of saved rows and image stamps with the input, on resume and by `check`."""
+"""Comparison of saved rows and images with the input, on resume and by `check`; retries of rows."""
 
 from __future__ import annotations
 
+import json
 import os
 import struct
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,18 +19,152 @@ from pgcli.boxes import location_values, with_locations
 from pgcli.errors import OutputExists
 from pgcli.inputs.inventory import Change, Inventory
 from pgcli.inputs.paths import display_path
-from pgcli.inputs.stamps import Stamp, no_stamps, read_stamp
+from pgcli.inputs.stamps import Stamp, is_other, no_stamps, read_stamp
 from pgcli.records import Item
 from pgcli.rows import prompt_of, task_of
-from pgcli.run.rows import RunRows
+from pgcli.run.input_rows import RunRows
+from pgcli.run.run_output import RunOutput, SaveLine, count_rows, end_of
+from pgcli.run.state.folder import RETRIED, inventory_name, shard_stores
+from pgcli.run.state.lines import Log, edited, errors_in, is_row, merge_ranges, open_stream
+from pgcli.run.state.parts import COMPARED
+from pgcli.run.state.record import other_run, run_settings, state_lacks
 from pgcli.stores import LocalStore, Store
-from pgcli.text import encodable, listed, shown
+from pgcli.text import count, encodable, listed, shown
 
+#: Up to so many saved rows are all compared with the input when a run resumes, else a sample.
+MAX_COMPARED = 10_000
 Row = Mapping[str, Any]
 STAMPS = "inputs/images"
 STAMP = struct.Struct("=3q")
 STAMP_BYTES = STAMP.size
 WAYS_OUT = "restore the input; another <-o> starts a new run; <--overwrite> replaces the output"
+
+
+class InputComparison:
+    """The comparison of the input with the recorded one and with the saved rows of an output."""
+
+    def __init__(self, output: RunOutput):
+        self.output, self.stamps = output, ImageStamps(output.state.owner.store)
+        #: Changed images of saved rows, which are retried.
+        self.changed: list[Change] = []
+        self._error_rows: list[int] | None = None
+
+    def compare(self, known: Inventory | None) -> int:
+        """Compare the input with the recorded one and with saved rows.
+
+        Returns the number of saved rows of images that were removed from the input. Raises
+        OutputExists for a changed input.
+        """
+        inventory, running = self.output.rows.inventory, self.output.request.running
+        gone = 0
+        if known is not None or inventory.total is not None:
+            stamps = self._stamped
+            listed = [*inventory.each_change(self._has_answers, stamps)]
+            for change in listed:
+                if not change.is_image:
+                    raise files_changed(self.output.state.name, [change], None, can_retry=False)
+            images = ImageChanges()  # else `unsaved` compares them
+            if self.output.rows.is_addressable:
+                images = compare_images(inventory, stamps, self._has_answers)
+            self.changed = [*listed, *images.changed]
+            can_retry = self.output.rows.is_addressable and not listed
+            if self.changed and not (running.retry_changed and can_retry):
+                raise files_changed(
+                    self.output.state.name, self.changed, inventory.total, can_retry=can_retry
+                )
+            for index, stamp in images.touched.items():
+                self.stamps.note(index, stamp)
+            gone = (inventory.gone + images.gone) * (self.output.rows.per_item or 1)
+            if gone and (
+                moved := self.output.record.moved_sources(run_settings(self.output.request))
+            ):
+                raise other_run(self.output.state.name, "other images", [moved])
+        if self.output.before and self.output.rows.is_addressable:
+            self._check_saved(known)
+        return gone
+
+    def _check_saved(self, known: Inventory | None) -> None:
+        """Compare saved rows with the input: up to MAX_COMPARED all of them, else a sample."""
+        per_item, end = self.output.rows.per_item or 1, self.output.before[-1].stop
+        if end > (rows := (self.output.rows.inventory.total or 0) * per_item):
+            raise edited(self.output.state.name, rows)
+        is_recorded = known is not None and end <= (known.total or 0) * per_item
+        if "-" not in self.output.request.sources and not is_recorded:
+            number = 0 if known is None else len(known.generations)
+            raise state_lacks(self.output.state.store, inventory_name(number))
+        if sum(map(len, self.output.before)) <= MAX_COMPARED and not self.output.state.is_stored:
+            check_each_row(
+                self.output.saved.rows(columns=COMPARED), self.output.rows, self.output.state.name
+            )
+        else:
+            check_saved_rows(self.output.saved.probes(), self.output.rows, self.output.state.name)
+
+    def _has_answers(self, items: range) -> bool:
+        """Whether answered rows of these items are saved."""
+        per_item = self.output.rows.per_item or 1
+        start, stop = items.start * per_item, items.stop * per_item
+        saved = count_rows(self.output.before, start, stop)
+        if not (saved or self.output.has(start)):
+            return True  # another shard may have answered them
+        if saved and self._error_rows is None:
+            self._error_rows = [number for number, _ in self.output.saved.error_rows()]
+        errors = self._error_rows or []
+        return saved > bisect_left(errors, stop) - bisect_left(errors, start)
+
+    def unsaved(self, items: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
+        """The items with missing rows, each with the prompts of these rows only.
+
+        Raises OutputExists if an item differs from its saved rows.
+        """
+        known = self.output.saved.rows()
+        images, stamps = ImageChanges(), self._stamped
+        for first, item in items:
+            saved, is_answered = end_of(self.output.before, first), False
+            for number, prompt in enumerate(item.prompts, first):
+                if number < saved:
+                    row = next(known)[1]
+                    if change := input_difference(row, item, prompt):
+                        raise input_changed(self.output.state.name, number, change)
+                    is_answered |= row.get("error") is None
+            stamp = stamp_at(stamps, item.index)
+            if is_answered and stamp[0] and item.path and is_other(item.path, stamp):
+                images.add(item.index, item.image, item.path, stamp)
+            is_unsaved = saved < first + len(item.prompts)
+            if is_unsaved and not images.changed:
+                yield saved, replace(item, prompts=item.prompts[saved - first :])
+            elif is_unsaved:
+                break
+        if images.changed:
+            can_retry = self.output.rows.per_item is not None
+            raise files_changed(self.output.state.name, images.changed, None, can_retry=can_retry)
+
+    def rows_of_changed(self) -> list[int]:
+        """The answered rows of changed images."""
+        if not self.changed:
+            return []
+        per_item, end = self.output.rows.per_item or 1, self.output.total()
+        rows = (
+            row
+            for change in self.changed
+            for row in range(change.items.start * per_item, change.items.stop * per_item)
+        )
+        failed = {number for number, _ in self.output.saved.error_rows()}
+        return sorted(row for row in rows if row < end and row not in failed)
+
+    def note_stamp(self, index: int, stamp: Stamp | None) -> None:
+        """Note the stamp of an image before its rows are saved.
+
+        A changed image keeps its old stamp: its saved rows are retried later.
+        """
+        if stamp is None:
+            return
+        if not (self.output.request.running.retry_changed and stamp_at(self._stamped, index)[0]):
+            self.stamps.note(index, stamp)
+
+    @cached_property
+    def _stamped(self) -> np.ndarray:
+        """The stamps from before this command, of all shards."""
+        return ImageStamps.merged([self.output.state.store, *shard_stores(self.output.state.store)])
 
 
 def check_saved_rows(probes: Iterable[tuple[int, Row | None]], rows: RunRows, output: str) -> None:
@@ -207,3 +345,89 @@ class ImageStamps:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+RETRIED_STAMPS = f"{RETRIED}/images"
+#: Each line is the number of a row, a space, and the row.
+ANSWERS = f"{RETRIED}/{0:012}.jsonl"
+
+
+class Retry:
+    """A retry of failed rows and of rows of changed images in a complete output.
+
+    The state folder keeps the new answers, also over interruptions, until all rows are answered.
+    The stamps of their images are noted after the merge: if the command is killed before, the
+    images still count as changed.
+    """
+
+    def __init__(self, comparison: InputComparison, *, wants_errors: bool):
+        output = self._output = comparison.output
+        self._comparison, self._wants_errors = comparison, wants_errors
+        self._store = output.state.store
+        self._log, self._stamps = (
+            Log(self._store, ANSWERS),
+            ImageStamps(self._store, RETRIED_STAMPS),
+        )
+        errors: list[int] = []
+        if wants_errors:
+            errors = [number for number, _ in output.saved.error_rows()]
+        changed = comparison.rows_of_changed()
+        self._numbers = sorted({*errors, *changed})
+        saved = self._saved_answers()
+        self._log.remove()
+        self._kept = {number: saved[number] for number in self._numbers if number in saved}
+        for number, line in self._kept.items():
+            self._append(number, line)
+        #: The rows to retry.
+        self.missing = [number for number in self._numbers if number not in self._kept]
+        self.ranges = merge_ranges(range(number, number + 1) for number in self.missing)
+        kinds = [count(len(errors), "failed row")] * bool(errors)
+        kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
+        self.notice = (
+            f"retrying {' and '.join(kinds)}; {output.state.name} is replaced once all are answered"
+        )
+
+    def errors_before(self, saved: Counter[str]) -> Counter[str]:
+        """The errors of rows that are not retried."""
+        errors = errors_in(self._kept.values())
+        return errors if self._wants_errors else saved + errors
+
+    @contextmanager
+    def saving(self) -> Iterator[SaveLine]:
+        """Yield what keeps an answer until all rows are answered."""
+        try:
+            yield self._append
+        finally:
+            self._stamps.close()
+            self._log.close()
+
+    def note_stamp(self, index: int, stamp: Stamp | None) -> None:
+        """Note the stamp of an image before its answers are kept."""
+        self._stamps.note(index, stamp or (0, 0, 0))
+
+    def merge(self) -> None:
+        """Put the answers, which are complete now, into the output."""
+        lines = self._saved_answers()
+        self._output.saved.replace_rows(lines)
+        stamps = self._stamps.read()
+        for index in {json.loads(line)["index"] for line in lines.values()}:
+            stamp = stamp_at(stamps, index)
+            self._comparison.stamps.note(index, stamp if stamp[0] else None)
+        self._store.delete([RETRIED_STAMPS])
+        self._log.remove()
+
+    def _append(self, number: int, line: bytes) -> None:
+        self._log.append(b"%d %b" % (number, line))
+
+    def _saved_answers(self) -> dict[int, bytes]:
+        """The complete lines of the log, by number."""
+        lines: dict[int, bytes] = {}
+        stream = open_stream(self._store, ANSWERS)
+        for line in stream or ():
+            number, _, row = line.partition(b" ")
+            if not (number.isdigit() and is_row(row)):
+                break
+            lines[int(number)] = row
+        if stream is not None:
+            stream.close()
+        return lines

@@ -1,4 +1,4 @@
-"""Graceful shutdown of a run after a signal or a closed pipe."""
+"""The events of a run in progress, and its graceful end after a signal or a closed pipe."""
 
 from __future__ import annotations
 
@@ -7,12 +7,86 @@ import select
 import signal
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from types import FrameType
-from typing import Self
+from typing import Self, TypeAlias, TypeVar
 
 from pgcli.errors import OutputFailed
 from pgcli.process_end import SIGNALS, catch, end_requests
+
+T = TypeVar("T")
+
+#: Names and values, for example of a summary.
+Facts = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A sentence, and what to do about it."""
+
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The start of a stage, which ends the previous one. `total` is None if it is unknown.
+
+    `initial` of the total were done before. A stage without a `unit` counts nothing.
+    """
+
+    task: str
+    total: int | None = None
+    initial: int = 0
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a stage: the number of items done, and of failed rows among them.
+
+    `details` add text.
+    """
+
+    done: int
+    errors: int = 0
+    waits_for: str = ""
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnd:
+    """The end of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactTable:
+    """Names and values: the plan of a run, or its summary."""
+
+    facts: Facts
+
+
+Event: TypeAlias = "Message | Stage | Progress | StageEnd | FactTable"
+OnEvent = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Show nothing."""
+
+
+def tracked(
+    items: Iterable[T], on_event: OnEvent, task: str, total: int | None = None, *, unit: str = ""
+) -> Generator[T]:
+    """The items, counted as a stage."""
+    on_event(Stage(task, total, unit=unit))
+    try:
+        for number, item in enumerate(items, start=1):
+            yield item
+            on_event(Progress(number))
+    finally:
+        on_event(StageEnd())
+
 
 #: After a signal, rows in progress have this long to finish; a resumed run computes the rest. At
 #: END_SECONDS the process is ended, as `docker stop` would after ten seconds.

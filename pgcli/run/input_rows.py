@@ -1,18 +1,25 @@
-"""The rows of a run: one per item of the input and prompt, up to the limit."""
+"""The rows that an input asks for: numbered, decoded ahead of the model, answered in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count, repeat
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.inputs import Inventory
-from pgcli.records import Item
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema
+from pgcli.run.progress import Tally
 from pgcli.tasks import AnyQuestion, rows_per_image, with_prompts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow
 
     from pgcli.run.request import RunRequest
@@ -152,3 +159,190 @@ def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowS
         keep=tuple(keep),
         exact=exact,
     )
+
+
+class RowImages:
+    """The images of numbered items, decoded ahead of the model, also while it loads.
+
+    Leaving the `with` block ends the processes. With `keeps_items`, images keep their items with
+    the bytes, which are dropped otherwise. With `pauses`, items may arrive slowly.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        items: Numbered,
+        model_folder: Path,
+        device: str,
+        should_stop: Callable[[], bool],
+        *,
+        total: int | None,
+        pauses: bool = False,
+        keeps_items: bool = False,
+    ):
+        self._should_stop, self._pauses, self._keeps_items = should_stop, pauses, keeps_items
+        # the first row of each image in decoding, and its item with `keeps_items`
+        self._decoding: deque[tuple[int, Item | None]] = deque()
+        self._images = self._decode(request, self._items(items), model_folder, device, total)
+
+    def __enter__(self) -> RowImages:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._images.close()
+
+    def take(
+        self, tally: Tally, on_image: Callable[[int, DecodedImage], object]
+    ) -> Iterator[tuple[int, DecodedImage] | None]:
+        """The images with their first rows; None while no image arrives.
+
+        The tally counts them and the time spent waiting for them; `on_image` gets each image.
+        """
+        while True:
+            began = perf_counter()
+            image = next(self._images, END)
+            tally.waited_seconds += perf_counter() - began
+            if image is END:
+                return
+            if image is None:
+                yield None
+                continue
+            tally.images += 1
+            first, item = self._decoding.popleft()
+            on_image(first, image)
+            yield first, image if item is None else replace(image, item=item)
+
+    def _items(self, items: Numbered) -> Iterator[Item]:
+        for first, item in items:
+            self._decoding.append((first, item if self._keeps_items else None))
+            yield item
+
+    def _decode(
+        self,
+        request: RunRequest,
+        items: Iterator[Item],
+        model_folder: Path,
+        device: str,
+        total: int | None,
+    ) -> Generator[DecodedImage | None, None, None]:
+        """The decoded images of the items, from worker processes unless there are few.
+
+        A resumed run always uses worker processes (`total` is None): an image may have crashed the
+        earlier run, and becomes a failed row. A run that reads URLs uses them, too.
+        """
+        if request.question.embeds_texts:
+            return (DecodedImage(item, None, None, None, 0.0) for item in items)
+        from PIL import Image
+
+        from pgcli.device.machine import decoding_processes, visible_gpus
+        from pgcli.images import ImageDecoder
+        from pgcli.images.pool import decode_ahead
+
+        if device == "auto":  # the model is not loaded yet
+            device = "cuda" if visible_gpus() else "cpu"
+        Image.MAX_IMAGE_PIXELS = None  # --max-pixels limits the size instead
+        options, spec = request.input, read_image_spec(model_folder)
+        reader = options.url_reader
+        return decode_ahead(
+            items,
+            ImageDecoder(replace(spec, fast_decode=options.fast_decode), options.image_limits),
+            workers=options.workers,
+            total=None if reader is not None else total,
+            should_stop=self._should_stop,
+            reader=reader,
+            pauses=self._pauses,
+            default_workers=decoding_processes(device),
+        )
+
+
+#: Answers images, which come with the numbers of their first rows; rows come back in any order.
+Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]]]
+#: Decodes items in order; yields None while no item arrives. Closing it ends its processes.
+Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
+#: The failed row of an unreadable image, for one of its prompts.
+Refuse = Callable[[DecodedImage, str], Answer]
+
+#: The rows of decoded images with their numbers and items: see `answer`.
+AnswerFn = Callable[[Iterator[tuple[int, DecodedImage] | None]], Iterator[tuple[int, Item, Answer]]]
+
+#: After so many consecutive failed rows the stream to `ask` ends, and `ask` answers its pending
+#: images. Otherwise the rows of a million broken files would stay in memory before one is saved.
+MAX_REFUSED = 100
+#: The end of a stream of images, in which None means that no image has arrived.
+END: Any = object()
+
+
+def answer_items(
+    items: Iterable[Item], decode: Decode, ask: Ask, refuse: Refuse
+) -> Generator[Answer, None, None]:
+    """The row of each item and prompt, in the order of the items."""
+    firsts: deque[int] = deque()  # the first row of each item that is being decoded
+
+    def counted() -> Iterator[Item]:
+        first = 0
+        for item in items:
+            firsts.append(first)
+            first += len(item.prompts)
+            yield item
+
+    # closed here rather than when the traceback is freed: `decode` may have started processes
+    with closing(decode(counted())) as images:
+        numbered = (None if image is None else (firsts.popleft(), image) for image in images)
+        for _, _, row in rows_in_order(numbered, ask, refuse):
+            yield row
+
+
+def rows_in_order(
+    images: Iterator[tuple[int, DecodedImage] | None],
+    ask: Ask,
+    refuse: Refuse,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, Item, Answer]]:
+    """The row of each image and prompt with its number and item, in the order of the images.
+
+    Images come with the numbers of their first rows; None means that no image has arrived, so that
+    the pending ones are answered now. An unreadable image is not passed to `ask`: only its own rows
+    fail. After `should_stop` no more images are taken, and `ask` may skip some.
+    """
+    waiting: deque[tuple[int, Item]] = deque()  # rows that are not returned yet
+    done: dict[int, Answer] = {}
+    is_over = False
+
+    def stream() -> Iterator[tuple[int, DecodedImage]]:
+        nonlocal is_over
+        refused, is_empty = 0, True
+        while refused < MAX_REFUSED:
+            numbered = None if should_stop() else next(images, END)
+            if numbered is END or should_stop():
+                is_over = True
+                return
+            if numbered is None:
+                if is_empty:
+                    continue
+                return
+            first, image = numbered
+            is_empty = False
+            rows = range(first, first + len(image.item.prompts))
+            waiting.extend((row, image.item) for row in rows)
+            if image.fault is None:
+                refused = 0
+                yield first, image
+                continue
+            for row, prompt in zip(rows, image.item.prompts, strict=True):
+                done[row] = refuse(image, prompt)
+            refused += len(rows)
+
+    def ready() -> Iterator[tuple[int, Item, Answer]]:
+        while waiting and waiting[0][0] in done:
+            row, item = waiting.popleft()
+            yield row, item, done.pop(row)
+
+    while not is_over:
+        for row, answered in ask(stream()):
+            if row in done:
+                raise AssertionError(f"row {row} was answered twice")
+            done[row] = answered
+            yield from ready()
+        yield from ready()
+        if waiting and not should_stop():
+            raise AssertionError("an image was never answered")

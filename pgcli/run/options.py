@@ -2,19 +2,98 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from pgcli.boxes import parse_region
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.declare import opt
 from pgcli.records import Region
-from pgcli.run.request import values
-from pgcli.run.request.error_budget import ErrorBudget
 
 if TYPE_CHECKING:
+    from pgcli.images import ImageLimits
     from pgcli.inputs.options import NameFilter
     from pgcli.stores import Reader
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """At most `max_errors` failed rows, or a `max_share` of all rows.
+
+    Without either, 50 consecutive failed rows end the run; with
+    `stop_on_error`, the first one does.
+    """
+
+    max_errors: int | None = None
+    max_share: float | None = None
+    stop_on_error: bool = False
+
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+def plain_text(value: object) -> str:
+    """A text or number as the command line would give it."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"must be text or a number, not {value!r}")
+    return str(value)
+
+
+def device(value: object) -> str:
+    """A device name. Loading the model checks whether the machine has the device."""
+    if not isinstance(value, str) or not DEVICE.fullmatch(value):
+        raise ValueError(f"must be auto, cpu, cuda, cuda:N or mps, not {value!r}")
+    return value
+
+
+def region(value: Any) -> Region:
+    """A non-empty box: xmin, ymin, xmax and ymax in pixels."""
+    try:
+        return parse_region(value)
+    except ValueError as problem:
+        raise ValueError(f"{problem}, not {value!r}") from None
+
+
+def max_errors(value: object) -> ErrorBudget:
+    """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
+    text = plain_text(value)
+    if text.endswith("%"):
+        return ErrorBudget(max_share=percentage(text))
+    return ErrorBudget(max_errors=plain_count(text))
+
+
+def count_or_share(value: object) -> float:
+    """A number of steps, `N`, or a share of all of them, `P%` or a fraction below 1."""
+    if isinstance(value, float) and 0 <= value < 1:
+        return value
+    text = plain_text(value)
+    return min(percentage(text), 0.999_999) if text.endswith("%") else float(plain_count(text))
+
+
+def percentage(text: str) -> float:
+    """A percentage, `P%`, as a number of 0 to 1."""
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise ValueError(f"must be a percentage from 0% to 100%, not {text!r}")
+    return number / 100
+
+
+def plain_count(text: str) -> int:
+    """A whole number of 0 or more, for options that also accept a percentage."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 10**18:
+        raise ValueError(f"must be a whole number or a percentage such as 5%, not {text!r}")
+    return number
+
 
 _model = partial(opt, panel="Which model", affects_rows=False)
 _input = partial(opt, panel="Which images")
@@ -60,10 +139,10 @@ class ModelOptions:
         "Where to run the model; auto picks a GPU if there is one.",
         default="auto",
         metavar="[auto|cpu|cuda|cuda:N|mps]",
-        parse=values.device,
+        parse=device,
         choices=DEVICES,
     )
-    dtype: values.Dtype = _model(
+    dtype: Dtype = _model(
         "Data type of the weights; auto picks bfloat16 where it is fast.", default="auto"
     )
     quantize: Literal["none", "int8", "fp8"] = _model(
@@ -162,6 +241,14 @@ class InputOptions:
         return NameFilter(self.include, self.exclude)
 
     @property
+    def image_limits(self) -> ImageLimits:
+        """The size limits of images."""
+        from pgcli.images import ImageLimits
+
+        most = self.max_pixels
+        return ImageLimits() if most is None else ImageLimits(max_pixels=most)
+
+    @property
     def url_reader(self) -> Reader | None:
         """The reader of URLs, if these are allowed."""
         from pgcli.stores import make_reader
@@ -205,7 +292,7 @@ class AnsweringOptions:
     region: Region | None = _answering(
         "Ask about this part of each image: xmin,ymin,xmax,ymax, in pixels of the upright image.",
         metavar="BOX",
-        parse=values.region,
+        parse=region,
     )
 
 
@@ -260,7 +347,7 @@ class RunningOptions:
     max_errors: ErrorBudget | None = _running(
         "Stop when more rows than this have failed, as a number or a percentage.",
         metavar="N|P%",
-        parse=values.max_errors,
+        parse=max_errors,
         default_text="50 in a row",
     )
     retry_errors: bool = _flag("Answer failed rows again and keep the others.")

@@ -11,7 +11,7 @@ from pgcli import tasks
 from pgcli.boxes import BoxFilter
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
-from pgcli.run.request.options import AnsweringOptions
+from pgcli.run.options import AnsweringOptions
 from pgcli.stores.files import read_text
 from pgcli.tasks import AnyQuestion
 

@@ -1,13 +1,11 @@
-"""Drop the options that have no effect in a command, or that exclude each other.
-
-A typed option that does not apply is ignored with one line, or raises UsageError if rows or files
-would differ from the request. Options from the environment or the configuration file are ignored
-silently.
-"""
+"""The request of a run, and how it is made of options; those that do not apply are dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,159 @@ from pgcli.declare import build, options_of
 from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.options import ReadOptions
 from pgcli.output import FOLDER, named_format
-from pgcli.run.request.options import SHARED_OPTIONS, InputOptions
-from pgcli.run.request.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS
+from pgcli.run.options import (
+    SHARED_OPTIONS,
+    AnsweringOptions,
+    InputOptions,
+    ModelOptions,
+    OutputOptions,
+    RunningOptions,
+)
+from pgcli.run.questions import (
+    COMMAND_OPTIONS,
+    LINES_OF,
+    WITHOUT_ANSWERS,
+    CommandOptions,
+    lines_of_file,
+)
 from pgcli.stores.urls import is_in_object_store
+from pgcli.tasks import AnyQuestion, Question, with_region
+
+
+def current_folder() -> str:
+    """The folder in which the program was started. Raises UsageError if it no longer exists."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - Path.cwd makes the same call
+    except OSError as problem:
+        raise UsageError(
+            f"the current folder cannot be read: {problem.strerror}", hint="cd into one that exists"
+        ) from problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """A question, the sources of its items, and the options that both were made from.
+
+    `ignored` has a line for each typed option without effect. Relative names are relative to
+    `folder`. If a run from another folder is resumed, sources are relative to `sources_folder`, and
+    rows name the model by `model_label`.
+    """
+
+    question: AnyQuestion
+    sources: tuple[str, ...]
+    command: CommandOptions
+    model: ModelOptions
+    input: InputOptions
+    answering: AnsweringOptions
+    output: OutputOptions
+    running: RunningOptions
+    ignored: tuple[str, ...] = ()
+    folder: str = field(default_factory=current_folder)
+    sources_folder: str = ""
+    model_label: str = ""
+
+    @property
+    def built_in_model(self) -> str:
+        """The built-in model that answers without `--model`."""
+        return DEMO if isinstance(self.question, Question) else DEMO_TOWERS
+
+    @property
+    def model_name(self) -> str:
+        """The name of the run's model."""
+        return self.built_in_model if self.model.model is None else self.model.model
+
+    @property
+    def mask_decoder(self) -> str | None:
+        """The file with weights that turn mask codes into pixels, if one was named."""
+        return getattr(self.command, "mask_decoder", None)
+
+    @property
+    def input_folder(self) -> str:
+        """The folder for relative names of sources."""
+        return self.sources_folder or self.folder
+
+
+def records_of(command: str) -> tuple[type, ...]:
+    """The option records of a command, its own first."""
+    is_answering = command not in WITHOUT_ANSWERS
+    shared = (record for record in SHARED_OPTIONS if is_answering or record is not AnsweringOptions)
+    return (COMMAND_OPTIONS[command], *shared)
+
+
+def make_request(
+    command: str,
+    sources: Iterable[str],
+    values: Mapping[str, Any],
+    *,
+    typed: Collection[str] = (),
+) -> RunRequest:
+    """The request of a command with parsed values of options.
+
+    Options that do not apply are dropped. Raises UsageError for values that make no question or
+    contradict each other.
+    """
+    sources, values = tuple(sources), with_lines(values)
+    texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
+    if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
+        for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
+            values.pop(name, None)
+    values, ignored = applying(command, sources, values, typed)
+    return build_request(command, sources, values, ignored=ignored)
+
+
+def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with the lines of text files added to the options that they extend."""
+    values = {**values}
+    for name, option in LINES_OF.items():
+        if lines := lines_of_file(values.pop(name, None), noun=option):
+            values[option] = (*values.get(option, ()), *lines)
+    return values
+
+
+def build_request(
+    command: str, sources: tuple[str, ...], values: Mapping[str, Any], **more: Any
+) -> RunRequest:
+    """The request with these values of options, which all apply; `more` are its other fields.
+
+    It reads no file, so that the request of an earlier run stays the same. Raises UsageError for
+    values that make no question.
+    """
+    answering = build(AnsweringOptions, values)
+    own: CommandOptions = build(COMMAND_OPTIONS[command], values)
+    question = own.question(answering, sources)
+    if isinstance(question, Question):
+        question = with_region(question, answering.region)
+    return RunRequest(
+        question=question,
+        sources=sources,
+        command=own,
+        model=build(ModelOptions, values),
+        input=build(InputOptions, values),
+        answering=answering,
+        output=build(OutputOptions, values),
+        running=build(RunningOptions, values),
+        **more,
+    )
+
+
+def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
+    """Whether a model can answer a command; True if that is unknown without a download.
+
+    With `texts` the command embeds texts in place of images.
+    """
+    from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
+    from pgcli.checkpoints.model_description import read_description
+    from pgcli.towers.abilities import ABILITIES
+
+    try:
+        checkpoint = None if model is None else find_local(model)
+        if checkpoint is None:
+            return True
+        kind = read_description(checkpoint.folder).kind
+        return command in ABILITIES[kind] and (kind == "two_towers" or not texts)
+    except PgcliError:  # the checks of the run raise it
+        return True
+
 
 DEFAULTS: Mapping[str, Any] = {
     option.name: option.default
@@ -169,3 +317,106 @@ def drop_by_output(o: GivenOptions) -> None:
     hint = "once all rows are saved, run the command without <--shard=> or <--ray=>"
     o.exclude("draw sidecar", "ray shard", hint)
     o.exclude("retry_errors retry_changed", "shard", hint)
+
+
+ARRAY = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
+#: Set by srun. A batch script has SLURM_PROCID and SLURM_NTASKS too, but runs once.
+STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+#: The variables of a task's index, from 0, and of the number of tasks. The first pair that is set
+#: counts. torchrun and srun come before the schedulers of containers: the processes that they start
+#: in a container all inherit its variables.
+SCHEDULERS = (
+    ARRAY,
+    ("RANK", "WORLD_SIZE"),  # torchrun
+    STEP,
+    ("AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
+    ("BATCH_TASK_INDEX", "BATCH_TASK_COUNT"),  # Google Batch
+    ("CLOUD_RUN_TASK_INDEX", "CLOUD_RUN_TASK_COUNT"),
+    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),  # Kubernetes sets no count: the manifest does
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `number`, `number + count`, `number + 2 * count` and so on, from 0."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def has(self, part: int) -> bool:
+        """Whether the part of this number is in the shard."""
+        return part % self.count == self.number
+
+
+def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
+    """The shard of `I/N`, or for `auto` of a scheduler's variables.
+
+    Raises UsageError, also if the variables are missing or name a shard that does not exist.
+    """
+    if text == "auto":
+        return shard_of_environment(environment)
+    number, _, count = text.partition("/")
+    if not (_is_number(number) and _is_number(count) and int(number) < int(count)):
+        raise UsageError(
+            f"<--shard=> must be auto or I/N, not {text!r}",
+            hint="I counts from 0, and N is the number of shards: <--shard 0/4> to <--shard 3/4>",
+        )
+    return Shard(int(number), int(count))
+
+
+def shard_of_environment(environment: Mapping[str, str]) -> Shard:
+    """The shard of this task, by the variables of the first scheduler in `SCHEDULERS`.
+
+    The tasks of a SLURM step within an array divide the shard of their array task.
+    """
+    names = environment.keys()
+    complete = [scheduler for scheduler in SCHEDULERS if names >= set(scheduler)]
+    if not complete:
+        for index, count in SCHEDULERS:
+            if index in names:
+                raise UsageError(
+                    f"{index} is {environment[index]!r}, but {count} is not set",
+                    hint=f"set {count} to the number of tasks, or write <--shard I/N>",
+                )
+        raise UsageError(
+            "<--shard auto> finds no variables of a scheduler, such as SLURM_ARRAY_TASK_ID or RANK",
+            hint="write <--shard I/N>, I from 0",
+        )
+    shard = _shard_of(*complete[0], environment)
+    if complete[0] == ARRAY and STEP in complete:
+        task = _shard_of(*STEP, environment)
+        shard = Shard(shard.number * task.count + task.number, shard.count * task.count)
+    return shard
+
+
+def _shard_of(index: str, count: str, environment: Mapping[str, str]) -> Shard:
+    """The shard that the variables of one scheduler name."""
+
+    def value(name: str, least: int = 0) -> int:
+        text = environment[name]
+        if not _is_number(text) or int(text) < least:
+            message = f"{name} must be a whole number of {least} or more, not {text!r}"
+            raise UsageError(message, hint=hint)
+        return int(text)
+
+    hint, first = "write <--shard I/N>, I from 0", 0
+    if (index, count) == ARRAY:
+        hint = (
+            "submit the whole array with a step of 1, such as --array=0-7, or write <--shard I/N>"
+        )
+        if (step := environment.get("SLURM_ARRAY_TASK_STEP", "1")) != "1":
+            raise UsageError(f"SLURM_ARRAY_TASK_STEP must be 1, not {step!r}", hint=hint)
+        first = value("SLURM_ARRAY_TASK_MIN") if "SLURM_ARRAY_TASK_MIN" in environment else 0
+    number, total = value(index), value(count, least=1)
+    if not first <= number < first + total:
+        bounds = f"from {first} to {first + total - 1}, as {count} is {total}"
+        raise UsageError(f"{index} must be {bounds}, not {number}", hint=hint)
+    return Shard(number - first, total)
+
+
+def _is_number(text: str) -> bool:
+    """Whether the text is a whole number of a size that shards have."""
+    return re.fullmatch("[0-9]{1,9}", text) is not None

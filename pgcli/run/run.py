@@ -14,22 +14,25 @@ from typing import TYPE_CHECKING, Any
 from pgcli.errors import INCOMPLETE, NoInputError, OutputExists, PgcliError
 from pgcli.inputs import Inventory
 from pgcli.records import Item
-from pgcli.run import checks
+from pgcli.run import checks, events
 from pgcli.run.answering import Answering
+from pgcli.run.checks import plan_facts
+from pgcli.run.comparison import InputComparison, Retry
+from pgcli.run.events import Interrupted
+from pgcli.run.input_rows import Numbered, RunRows
 from pgcli.run.model import RunModel
-from pgcli.run.output import RunOutput, SaveLine, check_record, record_inventory
-from pgcli.run.plan import plan_facts
-from pgcli.run.progress import events
-from pgcli.run.progress.run_progress import RunProgress
-from pgcli.run.progress.shutdown import Interrupted
-from pgcli.run.progress.summary import Summary
-from pgcli.run.request.questions import lines_of_file
-from pgcli.run.retry import Retry
-from pgcli.run.rows import Numbered, RunRows
-from pgcli.run.settings import resumed_request
+from pgcli.run.progress import RunProgress, Summary
+from pgcli.run.questions import lines_of_file
+from pgcli.run.run_output import (
+    RunOutput,
+    SaveLine,
+    check_record,
+    open_row_stream,
+    record_inventory,
+)
 from pgcli.run.state.folder import State, load_inventory
 from pgcli.run.state.lines import merge_ranges
-from pgcli.run.stream import open_row_stream
+from pgcli.run.state.record import resumed_request
 from pgcli.stores import LocalStore
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.text import count
@@ -72,6 +75,7 @@ class Run:
 
     rows: RunRows
     output: RunOutput
+    comparison: InputComparison
     answering: Answering
 
     def __init__(self, request: RunRequest, on_event: events.OnEvent, hooks: Sequence[RowHook]):
@@ -197,11 +201,13 @@ class Run:
         self.rows = self.read_input(known)
         self.output = RunOutput(state, request, self.rows)
         self.stack.callback(self.output.close, self.tally)
+        self.comparison = InputComparison(self.output)
+        self.stack.callback(self.comparison.stamps.close)
         self.answering = Answering(
             request, self.progress, self.model, self.rows, self.hooks, self.output
         )
         self.output.find_saved(self.tally)
-        gone = self.output.compare(known)
+        gone = self.comparison.compare(known)
         self.output.note_command()
         if gone:
             verb = "belongs" if gone == 1 else "belong"
@@ -224,7 +230,7 @@ class Run:
     def retries(self) -> bool:
         """Whether the run retries failed rows or rows of changed images."""
         has_errors = self.request.running.retry_errors and bool(self.tally.errors_before)
-        return has_errors or bool(self.output.changed)
+        return has_errors or bool(self.comparison.changed)
 
     def say_complete(self) -> None:
         """Say that the output is already complete."""
@@ -244,12 +250,12 @@ class Run:
             output.begin()
             return
         self.find_model()
-        note_stamp = output.note_stamp
+        note_stamp = self.comparison.note_stamp
         if answering.has_workers(missing):
             state = output.state.store
             answering.elsewhere(missing, self.saving(), state, note_stamp=note_stamp)
             return
-        items: Numbered = output.unsaved(self.arriving())
+        items: Numbered = self.comparison.unsaved(self.arriving())
         if self.rows.is_addressable:
             items = self.rows.numbered_ranges(missing)
         # a later run always decodes in worker processes: an image may have killed the earlier one,
@@ -267,7 +273,7 @@ class Run:
     def retry(self) -> None:
         """Retry failed rows and rows of changed images, and merge them into the output."""
         output, answering = self.output, self.answering
-        retry = Retry(output, wants_errors=self.request.running.retry_errors)
+        retry = Retry(self.comparison, wants_errors=self.request.running.retry_errors)
         self.progress.say(retry.notice)
         self.tally.rows_before -= len(retry.missing)
         self.tally.errors_before = retry.errors_before(self.tally.errors_before)

@@ -1,51 +1,48 @@
-"""The output of a run in progress: saved rows, missing rows, and the comparison with the input."""
+"""The output of a run in progress: a resumable one, or a stream of rows."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from pgcli.errors import OutputFailed, OutputInUse
 from pgcli.inputs import Inventory
-from pgcli.inputs.inventory import Change
-from pgcli.inputs.stamps import Stamp, is_other
-from pgcli.output.lines import LineFormat
+from pgcli.output.lines import LineFormat, parse_row
+from pgcli.output.text import text_lines
 from pgcli.records import Answer, Item
-from pgcli.run.progress.tally import Tally
-from pgcli.run.rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
-from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
-from pgcli.run.state.compare import (
-    ImageChanges,
-    ImageStamps,
-    check_each_row,
-    check_saved_rows,
-    compare_images,
-    files_changed,
-    input_changed,
-    input_difference,
-    stamp_at,
-)
+from pgcli.rows import RowSchema, json_text
+from pgcli.run import events
+from pgcli.run.input_rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
+from pgcli.run.progress import Tally
 from pgcli.run.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
-from pgcli.run.state.lines import OutputPart, edited, errors_in, merge_ranges
-from pgcli.run.state.parts import COMPARED
-from pgcli.run.state.record import SOURCES, RunRecord, now, other_run, read_record, state_lacks
+from pgcli.run.state.lines import OutputPart, RowFile, errors_in, merge_ranges
+from pgcli.run.state.record import (
+    SOURCES,
+    RunRecord,
+    check_known_model,
+    input_settings,
+    now,
+    other_run,
+    read_record,
+    run_settings,
+    versions,
+)
 from pgcli.run.state.saved import open_saved
 from pgcli.stores import Store
+from pgcli.stores.writing import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
+    from pgcli.run.progress import EngineInfo
     from pgcli.run.request import RunRequest
-    from pgcli.run.workers.work import EngineInfo
 
-#: Up to so many saved rows are all compared with the input when a run resumes, else a sample.
-MAX_COMPARED = 10_000
 #: Saves the row of this number, as its line.
 SaveLine = Callable[[int, bytes], None]
 
@@ -102,10 +99,6 @@ class RunOutput:
         )
         self.file_rows = self.saved.file_rows
         self.before: list[range] = []
-        self._error_rows: list[int] | None = None
-        self.stamps = ImageStamps(state.owner.store)
-        #: Changed images of saved rows, which are retried.
-        self.changed: list[Change] = []
 
     def find_saved(self, tally: Tally) -> None:
         """Find and count the saved rows. Raises OutputExists."""
@@ -191,54 +184,6 @@ class RunOutput:
         for (number, row), item in zip(self.saved.rows(self.has), items, strict=True):
             yield number, item, self.schema.answer(row)
 
-    # comparison with the input
-
-    def compare(self, known: Inventory | None) -> int:
-        """Compare the input with the recorded one and with saved rows.
-
-        Returns the number of saved rows of images that were removed from the input. Raises
-        OutputExists for a changed input.
-        """
-        inventory, running = self.rows.inventory, self.request.running
-        gone = 0
-        if known is not None or inventory.total is not None:
-            stamps = self._stamped
-            listed = [*inventory.each_change(self._has_answers, stamps)]
-            for change in listed:
-                if not change.is_image:
-                    raise files_changed(self.state.name, [change], None, can_retry=False)
-            images = ImageChanges()  # else `unsaved` compares them
-            if self.rows.is_addressable:
-                images = compare_images(inventory, stamps, self._has_answers)
-            self.changed = [*listed, *images.changed]
-            can_retry = self.rows.is_addressable and not listed
-            if self.changed and not (running.retry_changed and can_retry):
-                raise files_changed(
-                    self.state.name, self.changed, inventory.total, can_retry=can_retry
-                )
-            for index, stamp in images.touched.items():
-                self.stamps.note(index, stamp)
-            gone = (inventory.gone + images.gone) * (self.rows.per_item or 1)
-            if gone and (moved := self.record.moved_sources(run_settings(self.request))):
-                raise other_run(self.state.name, "other images", [moved])
-        if self.before and self.rows.is_addressable:
-            self._check_saved(known)
-        return gone
-
-    def _check_saved(self, known: Inventory | None) -> None:
-        """Compare saved rows with the input: up to MAX_COMPARED all of them, else a sample."""
-        per_item, end = self.rows.per_item or 1, self.before[-1].stop
-        if end > (rows := (self.rows.inventory.total or 0) * per_item):
-            raise edited(self.state.name, rows)
-        is_recorded = known is not None and end <= (known.total or 0) * per_item
-        if "-" not in self.request.sources and not is_recorded:
-            number = 0 if known is None else len(known.generations)
-            raise state_lacks(self.state.store, inventory_name(number))
-        if sum(map(len, self.before)) <= MAX_COMPARED and not self.state.is_stored:
-            check_each_row(self.saved.rows(columns=COMPARED), self.rows, self.state.name)
-        else:
-            check_saved_rows(self.saved.probes(), self.rows, self.state.name)
-
     def changed_versions(self) -> list[str]:
         """`name old -> new` for each library with another version than in the record."""
         before = self.record.versions
@@ -247,79 +192,6 @@ class RunOutput:
             for name, version in versions().items()
             if before.get(name, version) != version
         ]
-
-    def _has_answers(self, items: range) -> bool:
-        """Whether answered rows of these items are saved."""
-        per_item = self.rows.per_item or 1
-        start, stop = items.start * per_item, items.stop * per_item
-        saved = count_rows(self.before, start, stop)
-        if not (saved or self.has(start)):
-            return True  # another shard may have answered them
-        if saved and self._error_rows is None:
-            self._error_rows = [number for number, _ in self.saved.error_rows()]
-        errors = self._error_rows or []
-        return saved > bisect_left(errors, stop) - bisect_left(errors, start)
-
-    def unsaved(self, items: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-        """The items with missing rows, each with the prompts of these rows only.
-
-        Raises OutputExists if an item differs from its saved rows.
-        """
-        known = self.saved.rows()
-        images, stamps = ImageChanges(), self._stamped
-        for first, item in items:
-            saved, is_answered = end_of(self.before, first), False
-            for number, prompt in enumerate(item.prompts, first):
-                if number < saved:
-                    is_answered |= self._check_same(next(known), item, prompt)
-            stamp = stamp_at(stamps, item.index)
-            if is_answered and stamp[0] and item.path and is_other(item.path, stamp):
-                images.add(item.index, item.image, item.path, stamp)
-            if saved < first + len(item.prompts):
-                self._check_images(images)
-                yield saved, replace(item, prompts=item.prompts[saved - first :])
-        self._check_images(images)
-
-    def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> bool:
-        """Return whether a saved row is answered. Raises OutputExists if its item differs."""
-        number, row = saved
-        if change := input_difference(row, item, prompt):
-            raise input_changed(self.state.name, number, change)
-        return row.get("error") is None
-
-    def _check_images(self, images: ImageChanges) -> None:
-        """Raise OutputExists for changed images of standard input."""
-        if images.changed:
-            can_retry = self.rows.per_item is not None
-            raise files_changed(self.state.name, images.changed, None, can_retry=can_retry)
-
-    def rows_of_changed(self) -> list[int]:
-        """The answered rows of changed images."""
-        if not self.changed:
-            return []
-        per_item, end = self.rows.per_item or 1, self.total()
-        rows = (
-            row
-            for change in self.changed
-            for row in range(change.items.start * per_item, change.items.stop * per_item)
-        )
-        failed = {number for number, _ in self.saved.error_rows()}
-        return sorted(row for row in rows if row < end and row not in failed)
-
-    def note_stamp(self, index: int, stamp: Stamp | None) -> None:
-        """Note the stamp of an image before its rows are saved.
-
-        A changed image keeps its old stamp: its saved rows are retried later.
-        """
-        if stamp is None:
-            return
-        if not (self.request.running.retry_changed and stamp_at(self._stamped, index)[0]):
-            self.stamps.note(index, stamp)
-
-    @cached_property
-    def _stamped(self) -> np.ndarray:
-        """The stamps from before this command, of all shards."""
-        return ImageStamps.merged([self.state.store, *shard_stores(self.state.store)])
 
     # writing
 
@@ -379,7 +251,6 @@ class RunOutput:
 
     def close(self, tally: Tally) -> None:
         """Flush the output, and uncount rows that its store refused."""
-        self.stamps.close()
         with suppress(OutputFailed):
             self.saved.close()
         lines = self.saved.unsaved()
@@ -397,3 +268,68 @@ def count_rows(ranges: Sequence[range], start: int, stop: int | None) -> int:
     """The number of rows of ranges from `start` on, before `stop`."""
     ends = ((rows, rows.stop if stop is None else min(rows.stop, stop)) for rows in ranges)
     return sum(max(0, end - max(rows.start, start)) for rows, end in ends)
+
+
+@contextmanager
+def open_row_stream(
+    request: RunRequest, schema: RowSchema, on_event: events.OnEvent
+) -> Iterator[SaveLine]:
+    """Yield what writes rows. Raises OutputFailed.
+
+    Rows are text on a terminal and in a file, with their prompts if these differ; otherwise they
+    are JSON lines.
+    """
+    output, templates = request.output, request.question.templates
+    with_prompt = templates is None or len(templates) > 1
+
+    def as_text(line: bytes) -> bytes:
+        return text_lines(schema.answer(parse_row(line) or {}), with_prompt=with_prompt).encode()
+
+    if output.output != "-":
+        with text_file(Path(output.output), overwrite=output.overwrite) as write:
+            yield lambda number, line: write(as_text(line))
+        return
+    # above the progress display, if there is one
+    above = getattr(on_event, "output", lambda: None)()
+    stream = above or sys.stdout.buffer
+    is_terminal = stream.isatty()
+    is_text = output.format == "text" or (output.format == "auto" and is_terminal)
+
+    def save(number: int, line: bytes) -> None:
+        if is_text:
+            line = as_text(line)
+        elif is_terminal:
+            line = f"{json_text(parse_row(line), ascii_only=True)}\n".encode()
+        with wrap_write_errors("standard output"):
+            stream.write(line)
+            stream.flush()
+
+    yield save
+
+
+@contextmanager
+def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None]]:
+    """Yield what appends text to a file; the first text creates or truncates the file.
+
+    Without any text the file is empty, unless the block raises.
+    """
+    file: RowFile | None = None
+
+    def write(data: bytes) -> None:
+        nonlocal file
+        if file is None:
+            with wrap_write_errors(path):
+                make_folder(path.parent)
+                if overwrite and path.is_symlink():
+                    path.unlink()  # keep the file that the link points to
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                flags |= os.O_TRUNC if overwrite else os.O_EXCL
+                file = RowFile(os.open(path, flags, 0o666), path)
+        file.append(data)
+
+    try:
+        yield write
+        write(b"")
+    finally:
+        if file is not None:
+            file.close()

@@ -17,10 +17,9 @@ from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name
 from pgcli.labels.columns import ANSWER_COLUMNS
-from pgcli.run.request import values
-from pgcli.run.request.applies import is_on_hub
-from pgcli.run.request.error_budget import ErrorBudget
-from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
+from pgcli.run import options as values
+from pgcli.run.options import ErrorBudget, InputOptions, ModelOptions, RunningOptions, models
+from pgcli.run.request import is_on_hub
 from pgcli.stores import Reader, make_reader
 from pgcli.stores.urls import url_scheme
 from pgcli.text import one_of

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Fault, Item
-from pgcli.run.progress.tally import Tally
-from pgcli.run.request.error_budget import ErrorBudget
+from pgcli.run.options import ErrorBudget
+from pgcli.run.progress import Tally, check_error_share, check_errors
 
 #: The id and `image_key` of all rows of an image; for a single row also its prompt and target.
 RowKey = tuple[str, ...]
@@ -166,6 +166,6 @@ class RowErrors:
             tally.last_error = f"{item.id}: {fault.code}: {fault.message}"
             tally.last_errors += 1
         tally.rows = tally.rows + 1 if self.rows is None else min(tally.rows + 1, self.rows)
-        self.budget.check(tally)
+        check_errors(tally, self.budget)
         if tally.rows == self.rows:
-            self.budget.check_share(tally)
+            check_error_share(tally, self.budget)

@@ -18,9 +18,10 @@ from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE
 from pgcli.labels.columns import LabelColumns
 from pgcli.output.reader import state_folder
-from pgcli.run.progress.events import (
+from pgcli.run.events import (
     Facts,
     FactTable,
+    GracefulShutdown,
     Message,
     OnEvent,
     Progress,
@@ -29,7 +30,6 @@ from pgcli.run.progress.events import (
     ignore,
     tracked,
 )
-from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.owner import LOCK, LOCK_SECONDS, in_use
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json

@@ -33,8 +33,9 @@ from pgcli.output.reader import REQUIRED_COLUMNS, read_results
 from pgcli.parsing import detection_text, has_locations
 from pgcli.records import COLUMNS, Box, Fault, Item
 from pgcli.results.image_locator import ImageLocator, ImageRef
-from pgcli.run.progress.events import Message, OnEvent, ignore
-from pgcli.run.request.error_budget import ErrorBudget
+from pgcli.run.events import Message, OnEvent, ignore
+from pgcli.run.options import ErrorBudget
+from pgcli.run.progress import check_error_share
 from pgcli.stores.files import open_regular, parse_path
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks import ask, normalize, render, template_columns
@@ -102,7 +103,7 @@ class RowReader:
         errors = errors or RowErrors(ErrorBudget(max_share=1.0))
         for name in sources:
             self._read_source(name, options, rows, track, errors)
-        errors.budget.check_share(errors.tally)
+        check_error_share(errors.tally, errors.budget)
         if not rows:
             raise self._no_rows(sources, rows)
         return rows

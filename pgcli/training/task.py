@@ -24,7 +24,7 @@ from pgcli.engine.memory import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageDecoder
 from pgcli.model.siglip import normalize_pixels
-from pgcli.run.progress.events import OnEvent, ignore
+from pgcli.run.events import OnEvent, ignore
 from pgcli.text import count
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
 from pgcli.training.options import TrainOptions

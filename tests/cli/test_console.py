@@ -13,9 +13,8 @@ from pgcli.cli import progress
 from pgcli.cli.console import OutputAboveBar, Screen, facts_table
 from pgcli.cli.progress import StageProgress
 from pgcli.run.model import EngineInfo
-from pgcli.run.progress.summary import Summary
-from pgcli.run.progress.tally import Tally
-from pgcli.run.request.make import make_request
+from pgcli.run.progress import Summary, Tally
+from pgcli.run.request import make_request
 from pgcli.text import duration
 from tests.support.runs import on_terminal, processor_time_below
 
@@ -195,7 +194,7 @@ def test_summary_shows_reused_images_and_smaller_batches():
 def test_summary_says_what_helps_a_model_that_waits(
     images, waited, busy, device, options, helps, engines, monkeypatch
 ):
-    monkeypatch.setattr("pgcli.run.progress.summary.processors", lambda: 16.0)
+    monkeypatch.setattr("pgcli.run.progress.processors", lambda: 16.0)
     times = {"waited_seconds": waited * engines, "prefill_ms": 1000 * busy * engines}
     tally = Tally(rows=images, images=images, seconds=100.0, **times)
     request = make_request("caption", ["photos"], options)

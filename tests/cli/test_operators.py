@@ -157,8 +157,8 @@ def test_a_run_says_while_it_lasts_that_its_model_waits_for_images(cli, monkeypa
         return decode(decoder, item)
 
     monkeypatch.setattr(ImageDecoder, "__call__", slowly)
-    monkeypatch.setattr("pgcli.run.progress.summary.MIN_IMAGES", 1)
-    monkeypatch.setattr("pgcli.run.progress.run_progress.UPDATE_SECONDS", 0)
+    monkeypatch.setattr("pgcli.run.progress.MIN_IMAGES", 1)
+    monkeypatch.setattr("pgcli.run.progress.UPDATE_SECONDS", 0)
     monkeypatch.setattr(progress, "LOG_SECONDS", 0)
     hint = "the model waited [0-9]+% of the time for images: --fast-decode or more "
     code, _, err = cli(f"{RUN} -o rows.jsonl --log-format json")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pgcli.results import read
 from pgcli.run import model as running
-from pgcli.run import task
+from pgcli.run.model import load_engine
 from tests.support.runs import other_owner
 from tests.support.stores import used_store
 
@@ -70,7 +70,7 @@ def test_retrying_lines_of_standard_input_needs_them_again(cli, monkeypatch):
 
 
 def test_printed_commands_of_embeddings_run(cli, monkeypatch):
-    monkeypatch.setattr(running, "load_engine", task.load_engine)
+    monkeypatch.setattr(running, "load_engine", load_engine)
     repair()
     code, _, said = cli("embed 'it is' -o 'my v.jsonl' --model demo-towers")
     assert code == 0, said

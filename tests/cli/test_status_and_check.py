@@ -15,7 +15,7 @@ import pytest
 from pgcli.checkpoints import files as checkpoint_files
 from pgcli.checkpoints.files import folder_digests
 from pgcli.errors import UsageError
-from pgcli.run.request.shard import Shard, parse_shard
+from pgcli.run.request import Shard, parse_shard
 from tests.support.runs import EXAMPLES, MANY, ROWS, Command, finished, saved, started, wait_until
 from tests.support.stores import used_store
 

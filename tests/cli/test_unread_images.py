@@ -41,7 +41,7 @@ def model(pretended, monkeypatch) -> None:
     found = find("demo")  # reads the files of the model
     monkeypatch.setattr(running, "find_checkpoints", lambda *_: (found, None))
     # the digest of the model is its label
-    monkeypatch.setattr("pgcli.run.settings.find_local", lambda *_: found)
+    monkeypatch.setattr("pgcli.run.state.record.find_local", lambda *_: found)
 
 
 def write(name: str, images: list[bytes]) -> str:

@@ -31,7 +31,7 @@ from pgcli.records import (
 )
 from pgcli.registry import BUILT_IN
 from pgcli.rows import RowSchema, answer_digest
-from pgcli.run.request.shard import SCHEDULERS, parse_shard
+from pgcli.run.request import SCHEDULERS, parse_shard
 from pgcli.text import printable
 from tests.support import forkserver
 from tests.support.exporting import BOX, answer, refused

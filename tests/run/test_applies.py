@@ -16,10 +16,9 @@ from pgcli.declare import Option, options_of, parse_keywords
 from pgcli.errors import UsageError, in_flags
 from pgcli.results import read
 from pgcli.run import model as running
-from pgcli.run import task
 from pgcli.run.checks import is_stream
-from pgcli.run.request import RunRequest
-from pgcli.run.request.make import make_request, records_of
+from pgcli.run.model import load_engine
+from pgcli.run.request import RunRequest, make_request, records_of
 from tests.support.towers import rows_of, unit, write_parquet
 
 #: What makes a question, by command.
@@ -233,7 +232,7 @@ def test_configuration_file_with_all_options_breaks_no_command(command, monkeypa
     set_all_options(monkeypatch)
     if command in ("embed", "score", "classify"):
         monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
-        monkeypatch.setattr(running, "load_engine", task.load_engine)
+        monkeypatch.setattr(running, "load_engine", load_engine)
     words = [f"--{name}={value}" for name, value in NEEDED.get(command, {}).items()]
     words += ["--config", "c.toml"]
     words += ["--label=cat", "--label=dog"] if command == "classify" else []

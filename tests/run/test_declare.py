@@ -10,17 +10,17 @@ import pytest
 
 from pgcli.declare import REQUIRED, options_of, parse_keywords
 from pgcli.errors import UsageError
-from pgcli.run.request.error_budget import ErrorBudget
-from pgcli.run.request.make import make_request, records_of
-from pgcli.run.request.options import (
+from pgcli.run.options import (
     AnsweringOptions,
+    ErrorBudget,
     InputOptions,
     ModelOptions,
     OutputOptions,
     RunningOptions,
 )
-from pgcli.run.request.questions import COMMAND_OPTIONS
-from pgcli.run.settings import fingerprint_values
+from pgcli.run.questions import COMMAND_OPTIONS
+from pgcli.run.request import make_request, records_of
+from pgcli.run.state.record import fingerprint_values
 from pgcli.training.options import TRAIN_RECORDS as TRAINING
 
 PIPES: dict[str, Any] = {"capture_output": True, "text": True}

@@ -8,14 +8,13 @@ import pytest
 from pgcli.device import machine
 from pgcli.inputs import Inventory
 from pgcli.rows import RowSchema
-from pgcli.run import task
+from pgcli.run import model
 from pgcli.run.checks import read_options
-from pgcli.run.output import record_inventory
-from pgcli.run.request.make import make_request
-from pgcli.run.rows import RunRows
+from pgcli.run.input_rows import RunRows
+from pgcli.run.request import make_request
+from pgcli.run.run_output import record_inventory
 from pgcli.run.workers import engine, engines
-from pgcli.run.workers.slots import EngineSlot
-from pgcli.run.workers.work import Work
+from pgcli.run.workers.work import EngineSlot, Work
 from pgcli.stores import LocalStore
 from tests.support.stub_runs import make_images
 
@@ -41,7 +40,7 @@ def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
         raise Loads
 
     monkeypatch.setattr(RunRows, "numbered", noted)
-    monkeypatch.setattr(task, "load_engine", load_engine)
+    monkeypatch.setattr(model, "load_engine", load_engine)
     make_images(tmp_path / "photos", 2)
     request = make_request("caption", (str(tmp_path / "photos"),), {"model": "demo", "workers": 1})
     inventory = Inventory.scan(request.sources, read_options(request), None)

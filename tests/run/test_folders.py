@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.run.task import load_engine
+from pgcli.run.model import load_engine
 
 NAMES = [f"photos/{n}.png" for n in range(4)]
 

@@ -18,14 +18,13 @@ from pgcli.device import machine as nvidia_driver
 from pgcli.device import select
 from pgcli.doctor.checks import rows_of_3b
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
-from pgcli.run import model, task
-from pgcli.run.progress import events
-from pgcli.run.request.make import make_request
+from pgcli.run import events, model
+from pgcli.run.request import make_request
 from pgcli.run.run import run
-from pgcli.run.workers import engines, slots
+from pgcli.run.workers import engines, work
 from pgcli.run.workers.engine import answer_works, rows_of_task
 from pgcli.run.workers.engine_process import EngineDied, EngineFailed
-from pgcli.run.workers.slots import MIN_ROWS_FOR_ENGINES, EngineSlot, engine_slots
+from pgcli.run.workers.work import MIN_ROWS_FOR_ENGINES, EngineSlot, engine_slots
 from tests.support import pretend
 from tests.support.stub_runs import make_images
 
@@ -113,8 +112,7 @@ class Machine:
         self.may_answer = threading.Event()
         make_images(folder / "photos", 200)
         monkeypatch.setattr(engines, "EngineProcess", ThreadEngine)
-        for module in (task, model):
-            monkeypatch.setattr(module, "load_engine", self.load)
+        monkeypatch.setattr(model, "load_engine", self.load)
         monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
 
     def load(self, request: Any, checkpoint: Any, adapter: Any, device: str) -> GpuEngine:
@@ -177,7 +175,7 @@ def test_few_rows_take_one_gpu(gpus, number):
 
 
 def test_a_run_of_few_rows_loads_one_model_in_the_program(gpus, machine, monkeypatch):
-    monkeypatch.setattr(slots, "MIN_ROWS_FOR_ENGINES", 1001)
+    monkeypatch.setattr(work, "MIN_ROWS_FOR_ENGINES", 1001)
     gpus(*[((9, 0), 70)] * 8)
     machine.run()
     assert [engine.device for engine in machine.loaded] == ["auto"]
@@ -283,7 +281,7 @@ def test_gpus_are_counted_without_torch():
         "import sys\n"
         "from pgcli.device import machine as driver\n"
         "import pgcli.run.answering, pgcli.run.run\n"
-        "from pgcli.run.workers.slots import engine_slots\n"
+        "from pgcli.run.workers.work import engine_slots\n"
         "driver.nvidia_driver, driver.installed_gpus = lambda: '580.65.06', lambda: 8\n"
         "driver.cuda_of_pytorch.__wrapped__()\n"
         "driver.cuda_of_pytorch = lambda: 13\n"

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import pgcli.run.state.lines
-from pgcli.run.state.compare import ImageStamps
+from pgcli.run.comparison import ImageStamps
 from pgcli.run.state.lines import RowFile
 from pgcli.stores import LocalStore
 from tests.support.power_loss import Disk, Killed, tree

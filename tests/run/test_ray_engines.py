@@ -15,8 +15,8 @@ from PIL import Image
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer, DecodedImage
 from pgcli.run import checks
+from pgcli.run.events import Interrupted
 from pgcli.run.model import RunModel
-from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.workers import ray_engines
 from pgcli.run.workers.ray_engines import Actor, Cluster, Resources
 from pgcli.run.workers.work import Work
@@ -60,7 +60,7 @@ def ray(monkeypatch) -> Iterator[FakeRay]:
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
-    monkeypatch.setattr("pgcli.run.task.load_engine", load_engine)
+    monkeypatch.setattr("pgcli.run.model.load_engine", load_engine)
     monkeypatch.setattr("pgcli.run.model.load_engine", load_engine)
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)
     monkeypatch.setattr(ray_engines, "LOOK_SECONDS", 0.02)

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from pgcli.declare import parse_keywords
-from pgcli.run.reopen import reopened_request
-from pgcli.run.request import RunRequest
-from pgcli.run.request.make import make_request, records_of
-from pgcli.run.settings import input_settings
-from pgcli.run.state.record import RunRecord
+from pgcli.run.request import RunRequest, make_request, records_of
+from pgcli.run.state.record import RunRecord, input_settings
+from pgcli.run.status import reopened_request
 
 RUNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("caption", ["photos", "more"], {"lang": "pt-BR", "limit": 3}),

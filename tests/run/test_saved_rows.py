@@ -15,7 +15,7 @@ from pgcli.errors import OutputFailed
 from pgcli.output.lines import json_line
 from pgcli.rows import RowSchema
 from pgcli.run.answering import InOrder
-from pgcli.run.output import RunOutput, count_rows, end_of
+from pgcli.run.run_output import RunOutput, count_rows, end_of
 from pgcli.run.state.lines import Log, error_of, merge_ranges
 from pgcli.run.state.parts import Parts
 from pgcli.run.state.record import RunRecord

@@ -1,16 +1,15 @@
 """The summary of a run in progress, and of rows that another process counted."""
 
-from pgcli.run.progress import events, run_progress
-from pgcli.run.progress.run_progress import RunProgress
-from pgcli.run.progress.summary import Summary
-from pgcli.run.progress.tally import Tally
-from pgcli.run.request.make import make_request
+from pgcli.run import events
+from pgcli.run import progress as module
+from pgcli.run.progress import RunProgress, Summary, Tally
+from pgcli.run.request import make_request
 from tests.support.exporting import answer, refused
 
 
 def test_summary_during_a_run_has_a_rate_and_no_exit_code(monkeypatch):
     clock = iter([0.0, 3.0, *[5.0] * 9])  # the run begins, answering begins, eight rows are saved
-    monkeypatch.setattr(run_progress, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(module, "perf_counter", lambda: next(clock))
     progress = RunProgress(make_request("caption", ["a.png"], {"output": "-"}), events.ignore)
     with progress.answering():
         for number in range(8):

@@ -13,18 +13,18 @@ from pgcli.errors import NoUsableDevice
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, DecodedImage
 from pgcli.rows import RowSchema
-from pgcli.run import task
+from pgcli.run import model
 from pgcli.run.checks import read_options
-from pgcli.run.output import record_inventory
-from pgcli.run.progress.tally import Tally
-from pgcli.run.request.make import make_request
+from pgcli.run.progress import Tally
+from pgcli.run.request import make_request
+from pgcli.run.run_output import record_inventory
 from pgcli.run.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.run.workers.engine_process import EngineDied
 from pgcli.run.workers.engines import MAX_DEATHS_IN_A_ROW, RowsLost, Workers
-from pgcli.run.workers.slots import EngineSlot
 from pgcli.run.workers.work import (
     EngineInfo,
     EngineMessage,
+    EngineSlot,
     RowsAnswered,
     Work,
     WorkBegun,
@@ -269,7 +269,7 @@ def test_an_engine_answers_its_works_as_one_stream(tmp_path, monkeypatch, dtype,
     """The batch has rows of several works, but in float32; messages say which rows, in order."""
     engine, sent, begun_after = BatchEngine(), list[EngineMessage](), list[int]()
     engine.dtype = dtype
-    monkeypatch.setattr(task, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(model, "load_engine", lambda *_: engine)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
     make_images(tmp_path / "photos", 9, broken=[2, 3, 5])
     options = {"model": "demo", "workers": 0, "prompt": ("a", "b")}

@@ -14,7 +14,7 @@ from pathlib import Path
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.records import Answer, DecodedImage
-from pgcli.run import task
+from pgcli.run import model
 from pgcli.run.state import owner
 from pgcli.run.workers import ray_engines
 from pgcli.tasks import Question
@@ -59,7 +59,7 @@ class LightActor(ray_engines.Actor):
         notes = Path(self._task.request.folder, NOTES)
         notes.mkdir(exist_ok=True)
         (notes / f"actor {os.getpid()}").touch()
-        task.load_engine = load_light_engine  # type: ignore[assignment]
+        model.load_engine = load_light_engine  # type: ignore[assignment]
         super()._run()
 
 

@@ -27,8 +27,7 @@ from PIL import Image
 import pgcli.images.pool
 import pgcli.run.model
 import pgcli.run.run
-import pgcli.run.settings
-import pgcli.run.task
+import pgcli.run.state.record
 import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
 from pgcli.checkpoints.find import find
@@ -37,16 +36,16 @@ from pgcli.cli.main import output_failed
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
 from pgcli.records import Answer, DecodedImage, unanswered
-from pgcli.run.progress import events
-from pgcli.run.request.make import make_request
+from pgcli.run import events
+from pgcli.run.request import make_request
 from pgcli.run.run import exit_code, run
-from pgcli.run.settings import versions
+from pgcli.run.state.record import versions
 from tests.support import pretend
 from tests.support.forkserver import ForkedRun
 from tests.support.power_loss import CALLS
 
 HELD = 4  # the least number of answers that the model holds back
-pgcli.run.settings.version = cache(pgcli.run.settings.version)
+pgcli.run.state.record.version = cache(pgcli.run.state.record.version)
 versions()  # reads package metadata once for all forks
 pyarrow.compute.fill_null(pyarrow.array([None, 1]), 0)  # initialises pyarrow.compute
 DEMO = find("demo")
@@ -196,11 +195,7 @@ def replace_model(seconds: float, seed: int | None = None) -> None:
     modules: dict[str, Any] = sys.modules  # modules that take seconds to import
     modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
     modules["torch"] = SimpleNamespace(set_num_threads=lambda threads: None)
-    for module in (
-        pgcli.run.model,
-        pgcli.run.task,
-    ):  # in this process and in engine processes
-        module.load_engine = engine.loaded  # type: ignore[attr-defined]
+    pgcli.run.model.load_engine = engine.loaded  # type: ignore[assignment]
 
 
 def said(event: events.Event) -> None:

@@ -24,7 +24,7 @@ from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.run.progress.shutdown import GracefulShutdown
+from pgcli.run.events import GracefulShutdown
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.data import ImageBatch
 from pgcli.training.encoders.classify_task import ClassifyTask

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from pgcli.cli.main import main
-from pgcli.run.workers.slots import EngineSlot, engine_slots
+from pgcli.run.workers.work import EngineSlot, engine_slots
 from tests.support.runs import EXAMPLES
 
 
@@ -28,6 +28,6 @@ def test_the_engine_count_is_the_fastest(rows, cores, engines):
 
 
 def test_more_engines_than_gpus_are_an_error(monkeypatch):
-    monkeypatch.setattr("pgcli.run.workers.slots.visible_gpus", lambda: 2)
+    monkeypatch.setattr("pgcli.run.workers.work.visible_gpus", lambda: 2)
     assert [s.device for s in engine_slots(None, "cuda:1", 10**10, rows=500)] == ["cuda:1"]
     assert main(["caption", str(EXAMPLES / "one.png"), "--model", "demo", "--engines", "3"]) == 17

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from pgcli.process_end import END_SECONDS, KILL_SECONDS
-from pgcli.run.progress.shutdown import CLEANUP_SECONDS, GRACE_SECONDS
+from pgcli.run.events import CLEANUP_SECONDS, GRACE_SECONDS
 from tests.support.runs import (
     MANY,
     PRETEND,
@@ -38,7 +38,7 @@ from tests.support.runs import (
 )
 
 #: A run with a grace period of less than ten seconds after a signal.
-IMPATIENT = "import sys; import pgcli.run.progress.shutdown as s; s.GRACE_SECONDS = 1.0; "
+IMPATIENT = "import sys; import pgcli.run.events as s; s.GRACE_SECONDS = 1.0; "
 IMPATIENT += "from tests.support.pretend import main; sys.exit(main())"
 
 

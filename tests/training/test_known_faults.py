@@ -18,7 +18,7 @@ import pgcli
 from pgcli.checkpoints.config import read_config
 from pgcli.cli.main import main
 from pgcli.engine.loader import read_tokenizer
-from pgcli.run.progress.shutdown import GracefulShutdown
+from pgcli.run.events import GracefulShutdown
 from pgcli.training import trainer
 from tests.support.exporting import read_rows
 from tests.support.training import draw, write_checkpoint

@@ -14,8 +14,8 @@ from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.cli.app import missing
 from pgcli.cli.options import CliCall, Sources, command
 from pgcli.errors import UsageError
-from pgcli.run.request.make import make_request, records_of
-from pgcli.run.request.questions import WITHOUT_ANSWERS
+from pgcli.run.questions import WITHOUT_ANSWERS
+from pgcli.run.request import make_request, records_of
 from pgcli.tasks import MAX_NEW_TOKENS
 
 DETAILS = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \

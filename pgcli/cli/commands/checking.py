@@ -19,7 +19,7 @@ from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.declare import opt, same
 from pgcli.errors import INCOMPLETE, Difference, OutputInUse, UsageError
 from pgcli.rows import CUT_ANSWERS, json_safe, json_text, prompt_of, read_boxes
-from pgcli.run.request.options import RunningOptions
+from pgcli.run.options import RunningOptions
 from pgcli.text import count, duration, listed, note
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.labels.columns import ANSWER_COLUMNS
 from pgcli.parsing import SEPARATOR
 from pgcli.results.options import ImageOptions
-from pgcli.run.request.options import RunningOptions
+from pgcli.run.options import RunningOptions
 from pgcli.text import count, listed, one_of
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 

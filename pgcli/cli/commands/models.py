@@ -16,8 +16,7 @@ from pgcli.cli.console import Screen, print_facts, print_json
 from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, command
 from pgcli.declare import opt, same
 from pgcli.errors import Difference, NoInputError, NoUsableDevice, UsageError
-from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
-from pgcli.run.request.values import Dtype
+from pgcli.run.options import Dtype, InputOptions, ModelOptions, RunningOptions, models
 from pgcli.text import byte_count
 from pgcli.version import __version__
 

@@ -35,8 +35,8 @@ from pgcli.results.options import (
     read_labels,
 )
 from pgcli.rows import RowSchema
-from pgcli.run.request.options import OutputOptions
-from pgcli.run.request.questions import BoxOptions, DetectOptions
+from pgcli.run.options import OutputOptions
+from pgcli.run.questions import BoxOptions, DetectOptions
 from pgcli.text import count, listed, with_notes
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
     from pgcli.results.gallery import RowGroup, write_gallery
     from pgcli.results.hooks import draw_rows, draw_target
     from pgcli.results.image_locator import ImageLocator
-    from pgcli.run.progress.events import tracked
+    from pgcli.run.events import tracked
 
     options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
     screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)

@@ -26,7 +26,7 @@ from pgcli.errors import UsageError
 from pgcli.output import FOLDER, PLAIN_TEXT, load_format, output_endings, output_format
 from pgcli.output.lines import LineFormat
 from pgcli.results.options import ImageOptions
-from pgcli.run.request.questions import ScoreOptions
+from pgcli.run.questions import ScoreOptions
 from pgcli.stores.writing import Target, wrap_write_errors
 from pgcli.tasks import normalize
 from pgcli.text import count, listed

@@ -38,7 +38,7 @@ from pgcli.results.image_locator import ImageLocator, ImageRef
 from pgcli.results.options import ExportOptions, read_labels
 from pgcli.results.overlay import SUFFIXES
 from pgcli.rows import CUT_ANSWERS
-from pgcli.run.progress.events import OnEvent, ignore, tracked
+from pgcli.run.events import OnEvent, ignore, tracked
 from pgcli.stores import Reader
 from pgcli.stores.files import parse_path
 from pgcli.stores.urls import url_scheme

@@ -14,7 +14,7 @@ from pgcli.errors import OutputExists, PgcliError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
 from pgcli.output.reader import OPEN, OPEN_FILE
-from pgcli.run.progress.shutdown import Interrupted
+from pgcli.run.events import Interrupted
 from pgcli.run.state.owner import LOCK, OWNER, SHARD, Owner
 from pgcli.run.state.record import RUN, RunRecord, read_record, state_location, why_no_record
 from pgcli.run.state.saved import SavedRows, open_saved
@@ -25,7 +25,7 @@ from pgcli.stores.writing import already_exists
 if TYPE_CHECKING:
     from pgcli.output.lines import LineFormat
     from pgcli.output.tables import TableFormat
-    from pgcli.run.request.shard import Shard
+    from pgcli.run.request import Shard
 
 INPUTS, RETRIED = "inputs", "retried"
 FOLDERS = (INPUTS, OPEN, RETRIED)

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pgcli.output.lines import json_line
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema
-from pgcli.run import task as tasks
+from pgcli.run import model as tasks
 from pgcli.run.checks import read_options
+from pgcli.run.input_rows import Numbered, RowImages, RunRows
 from pgcli.run.model import engine_info
-from pgcli.run.progress.tally import Error, Tally
-from pgcli.run.rows import Numbered, RunRows
+from pgcli.run.progress import Error, Tally
 from pgcli.run.state.folder import load_inventory
-from pgcli.run.workers.row_images import RowImages
-from pgcli.run.workers.slots import EngineSlot
-from pgcli.run.workers.work import EngineMessage, RowsAnswered, Work, WorkBegun
+from pgcli.run.workers.work import EngineMessage, EngineSlot, RowsAnswered, Work, WorkBegun
 from pgcli.stores import open_folder
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from pgcli.text import printable
 
 if TYPE_CHECKING:
     from pgcli.run.workers.engine import EngineTask
-    from pgcli.run.workers.slots import EngineSlot
-    from pgcli.run.workers.work import Work
+    from pgcli.run.workers.work import EngineSlot, Work
 
 #: Python's variable that keeps the current folder off the module path.
 SAFE_PATH = "PYTHONSAFEPATH"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pgcli.device.machine import decoding_processes, processors
 from pgcli.errors import NoUsableDevice
 from pgcli.images.pool import DEFAULT_WORKERS
+from pgcli.run.progress import EngineInfo
 from pgcli.run.request import RunRequest
 from pgcli.run.state.record import differences
 from pgcli.run.workers.engine import EngineTask
@@ -20,17 +21,16 @@ from pgcli.run.workers.engine_process import (
     EngineProcess,
     start_method,
 )
-from pgcli.run.workers.slots import EngineSlot
 from pgcli.run.workers.work import (
-    EngineInfo,
     EngineMessage,
+    EngineSlot,
     WorkBegun,
     WorkQueue,
     rows_ahead,
 )
 
 if TYPE_CHECKING:
-    from pgcli.run.progress.run_progress import RunProgress
+    from pgcli.run.progress import RunProgress
 
 #: An engine in another process: an EngineProcess or a RayEngine, with the same methods.
 Engine: TypeAlias = Any

@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pgcli.checkpoints.files import total_bytes
 from pgcli.errors import NoUsableDevice
-from pgcli.run.rows import range_rows
-from pgcli.run.task import find_checkpoints
+from pgcli.run.input_rows import range_rows
+from pgcli.run.model import find_checkpoints
 from pgcli.run.workers.engine import EngineTask, answer_works, rows_of_task
 from pgcli.run.workers.engine_process import EngineDied, EngineFailed
 from pgcli.run.workers.engines import POLL_SECONDS, RowsLost, Workers
-from pgcli.run.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
-from pgcli.run.workers.work import EngineMessage, Work, WorkQueue
+from pgcli.run.workers.work import SINGLE_THREAD_BYTES, EngineMessage, EngineSlot, Work, WorkQueue
 from pgcli.text import first_line
 
 if TYPE_CHECKING:
-    from pgcli.run.output import RunOutput
-    from pgcli.run.progress.run_progress import RunProgress
+    from pgcli.run.progress import RunProgress
     from pgcli.run.request import RunRequest
+    from pgcli.run.run_output import RunOutput
 
 LOOK_SECONDS = 2.0  # between two checks of the nodes and their resources
 CONNECT_SECONDS = 5.0

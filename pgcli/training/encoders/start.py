@@ -15,7 +15,7 @@ from pgcli.checkpoints.model_description import image_preprocessing, read_descri
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.errors import UsageError
-from pgcli.run.progress.events import Message, tracked
+from pgcli.run.events import Message, tracked
 from pgcli.text import count
 from pgcli.towers.loader import text_processor
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text

@@ -1,1 +1,0 @@
-"""Progress, counts and summary of a run, and its graceful shutdown."""
