@@ -6,6 +6,7 @@ The owner of the output's state saves these rows in order, so that the same comm
 
 import sys
 from importlib import import_module
+from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,10 @@ class CallableModule(ModuleType):
 
     def __call__(self, *values: Any, **keywords: Any) -> Any:
         return import_module("pgcli.api.runs").run(*values, **keywords)
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(import_module("pgcli.api.runs").run)
 
     def __reduce__(self) -> Any:
         return import_module, (__name__,)
