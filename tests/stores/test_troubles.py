@@ -39,7 +39,7 @@ def code(reason: str) -> bytes:
     return f"<Error><Code>{reason}</Code><Message>Some - words.</Message></Error>".encode()
 
 
-FAILURES = [503, 500, 502, 504, 429, 408, "reset", "silent", "cut"]
+FAILURES = [503, 429, "reset", "silent", "cut"]
 PHOTOS = {f"bucket/photos/{number:04}.png": bytes([number % 256]) * 9 for number in range(1200)}
 
 
