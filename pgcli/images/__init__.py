@@ -1,4 +1,9 @@
-"""Reads image files: bytes become upright RGB and the model's pixels, or a named fault."""
+"""Reads image files: bytes become upright RGB and the model's pixels, or a named fault.
+
+`files` reads bytes within limits, `formats` opens an image and refuses what Pillow may misread, and
+`decode` makes its pixels. `pool` decodes ahead of the model, in order; each `worker` is a
+`child_process` with limits of memory and time.
+"""
 
 from pgcli.images.decode import (
     ImageDecoder,

@@ -1,4 +1,10 @@
-"""Folders to write and files to read, on this machine and at URLs."""
+"""Folders to write and files to read, on this machine and at URLs.
+
+`folders` keeps a folder of this machine without opening links in it, `objects` one in an object
+store, and `writing` checks targets and names files once they are complete. `files` opens regular
+files only. `reader` reads URLs, of `web` servers and the Hub and of `objects`; the text of URLs,
+their faults and the waits for servers are in `urls`.
+"""
 
 from __future__ import annotations
 
