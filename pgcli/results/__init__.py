@@ -1,4 +1,10 @@
-"""Saved rows, and everything that is made from them; `Results` is a sequence of answers."""
+"""Saved rows and everything that is made from them; `Results` is a sequence of answers.
+
+`check` compares rows with their input, `merge` and `edits` make new result files, `exports` writes
+them for other tools, and `gallery` as a page. While a run goes on, its `hooks` write drawings and
+texts. `image_locator` finds the images of rows, `overlay` draws on them, and `pages` has the shell
+of all pages.
+"""
 
 from __future__ import annotations
 

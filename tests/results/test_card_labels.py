@@ -56,20 +56,6 @@ def test_labels_without_room_are_counted_and_shown_on_hover(open_page, tmp_path,
     assert texts == ["triangle"] * 3 + ["hexagon", "star"]
 
 
-def test_texts_without_room_are_counted(open_page, tmp_path):
-    drawn(tmp_path, 2)
-    labels = [{"label": f"kind {n}", "probability": 0.3 - n / 100} for n in range(6)]
-    rows = [row(n, task="classify", labels=labels[: 4 + 2 * n]) for n in range(2)]
-    shown = open_page(gallery(tmp_path, rows))
-    cards = shown.all(".card")
-    assert cards.nth(0).locator(".shares div:visible").count() == 4
-    assert cards.nth(0).locator(".more").count() == 0
-    assert cards.nth(1).locator(".shares div:visible").count() == 3
-    assert cards.nth(1).locator(".more").inner_text() == "+3"
-    cards.nth(1).locator(".text").hover()
-    assert cards.nth(1).locator(".shares div:visible").count() == 6
-
-
 def chips(shown: OpenPage) -> dict[str, int]:
     """The labels of the filters with their numbers."""
     pairs = (chip.split("\n") for chip in shown.all(".chip").all_inner_texts())

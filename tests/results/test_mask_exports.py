@@ -14,7 +14,7 @@ from pycocotools import mask as coco_masks
 from pgcli.labels.upright import bounds, fill
 from pgcli.records import Rle
 from pgcli.results.overlay import MAX_BRIDGE_POINTS, contours, polygon
-from pgcli.rle import decode_mask, encode_counts, encode_mask
+from pgcli.rle import encode_counts, encode_mask
 from tests.support.exporting import SIZES, exported, overlap, plain, saved, segmented, shape
 
 FINE = 8  # subpixels per side of a pixel, drawn by PIL
@@ -93,19 +93,6 @@ def length(points_n2: numpy.ndarray) -> float:
     """The length of a closed line."""
     onward = numpy.roll(points_n2, -1, axis=0) - points_n2
     return float(numpy.hypot(*onward.T).sum())
-
-
-def test_mask_with_empty_runs_equals_its_normalized_form():
-    mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
-    again = Rle((4, 2), encode_mask(decode_mask(mask)).counts)
-    assert mask.counts != again.counts
-    assert polygon(mask).tolist() == polygon(again).tolist()
-
-
-def test_polygon_of_a_noisy_mask_drops_only_specks():
-    noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
-    points = polygon(encode_mask(noisy))
-    assert overlap(held(points, 200, 200), noisy) > 0.98
 
 
 def test_mask_larger_than_any_image_is_ignored():

@@ -104,10 +104,6 @@ def test_arrays_of_other_shapes_and_types_raise_errors(vectors):
         nearest([[1.0, 0, 0]], vectors)
 
 
-def test_no_hits_are_found_among_no_vectors():
-    assert nearest([[1.0, 0, 0]], np.zeros((0, 3)), 2).rows.tolist() == [[-1, -1]]
-
-
 def connected_by_hand(similar):
     """Groups of a matrix of booleans, by a walk from each row."""
     left, groups = set(range(len(similar))), []
@@ -161,12 +157,3 @@ def test_products_of_bounding_vectors_are_at_least_the_similarities(seed):
     bounds = bounding_vectors(vectors)
     assert bounds.shape == (200, HEAD + 1)
     assert (bounds @ bounds.T >= vectors @ vectors.T - ERROR).all()
-
-
-def test_no_vectors_have_no_groups():
-    assert duplicates(np.empty((0, 300), np.float32)) == []
-
-
-def test_many_equal_vectors_are_one_group():
-    (group,) = duplicates(np.repeat(random_vectors(1, 64), 5000, axis=0), 1 - 1e-6)
-    assert group.tolist() == [*range(5000)]

@@ -81,14 +81,6 @@ def test_a_file_without_any_vector_is_no_input(tmp_path):
         next(iter(VectorFiles([file])))
 
 
-def test_vectors_that_are_not_normalised_are_counted(tmp_path):
-    vectors = unit(10)
-    file = write_parquet(tmp_path / "v.parquet", rows_of(vectors * 3))
-    files = VectorFiles([file])
-    assert search(files, vectors[:1], 1)[0]["similarity"] == pytest.approx(1, abs=1e-6)
-    assert files.scaled == 10
-
-
 def test_a_line_that_is_still_written_is_left_out(tmp_path):
     file = write_jsonl(tmp_path / "v.jsonl", rows_of(unit(3)))
     file.write_bytes(file.read_bytes()[:-20])
