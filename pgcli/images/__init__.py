@@ -15,10 +15,9 @@ from pgcli.images.decode import (
     stored_and_upright,
 )
 from pgcli.images.files import ImageError, ImageLimits, Size, item_bytes
-from pgcli.images.formats import FORMATS, ImageHeader
+from pgcli.images.formats import ImageHeader
 
 __all__ = [
-    "FORMATS",
     "ImageDecoder",
     "ImageError",
     "ImageHeader",

@@ -51,7 +51,6 @@ READERS: dict[str, type[ImageFile.ImageFile]] = {
     "AVIF": AvifImageFile,
     "PPM": PpmImageFile,
 }
-FORMATS = tuple(READERS)
 
 #: Two-letter signatures match many foreign files, so the header has to be valid as well.
 SHORT_SIGNATURES = ("BMP", "PPM")

@@ -19,13 +19,13 @@ from PIL import EpsImagePlugin, Image, ImageCms
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images import (
-    FORMATS,
     ImageLimits,
     ImageSpec,
     decode,
     files,
     load_image,
 )
+from pgcli.images.formats import READERS
 from pgcli.inputs import Inventory
 from pgcli.records import DecodedImage, Fault, Item
 from tests.support import awkward
@@ -95,7 +95,7 @@ MODES = {
     "AVIF": ("RGB", "RGBA"),
     "PPM": ("RGB", "L", "1"),
 }
-assert MODES.keys() == set(FORMATS)
+assert MODES.keys() == set(READERS)
 
 
 @settings(max_examples=300)
@@ -162,7 +162,7 @@ def test_fast_decode_keeps_twice_the_models_pixels(monkeypatch):
         assert decoded == {size}
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", READERS)
 def test_fast_decode_changes_only_large_jpegs(format_):
     data = encoded(noise(111, 111, seed=3), format_)
     exact, fast = decode_source(data).pixels, decode_source(data, FAST).pixels
@@ -297,7 +297,7 @@ def test_more_frames_take_no_more_time(format_):
         assert decode_source(film).pixels[0, 0].tolist() == [255, 0, 0]
 
 
-@pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
+@pytest.mark.parametrize("format_", [format_ for format_ in READERS if format_ != "AVIF"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
 def test_one_pixel_wide_image_is_decoded(format_, size):
     data = encoded(Image.new("RGB", size, "red"), format_)
