@@ -131,7 +131,8 @@ class RowSchema:
                 row[name] = [to_dict(kind, value) for value in row[name]]
         for name in TIMING_COLUMNS:
             if name in row:
-                row[name] = round3(row[name]) if self.timing else None
+                number = row[name] if self.timing else None
+                row[name] = round(number, 3) if isinstance(number, float) else number
         for name in self.keep:
             row[name] = answer.kept.get(name)
         for name, value in row.items():
@@ -262,11 +263,6 @@ def _number(value: Any) -> Any:
     return f"{value:.6g}" if is_number and abs(value) < MAX_FLOAT else value
 
 
-def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with null in missing columns."""
-    return {**dict.fromkeys(base_of(row)), **row}
-
-
 def box_to_dict(box: Box) -> dict[str, Any]:
     """A box as plain values."""
     return {"label": box.label} | {name: round6(getattr(box, name)) for name in BOX_NUMBERS}
@@ -328,11 +324,6 @@ def to_dict(kind: type[Any], value: Any) -> dict[str, Any]:
 def round6(number: float | None) -> float | None:
     """The number with six significant digits."""
     return None if number is None else float(f"{number:.6g}")
-
-
-def round3(milliseconds: float | None) -> float | None:
-    """The number with three decimals; an integer, such as `batch`, is unchanged."""
-    return round(milliseconds, 3) if isinstance(milliseconds, float) else milliseconds
 
 
 def json_safe(value: Any) -> Any:

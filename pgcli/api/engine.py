@@ -34,9 +34,8 @@ from pgcli.device.machine import decoding_processes
 from pgcli.errors import UsageError, called_from_python, naming_keywords
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
-from pgcli.records import Answer, Task, error_answer
+from pgcli.records import Answer, error_answer
 from pgcli.rows import as_saved
-from pgcli.run.input_rows import Ask, answer_items
 from pgcli.run.request import is_on_hub
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_json
@@ -46,6 +45,7 @@ from pgcli.towers.abilities import check_kind, check_labels
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
+    from pgcli.run.input_rows import Ask
     from pgcli.search.nearest import Hits
     from pgcli.towers.engine import EmbeddingEngine
 
@@ -349,6 +349,8 @@ class Engine:
         self, call: Call, source: Any, ask: Ask, engine: InferenceEngine | EmbeddingEngine
     ) -> Iterator[Answer]:
         """The rows of all images, in their order."""
+        from pgcli.run.input_rows import answer_items  # imports pyarrow
+
         question = call.question
         reading = self._reading
         reader = make_reader(
@@ -369,7 +371,7 @@ class Engine:
         rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
         if call.progress:
             rows = with_progress(rows, question, total)
-        return AnswerIterator(rows, question.task)
+        return AnswerIterator(rows)
 
 
 @called_from_python
@@ -450,8 +452,8 @@ class TrainingReport:
 class AnswerIterator(Iterator[Answer]):
     """The answers of a call, each computed when it is taken."""
 
-    def __init__(self, answers: Generator[Answer, None, None], task: Task):
-        self._answers, self._task = answers, task
+    def __init__(self, answers: Generator[Answer, None, None]):
+        self._answers = answers
         UNFINISHED.add(self)
 
     def __iter__(self) -> Self:
@@ -464,12 +466,6 @@ class AnswerIterator(Iterator[Answer]):
     def close(self) -> None:
         """Stop the computation of further answers."""
         self._answers.close()
-
-    def __repr__(self) -> str:
-        return (
-            f"<generator of {self._task} answers: loop over it, or collect them with "
-            "pgcli.Results(...)>"
-        )
 
 
 @atexit.register

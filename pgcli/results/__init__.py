@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pgcli.records import Answer
-from pgcli.rows import RowSchema, fill_columns, schema_of_answers
+from pgcli.rows import RowSchema, base_of, schema_of_answers
 from pgcli.text import count, printable
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def answer_of(row: Row) -> Answer:
     from pgcli.errors import UsageError
 
     try:
-        return RowSchema.of(row).answer(fill_columns(row))
+        return RowSchema.of(row).answer({**dict.fromkeys(base_of(row)), **row})
     except ValueError as problem:
         raise UsageError(
             f"the row of {row.get('id')!r} is not an answer: {problem}",
