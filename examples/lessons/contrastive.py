@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.training.encoders.contrastive import sigmoid_contrastive, softmax_contrastive
+from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
 
 LOGITS = torch.tensor([2, 1, 0.5, -1, -2])  # of one image with five texts; the first matches
 PAIRS, WIDTH, STEPS = 8, 16, 200

@@ -35,11 +35,11 @@ from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import Target, wrap_write_errors, write_json
 from pgcli.text import MAX_NAMES, byte_count, count, duration, listed
-from pgcli.training.answers.start import make_answer_task
-from pgcli.training.answers.task import AnswerTask
-from pgcli.training.encoders.classify_task import ClassifyTask
-from pgcli.training.encoders.contrastive_task import ContrastiveTask
-from pgcli.training.encoders.start import make_classify_task, make_contrastive_task
+from pgcli.training.answer_task import AnswerTask
+from pgcli.training.answers import make_answer_task
+from pgcli.training.classify import ClassifyTask
+from pgcli.training.contrastive_task import ContrastiveTask
+from pgcli.training.encoder_start import make_classify_task, make_contrastive_task
 from pgcli.training.image_checks import (
     check_apart,
     check_readable,

@@ -22,7 +22,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.run.state.record import differences, other_run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
-from pgcli.training.answers.lora import lora_settings
+from pgcli.training.lora import lora_settings
 from pgcli.training.metrics_file import METRICS
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRows

@@ -19,7 +19,6 @@ from pgcli.engine.memory import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, TrainingDiverged
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.text import listed
-from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import (
     METRICS,
     append_metrics,
@@ -27,6 +26,7 @@ from pgcli.training.metrics_file import (
     remove_later_metrics,
 )
 from pgcli.training.processes import ALONE, Processes
+from pgcli.training.run_files import write_curves
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 

@@ -17,8 +17,9 @@ from pgcli.checkpoints.save import merge_adapter, save
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.optimize import optimize_for_device
-from pgcli.training.answers.lora import LoraSettings, save_adapter
-from tests.support.adapted_models import (
+from pgcli.training.lora import LoraSettings, save_adapter
+from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference
+from tests.support.peft_adapters import (
     DECODER,
     EMBEDDINGS,
     LORA_OPTIONS,

@@ -12,7 +12,7 @@ from pgcli.checkpoints.adapters import fingerprint_of, warn_of_another_base
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.safetensors_files import read_metadata
 from pgcli.engine import loader
-from pgcli.training.answers.lora import LoraSettings, save_adapter
+from pgcli.training.lora import LoraSettings, save_adapter
 from tests.support.adapted_models import adapted
 
 SETTINGS = LoraSettings(rank=2)

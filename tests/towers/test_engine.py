@@ -23,7 +23,7 @@ from pgcli.records import DecodedImage, Item
 from pgcli.towers import loader
 from pgcli.towers.engine import EmbeddingEngine
 from pgcli.towers.loader import open_towers
-from pgcli.training.encoders.new_models import classifier_of
+from pgcli.training.encoders import classifier_of
 from tests.support import tiny, towers
 
 TEXTS = ["A small, red star!", "a blue circle", "a GREEN triangle"]

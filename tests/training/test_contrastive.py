@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
-from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
+from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 
 ROWS, WIDTH = 12, 8
 LOSSES = ["softmax", "sigmoid"]

@@ -20,7 +20,7 @@ from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.model.quantized.quantize import quantize_per_channel
-from pgcli.training.answers.lora import LoraSettings, add_lora, save_adapter
+from pgcli.training.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import (
     PROMPTS,
     adapted,

@@ -25,7 +25,7 @@ from pgcli.labels.columns import LabelColumns
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Item
 from pgcli.training import image_checks
-from pgcli.training.answers.task import tokenized
+from pgcli.training.answer_task import tokenized
 from pgcli.training.image_checks import check_apart, split_by_image
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.sources import RowReader

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.cli.main import main
-from pgcli.engine import memory
-from pgcli.training.answers import start
-from pgcli.training.answers.task import AnswerTask
+from pgcli.engine import oom
+from pgcli.training.answer_task import AnswerTask
 from pgcli.training.trainer import Trainer
 from tests.support.training import metrics, stop_after, write_checkpoint, write_questions
 
@@ -128,13 +127,13 @@ def test_run_resumes_with_another_micro_batch(run, monkeypatch):
 
 def test_gradient_checkpointing_changes_no_bit(run, monkeypatch):
     for name, largest in (("kept", 10**9), ("recomputed", 0)):
-        monkeypatch.setattr(start, "LARGE_BYTES", largest)
+        monkeypatch.setattr("pgcli.training.answers.LARGE_BYTES", largest)
         assert run(f"questions.jsonl {FULL} --dropout 0.1 -o {name}") == 0
     assert same_files("kept", "recomputed")
 
 
 def test_full_training_that_does_not_fit_the_device_is_refused(run, capsys, monkeypatch):
-    monkeypatch.setattr(start, "free_bytes", lambda device: 10_000)
+    monkeypatch.setattr("pgcli.training.answers.free_bytes", lambda device: 10_000)
     assert run(f"questions.jsonl {LORA} -o adapter") == 0
     assert run(f"questions.jsonl {FULL} -o out") == 17
     stderr = capsys.readouterr().err

@@ -23,9 +23,8 @@ from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
-from pgcli.training import curves
-from pgcli.training.curves import CurvesPanel, round_ticks, write_curves
 from pgcli.training.run import details, evaluation_line
+from pgcli.training.run_files import CurvesPanel, round_ticks, write_curves
 from pgcli.training.task import Loss, Metrics, TrainingTask
 from pgcli.training.trainer import Trainer, TrainerOptions, make_optimizer
 
@@ -346,15 +345,15 @@ def test_curves_mark_the_best_step(tmp_path):
     for best_step, columns in ((None, 0), (20, 3)):
         write_curves(file, drawn_lines(), best_step)
         with Image.open(file) as image:
-            assert image.size == (3 * curves.WIDTH, 2 * curves.HEIGHT)
-            top = np.asarray(image.convert("RGB"))[: curves.HEIGHT].astype(int)
+            assert image.size == (3 * run_files.WIDTH, 2 * run_files.HEIGHT)
+            top = np.asarray(image.convert("RGB"))[: run_files.HEIGHT].astype(int)
         is_green = (top[..., 1] > top[..., 0] + 20) & (top[..., 1] > top[..., 2] + 15)
         marked = is_green.sum(axis=0) > 60
         assert (marked[1:] & ~marked[:-1]).sum() == columns
 
 
 def test_curves_have_at_most_six_panels_and_honest_axes():
-    panels = [*curves._panels(drawn_lines())]
+    panels = [*run_files._panels(drawn_lines())]
     assert [panel.title for panel in panels] == [
         "loss (dots: evaluation)",
         *(f"metric {n}" for n in range(4)),

@@ -16,8 +16,8 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import MemoryBudget
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.answers.evaluation import TrueAnswers
-from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
+from pgcli.training.answer_evaluation import TrueAnswers
+from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss, Metrics

@@ -19,16 +19,16 @@ from pgcli.run.events import Message, tracked
 from pgcli.text import count
 from pgcli.towers.loader import text_processor
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
-from pgcli.training.encoders.classify_task import ClassifyTask
-from pgcli.training.encoders.contrastive_task import ContrastiveTask
-from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer
-from pgcli.training.encoders.new_models import (
+from pgcli.training.classify import ClassifyTask
+from pgcli.training.contrastive_task import ContrastiveTask
+from pgcli.training.encoders import (
     TEXT_SIZES,
     classifier_of,
     new_classifier,
     new_two_towers,
     two_towers_of,
 )
+from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer
 from pgcli.training.task import MicroBatches, TaskInputs
 
 ENCODED_TEXTS = 1000  # that are in memory at once

@@ -17,7 +17,7 @@ from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, Vi
 from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.loader import encoder_config, read_model
-from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
+from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 
 ModelSize = Literal["tiny", "small", "base"]
 

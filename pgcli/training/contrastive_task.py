@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.texts import TextProcessor
+from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 from pgcli.training.data import ImageBatch
-from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss, Metrics

@@ -28,8 +28,8 @@ from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.text import byte_count
-from pgcli.training.answers.lora import add_lora, load_adapter, lora_settings, save_adapter
-from pgcli.training.answers.task import AnswerTask, tokenized
+from pgcli.training.answer_task import AnswerTask, tokenized
+from pgcli.training.lora import add_lora, load_adapter, lora_settings, save_adapter
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
 from pgcli.training.task import MicroBatches, TaskInputs

@@ -1,1 +1,0 @@
-"""Trains PaliGemma on answers: loss, adapters and evaluation."""

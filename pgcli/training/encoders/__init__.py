@@ -1,1 +1,0 @@
-"""Trains two towers and classifiers: losses, tasks and new models."""
