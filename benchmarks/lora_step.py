@@ -133,7 +133,7 @@ def pgcli_step(args: argparse.Namespace) -> Callable[[], float]:
 
     from pgcli.checkpoints import weights
     from pgcli.checkpoints.config import read_config
-    from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
+    from pgcli.training.answers import AnswerTokens, TokenizedExample, answer_loss
     from pgcli.training.lora import LoraSettings, add_lora, save_adapter
     from pgcli.training.trainer import make_optimizer
 

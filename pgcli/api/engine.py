@@ -437,7 +437,7 @@ class TrainingReport:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, one for each update."""
-        from pgcli.training.metrics_file import METRICS, read_metrics
+        from pgcli.training.run_files import METRICS, read_metrics
 
         return read_metrics(Path(self.folder, METRICS))
 

@@ -27,7 +27,7 @@ from pgcli.model.siglip import SiglipEncoderLayer, normalize_pixels
 from pgcli.records import Answer, DecodedImage
 from pgcli.results.pages import clean_line, render_page
 from pgcli.tasks import Question
-from pgcli.training.answer_loss import AnswerTokens, TokenizedExample
+from pgcli.training.answers import AnswerTokens, TokenizedExample
 
 MAX_LAYERS = 8  # explained by default, to keep the page small
 CANDIDATES = 5

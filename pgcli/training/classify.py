@@ -7,16 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pgcli.checkpoints.model_description import image_preprocessing, read_description
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.checkpoints.save import save_encoder
+from pgcli.errors import UsageError
 from pgcli.model.siglip import ImageClassifier
-from pgcli.training.data import ImageBatch
+from pgcli.run.progress.events import tracked
+from pgcli.training.encoders import (
+    classifier_of,
+    new_classifier,
+    write_image_files,
+)
 from pgcli.training.rows import TrainingRow
-from pgcli.training.task import ImageTask, Loss, Metrics
+from pgcli.training.task import ImageBatch, ImageTask, Loss, Metrics, MicroBatches, TaskInputs
 
 
 @dataclass(frozen=True)
@@ -129,3 +140,44 @@ class ClassifyTask(ImageTask[ImageClassifier]):
 
 def _count_right(logit_BK: Tensor, label_B: Tensor) -> float:
     return (logit_BK.argmax(1) == label_B).sum().item()
+
+
+def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
+    """The task for a classifier of the rows' labels. Raises UsageError for unsuitable labels."""
+    options, checkpoint = inputs.options, inputs.checkpoint
+    labels = sorted({row.target for row in inputs.train})
+    if len(labels) < 2:
+        raise UsageError(
+            f"all rows to train on have the label {labels[0]}",
+            hint="a classifier needs two labels or more",
+        )
+    if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
+        raise UsageError(
+            f"no row to train on has the label {unknown[0]} of the rows to evaluate on",
+            hint="add rows with this label to the sources, or remove them from <--eval=>",
+        )
+    if checkpoint is None:
+        assert options.init is not None
+        model = new_classifier(options.init, labels, seed=options.seed).to(inputs.device)
+        preprocessing = Preprocessing(resample=2)  # bilinear, as ViT's image processor
+        source = None
+    else:
+        source, description = checkpoint.folder, read_description(checkpoint.folder)
+        model = classifier_of(source, description, labels, inputs.device)
+        preprocessing = image_preprocessing(source, description)
+        if description.kind == "paligemma":
+            source = None  # its files belong to PaliGemma's processor
+
+    def save(folder: Path) -> None:
+        save_encoder(model, folder, dtype=torch.float32)
+        resolution = model.config.vision.resolution
+        write_image_files(source, folder, model.config.family, resolution, preprocessing)
+
+    micro_batches = MicroBatches(options.micro_batch, is_fixed=bool(options.micro_batch))
+    fields = inputs.fields(model, preprocessing, save, micro_batches)
+    task = ClassifyTask(**fields)
+    if options.probe:
+        model.vision.requires_grad_(requires_grad=False)
+        track = partial(tracked, on_event=inputs.on_event, unit="batches")
+        task.fill_features(partial(track, task="computing features"))
+    return task

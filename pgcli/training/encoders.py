@@ -1,23 +1,40 @@
-"""Models to train: from a checkpoint, or new ones of three sizes."""
+"""Two towers and classifiers to train: from a checkpoint, or new ones with a learned tokenizer."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 import torch
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from torch import Tensor, nn
 
+from pgcli.checkpoints.families.encoders import FamilyName
 from pgcli.checkpoints.model_description import ModelDescription
+from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
+from pgcli.checkpoints.save import copy_files
+from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
 from pgcli.towers.loader import encoder_config, read_model
-from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 
 ModelSize = Literal["tiny", "small", "base"]
 
@@ -39,9 +56,15 @@ VISION: Mapping[ModelSize, VisionConfig] = MappingProxyType(
 TEXT_SIZES: Mapping[ModelSize, tuple[int, int, int]] = MappingProxyType(
     {"tiny": (2, 32, 4_000), "small": (12, 64, 16_000), "base": (12, 64, 32_000)}
 )
+#: The scale and bias at which SigLIP's training starts, before `exp` of the scale.
+SIGLIP_SCALE, SIGLIP_BIAS = 10.0, -10.0
 CLIP_SCALE = 1 / 0.07  # the initial scale of CLIP's training
 RESIDUAL = ("out_proj", "fc2")  # the last layers of a residual branch
 POSITION_STD = 0.02
+CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>")
+PAD, EOS = 0, 1
+BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
+ALPHABET = 1_000  # characters with a token; other characters are encoded as bytes
 
 
 def new_two_towers(size: ModelSize, *, tokens: int, loss: str, seed: int) -> TwoTowers:
@@ -148,3 +171,86 @@ def _depth(model: nn.Module, name: str) -> int:
     tower = dict(model.named_modules()).get(name.split(".")[0])
     layers = getattr(tower, "layers", None)
     return len(layers) if layers is not None else 1
+
+
+def write_image_files(
+    source: Path | None,
+    folder: Path,
+    family: FamilyName,
+    resolution: int,
+    preprocessing: Preprocessing,
+) -> None:
+    """Copy the image processor files of the checkpoint, or write an equivalent one."""
+    if source is None or not copy_files(source, folder, IMAGE_PROCESSOR_FILES):
+        write_image_processor(folder, family, resolution, preprocessing)
+
+
+def learn_tokenizer(texts: Iterable[str], *, max_tokens: int) -> Tokenizer:
+    """A byte-fallback BPE of lower-cased words, which ends each text with `<eos>`.
+
+    No token spans words or punctuation. Equal texts in any order give equal tokenizers.
+    """
+    learner = _untrained(models.BPE(unk_token="<unk>"))
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(0, max_tokens - len(CONTROL) - len(BYTES)),
+        limit_alphabet=ALPHABET,
+        show_progress=False,
+    )
+    learner.train_from_iterator(sorted(texts), trainer)
+    learned = json.loads(learner.to_str())["model"]
+    pieces = sorted(learned["vocab"], key=learned["vocab"].__getitem__)
+    vocab = {piece: index for index, piece in enumerate((*CONTROL, *BYTES, *pieces))}
+    merges = [(first, second) for first, second in learned["merges"]]
+    tokenizer = _untrained(
+        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in CONTROL])
+    return tokenizer
+
+
+def _untrained(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            # like `canonical_text`, so every program that reads the file makes the same tokens
+            normalizers.Replace("_", " "),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+            normalizers.NFKC(),
+            normalizers.Lowercase(),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="always"),
+            pre_tokenizers.Punctuation("isolated"),
+            pre_tokenizers.Digits(individual_digits=True),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <eos>", special_tokens=[("<eos>", EOS)]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_positions: int) -> None:
+    """Write the tokenizer as transformers reads it, for SigLIP."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    control = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "processor_class": "SiglipProcessor",
+        **control,
+        "model_max_length": max_positions,
+        "padding_side": "right",
+        "do_lower_case": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    text = json.dumps(values, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")

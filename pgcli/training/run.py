@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+
+from pgcli.checkpoints.files import ADAPTER_CONFIG, digests, folder_digests
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
+from pgcli.checkpoints.weight_files import (
+    ADAPTER_WEIGHTS,
+    GENERATION,
+    IMAGE_PROCESSOR_FILES,
+    TOKENIZER_FILES,
+)
 from pgcli.errors import INCOMPLETE
 from pgcli.labels.columns import LabelColumns
 from pgcli.output.reader import state_folder
@@ -31,38 +39,45 @@ from pgcli.run.events import (
     tracked,
 )
 from pgcli.run.state.owner import LOCK, LOCK_SECONDS, in_use
+from pgcli.run.state.record import differences, other_run
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import Target, wrap_write_errors, write_json
 from pgcli.text import MAX_NAMES, byte_count, count, duration, listed
-from pgcli.training.answer_task import AnswerTask
-from pgcli.training.answers import make_answer_task
-from pgcli.training.classify import ClassifyTask
-from pgcli.training.contrastive_task import ContrastiveTask
-from pgcli.training.encoder_start import make_classify_task, make_contrastive_task
-from pgcli.training.image_checks import (
+from pgcli.training.answers import AnswerTask, make_answer_task
+from pgcli.training.classify import ClassifyTask, make_classify_task
+from pgcli.training.contrastive import ContrastiveTask, make_contrastive_task
+from pgcli.training.lora import lora_settings
+from pgcli.training.options import TrainOptions, check_options
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.rows import (
+    IMAGE_ID,
+    RowErrors,
+    RowKey,
+    RowStore,
+    TrainingRows,
     check_apart,
     check_readable,
     split_by_image,
 )
-from pgcli.training.metrics_file import METRICS, read_metrics
-from pgcli.training.options import TrainOptions, check_options
-from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
-from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
+from pgcli.training.run_files import METRICS, RUN_FILE, read_metrics
 from pgcli.training.sources import RowReader
-from pgcli.training.status import RUN_FILE
 from pgcli.training.task import TaskInputs
-from pgcli.training.trainer import Trainer, TrainerOptions
-from pgcli.training.training_state import TrainingProgress
+from pgcli.training.trainer import CURVES, LAST, STATE, Trainer, TrainerOptions, TrainingProgress
+from pgcli.version import __version__
 
 SHOWN_UPDATES = 20  # the progress shows the mean loss of this many updates
 MAX_MEASURES = 5
-EPOCHS = 10
-EVALUATIONS = 20  # per run without --eval-every
 
 #: Finds the files of a model, and shows the progress of their download.
 FindModel = Callable[[str, str | None], Checkpoint]
+MERGED = "merged"  # the folder of --merge
+#: The options that determine the weights, beside the recipe's.
+FIXED = (
+    *("model", "init", "loss", "probe", "epochs", "steps", "warmup", "max_grad_norm", "seed"),
+    *("eval_fraction", "eval_every", "patience", "dtype", "max_pixels", "fast_decode"),
+)
+FIXED_OF_ANSWERS = ("method", "dropout", "quantize")
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,7 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
 def training_facts(inputs: TaskInputs) -> Facts:
     """The plan of a run as names and texts."""
     options, order = inputs.options, inputs.order
-    steps = trainer_options(options, order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
+    steps = TrainerOptions.of(options, order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
     sides = f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"
     return [
         ("task", options.task or f"answer, --method {options.method}"),
@@ -258,7 +273,7 @@ def train_rows(
         options, rows.train, rows.evaluation, checkpoint, len(rows.faults), on_event, processes
     )
     task = make_task(inputs)
-    settings = trainer_options(
+    settings = TrainerOptions.of(
         options, task.order.steps_per_epoch, is_evaluated=bool(rows.evaluation)
     )
     record["steps"] = settings.steps
@@ -283,31 +298,6 @@ def train_rows(
     lines = read_metrics(options.folder / METRICS)
     has_lost = bool(unreadable) or any(line.get("lost") for line in lines)
     return summary_of(rows, faults, trainer.progress, seconds, has_lost=has_lost)
-
-
-def trainer_options(
-    options: TrainOptions, steps_per_epoch: int, *, is_evaluated: bool
-) -> TrainerOptions:
-    """The options of the training loop, for this number of steps per epoch."""
-    steps = options.steps or (options.epochs or EPOCHS) * steps_per_epoch
-    recipe = options.recipe
-    every = math.ceil(steps / EVALUATIONS)
-    if isinstance(options.eval_every, float):  # in epochs
-        every = round(options.eval_every * steps_per_epoch)
-    elif options.eval_every is not None:
-        every = options.eval_every
-    warmup = options.warmup if options.warmup >= 1 else math.ceil(options.warmup * steps)
-    return TrainerOptions(
-        steps=steps,
-        learning_rate=recipe.learning_rate,
-        warmup=min(int(warmup), steps),
-        weight_decay=recipe.weight_decay,
-        betas=recipe.betas,
-        max_grad_norm=options.max_grad_norm,
-        seed=options.seed,
-        eval_every=max(1, every) if is_evaluated else 0,
-        patience=options.patience,
-    )
 
 
 def summary_of(
@@ -410,3 +400,89 @@ def evaluation_line(line: Mapping[str, Any]) -> str:
     )
     loss = "" if line["loss"] is None else f"loss {line['loss']:.4g}; "
     return f"step {line['step']:,}: {loss}evaluation: {measures}"
+
+
+def fixed_settings(options: TrainOptions) -> dict[str, Any]:
+    """The option values that determine the weights, as in JSON."""
+    values = {name: getattr(options, name) for name in FIXED}
+    for name in ("loss", "epochs", "eval_every"):
+        values[name] = "default" if values[name] is None else values[name]
+    recipe = options.recipe._asdict()
+    del recipe["betas"]
+    values |= {"task": options.task_name, "column": options.column, **recipe}
+    if options.task is None:
+        values |= {name: getattr(options, name) for name in FIXED_OF_ANSWERS}
+        values["freeze"] = [*options.freeze]
+    if options.task is None and options.method == "lora":
+        lora = lora_settings(options)
+        values |= {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
+    return values
+
+
+def run_record(
+    options: TrainOptions, read: Sequence[TrainingRows], checkpoint: Checkpoint | None
+) -> dict[str, Any]:
+    """The content of `run.json`; a run with the same `settings` resumes it.
+
+    `read` has the rows of the sources, and with `--eval` the rows to evaluate on.
+    """
+    rows, held_out = read[0], read[1] if len(read) > 1 else None
+    settings = fixed_settings(options) | {
+        "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
+        "adapter": options.adapter and digests([Path(options.adapter, ADAPTER_WEIGHTS)]),
+        "rows": rows.digest,
+        "eval_rows": None if held_out is None else held_out.digest,
+    }
+    return {
+        "pgcli": __version__,
+        "torch": torch.__version__,
+        "sources": [*options.sources],
+        "eval": options.eval,
+        "counts": {
+            "rows": len(rows),
+            "eval_rows": None if held_out is None else len(held_out),
+            **rows.skipped,
+        },
+        "settings": settings,
+    }
+
+
+def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
+    """Whether the folder has a run to resume. Raises OutputExists for a run with other settings."""
+    folder = options.folder
+    earlier = read_json(folder / RUN_FILE)
+    if earlier is None or options.overwrite:
+        return False
+    if changes := differences(earlier.get("settings", {}), record["settings"]):
+        hint = "run the command that made it to resume it, or choose another <-o>"
+        if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
+            option = "adapter" if (folder / ADAPTER_CONFIG).exists() else "model"
+            hint = f"to train it further: <--{option} {folder}> and another <-o>"
+        raise other_run(
+            folder, "other settings", changes, hint=f"{hint}; <--overwrite> starts over"
+        )
+    return True
+
+
+def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:
+    """Create the folder of a new run, and remove the files of an earlier run."""
+    folder = options.folder
+    with wrap_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_run(folder, state)  # the state stays if a user deletes the folder
+    write_json(folder / RUN_FILE, dict(record))
+
+
+def remove_run(folder: Path, state: Path) -> None:
+    """Remove the files of an earlier run only. Raises OSError."""
+    weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+    model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
+    for file in (
+        state / STATE,
+        *(folder / name for name in (RUN_FILE, METRICS, CURVES, *model)),
+        *(folder / inner / name for inner in (LAST, MERGED) for name in model),
+    ):
+        file.unlink(missing_ok=True)
+    for inner in (LAST, MERGED):
+        with suppress(OSError):  # it does not exist, or has other files
+            (folder / inner).rmdir()

@@ -1,7 +1,8 @@
-"""Draws `curves.png` from the lines of metrics."""
+"""The files of a run that people read, without PyTorch: its status, metrics and curves."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,15 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pgcli.stores.writing import published
+from pgcli.output.reader import state_folder
+from pgcli.rows import round6
+from pgcli.run.state.owner import LOCK
+from pgcli.stores import LocalStore
+from pgcli.stores.files import read_json, read_text
+from pgcli.stores.writing import published, wrap_write_errors
 
+RUN_FILE = "run.json"
+METRICS = "metrics.jsonl"
 MAX_PANELS, COLUMNS = 6, 3
 WIDTH, HEIGHT = 420, 300  # of a panel, in pixels
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
@@ -23,6 +31,89 @@ MAX_POINTS = 2_000  # per line; more are not visible
 MAX_TICKS = 6
 
 Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class TrainingStatus:
+    """The status of a training run. `state` is running, complete or stopped.
+
+    `step` of `steps` updates are done; `loss` is the latest, and `best` has the values of the best
+    evaluation.
+    """
+
+    output: str
+    state: str
+    step: int
+    steps: int | None
+    loss: float | None
+    best: dict[str, float]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The status as names and texts."""
+        of = f" of {self.steps:,}" if self.steps else ""
+        facts = [("output", self.output), ("state", self.state), ("steps", f"{self.step:,}{of}")]
+        if self.loss is not None:
+            facts.append(("loss", f"{self.loss:.4g}"))
+        if self.best:
+            values = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.best.items())
+            facts.append(("best", ", ".join(values)))
+        if self.state == "stopped":
+            facts.append(("to resume", "run the same command again"))
+        return facts
+
+
+def read_training_status(output: str) -> TrainingStatus | None:
+    """The status of the training run in a folder; None for another output."""
+    folder = Path(output)
+    record: dict[str, Any] | None = read_json(folder / RUN_FILE) if folder.is_dir() else None
+    if record is None or "settings" not in record:
+        return None
+    lines, result = read_metrics(folder / METRICS), record.get("result", {})
+    state = "complete" if result.get("complete") else "stopped"
+    held = state_folder(folder)
+    if held.is_dir() and LocalStore(held).is_locked(LOCK):
+        state = "running"
+    evaluations = [line for line in lines if "eval_loss" in line]
+    best = result.get("best") or {
+        name.removeprefix("eval_"): value
+        for name, value in (evaluations[-1] if evaluations else {}).items()
+        if name == "step" or name.startswith("eval_")
+    }
+    last = lines[-1] if lines else {}
+    return TrainingStatus(
+        output, state, last.get("step", 0), record.get("steps"), last.get("loss"), best
+    )
+
+
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    """The complete lines of the file; empty if it does not exist."""
+    if not file.exists():
+        return []
+    lines = []
+    for line in read_text(file).splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:  # a killed process truncated the last line
+            break
+    return lines
+
+
+def remove_later_metrics(file: Path, step: int) -> None:
+    """Keep the lines up to this step. Raises OutputFailed."""
+    kept = [line for line in read_metrics(file) if line["step"] <= step]
+    with published(file, is_owner=True) as path:
+        path.write_text("".join(map(_text, kept)), encoding="utf-8")
+
+
+def append_metrics(file: Path, line: Mapping[str, Any]) -> None:
+    """Write the line of an update. Raises OutputFailed."""
+    values = {key: round6(x) if isinstance(x, float) else x for key, x in line.items()}
+    with wrap_write_errors(file), file.open("a", encoding="utf-8") as stream:
+        stream.write(_text(values))
+
+
+def _text(line: Mapping[str, Any]) -> str:
+    return json.dumps(line) + "\n"
 
 
 @dataclass(frozen=True)

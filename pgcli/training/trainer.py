@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
 import torch
-from torch import nn
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
 
-from pgcli.engine.memory import OutOfMemory, run_or_free
-from pgcli.errors import InvalidCheckpoint, TrainingDiverged
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
+from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.errors import InvalidCheckpoint, OutputFailed, TrainingDiverged
+from pgcli.stores.writing import published, wrap_write_errors
 from pgcli.text import listed
-from pgcli.training.metrics_file import (
+from pgcli.training.options import TrainOptions
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.run_files import (
     METRICS,
     append_metrics,
     read_metrics,
     remove_later_metrics,
+    write_curves,
 )
-from pgcli.training.processes import ALONE, Processes
-from pgcli.training.run_files import write_curves
 from pgcli.training.task import TrainingTask
-from pgcli.training.training_state import load_state, save_state
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
+EPOCHS = 10
+EVALUATIONS = 20  # per run without --eval-every
 MAX_ROWS = 40  # that a message lists: any of them may be the reason
+WEIGHT, STEPS = "weight", "step"
+KEY = "progress"  # in the file's metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,31 @@ class TrainerOptions:
     eval_every: int = 0
     patience: int = 0
     save_seconds: float = 60.0
+
+    @classmethod
+    def of(
+        cls, options: TrainOptions, steps_per_epoch: int, *, is_evaluated: bool
+    ) -> TrainerOptions:
+        """The options of the training loop, for this number of steps per epoch."""
+        steps = options.steps or (options.epochs or EPOCHS) * steps_per_epoch
+        recipe = options.recipe
+        every = math.ceil(steps / EVALUATIONS)
+        if isinstance(options.eval_every, float):  # in epochs
+            every = round(options.eval_every * steps_per_epoch)
+        elif options.eval_every is not None:
+            every = options.eval_every
+        warmup = options.warmup if options.warmup >= 1 else math.ceil(options.warmup * steps)
+        return cls(
+            steps=steps,
+            learning_rate=recipe.learning_rate,
+            warmup=min(int(warmup), steps),
+            weight_decay=recipe.weight_decay,
+            betas=recipe.betas,
+            max_grad_norm=options.max_grad_norm,
+            seed=options.seed,
+            eval_every=max(1, every) if is_evaluated else 0,
+            patience=options.patience,
+        )
 
     def rate_of(self, step: int) -> float:
         """The learning rate of a step: linear warm-up, then cosine decay to zero."""
@@ -322,3 +354,77 @@ def peak_memory_mb() -> float:
         return torch.cuda.max_memory_allocated() / 1e6
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+@dataclass
+class TrainingProgress:
+    """The progress of a run: its updates, its best evaluation and whether it is complete.
+
+    `waiting` counts the evaluations since the best one.
+    """
+
+    step: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    waiting: int = 0
+    is_complete: bool = False
+
+
+def save_state(
+    file: Path,
+    progress: TrainingProgress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Replace the file by the current state; the state of a complete run is its progress only.
+
+    The file is the same for any number of processes, and the first writes it.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in _trained(model).items() if not progress.is_complete else ():
+        tensors[f"{WEIGHT}.{name}"] = parameter.detach()
+        for kind, value in optimizer.state[parameter].items():
+            tensors[f"{kind}.{name}"] = value
+    specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
+    with published(file, is_owner=True) as path:
+        write_tensors(path, specs, iter(tensors.values()), {KEY: json.dumps(asdict(progress))})
+
+
+def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:
+    """Fill the model and the optimizer from the file; return the progress of the run.
+
+    Without a file, returns the progress of a new run. Raises OutputFailed if the file is damaged or
+    belongs to another model.
+    """
+    if not file.exists():
+        return TrainingProgress()
+    try:
+        with safe_open(file, framework="pt") as saved:
+            progress = TrainingProgress(**json.loads(saved.metadata()[KEY]))
+            if not progress.is_complete:
+                _fill(saved, model, optimizer)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise OutputFailed(
+            f"the saved state {file} cannot be read: {error}", hint="<--overwrite> starts over"
+        ) from error
+    return progress
+
+
+def _fill(saved: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    parameters = _trained(model)
+    if missing := {f"{WEIGHT}.{name}" for name in parameters} - {*saved.keys()}:
+        raise KeyError(min(missing))
+    for key in saved.keys():  # noqa: SIM118
+        kind, _, name = key.partition(".")
+        parameter, tensor = parameters[name], saved.get_tensor(key)
+        if kind != STEPS and tensor.shape != parameter.shape:
+            raise ValueError(f"{key} has the shape {[*tensor.shape]}")
+        if kind == WEIGHT:
+            parameter.data.copy_(tensor)
+        else:
+            # AdamW keeps its count of steps on the CPU
+            value = tensor if kind == STEPS else tensor.to(parameter.device)
+            optimizer.state[parameter][kind] = value
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}

@@ -23,9 +23,9 @@ from pgcli.checkpoints.save import copy_files, save
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
 from pgcli.run.progress.shutdown import GracefulShutdown
-from pgcli.training.answer_task import AnswerTask
+from pgcli.training.answers import AnswerTask
 from pgcli.training.classify import ClassifyTask
-from pgcli.training.data import ImageBatch
+from pgcli.training.task import ImageBatch
 
 
 class Command(NamedTuple):

@@ -13,10 +13,10 @@ from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
 from pgcli.rows import RowSchema
 from pgcli.tasks import MAX_NEW_TOKENS as LIMITS
-from pgcli.training.answer_evaluation import Key, TrueAnswers
-from pgcli.training.data import ImageBatch
+from pgcli.training.answers import Key, TrueAnswers
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.sources import RowReader
+from pgcli.training.task import ImageBatch
 from tests.support.evaluating import evaluate, write
 from tests.support.exporting import SIZES, make_images, read_rows
 from tests.support.training import draw, write_checkpoint
@@ -172,7 +172,7 @@ def test_metrics_equal_pgcli_eval_on_the_same_answers(cli, tmp_path, monkeypatch
 def test_evaluation_of_a_run_equals_pgcli_eval(tmp_path, monkeypatch, cli):
     """Of the answers that `ask` gives with what was trained; a random model answers at random."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pgcli.training.answer_evaluation.MAX_NEW_TOKENS", dict.fromkeys(LIMITS, 9))
+    monkeypatch.setattr("pgcli.training.answers.MAX_NEW_TOKENS", dict.fromkeys(LIMITS, 9))
     write_checkpoint(tmp_path / "tiny")
     for number in range(6):
         draw(tmp_path / f"{number}.png", number)

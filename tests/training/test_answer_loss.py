@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training import answer_loss as answer_loss_module
-from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
+from pgcli.training import answers as answer_loss_module
+from pgcli.training.answers import AnswerTokens, TokenizedExample, answer_loss
 from tests.support.tiny import PATCHES, RESOLUTION, reference
 
 VOCABULARY = 400

@@ -24,10 +24,9 @@ from pgcli.inputs import ReadOptions
 from pgcli.labels.columns import LabelColumns
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Item
-from pgcli.training import image_checks
-from pgcli.training.answer_task import tokenized
-from pgcli.training.image_checks import check_apart, split_by_image
-from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
+from pgcli.training import rows as training_rows
+from pgcli.training.answers import tokenized
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows, check_apart, split_by_image
 from pgcli.training.sources import RowReader
 from tests.support.awkward import (
     BOTTOM,
@@ -434,7 +433,7 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store):
         members |= {f"{number}.png": pixels[name], f"{number}.txt": b"a wall"}
     Path("shard.tar").write_bytes(tar_of(members.items()))
     rows = answers(store, "shard.tar", prompt="caption en")
-    distinct = image_checks.distinct_keys(rows)
+    distinct = training_rows.distinct_keys(rows)
     first, second, third = (distinct[row.image_key] for row in rows)
     assert first == third != second
     with pytest.raises(UsageError, match=r"shard.tar/0.png \(a.png in"):
@@ -443,14 +442,14 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store):
 
 def test_files_are_read_where_sizes_are_equal(store, monkeypatch):
     read: list[tuple[str, int | None]] = []
-    original = image_checks.image_digest
+    original = training_rows.image_digest
 
     def digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
         read.append((row.item.id, read_bytes))
         return original(row, store, read_bytes)
 
-    monkeypatch.setattr(image_checks, "image_digest", digest)
-    end = b"\0" * image_checks.END_BYTES
+    monkeypatch.setattr(training_rows, "image_digest", digest)
+    end = b"\0" * training_rows.END_BYTES
     for name, data in {"1": b"1" + end, "2": b"2" + end, "3": end + b"3", "4": b"4"}.items():
         Path(name).write_bytes(data)
     check_apart(files(store, "1", "4"), files(store, "2", "3"))

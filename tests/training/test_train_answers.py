@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pgcli.cli.main import main
 from pgcli.engine import oom
-from pgcli.training.answer_task import AnswerTask
+from pgcli.training.answers import AnswerTask
 from pgcli.training.trainer import Trainer
 from tests.support.training import metrics, stop_after, write_checkpoint, write_questions
 

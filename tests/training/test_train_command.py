@@ -21,10 +21,10 @@ from pgcli.images import ImageDecoder
 from pgcli.records import DecodedImage, Item
 from pgcli.run.state.record import differences
 from pgcli.towers.loader import open_towers
-from pgcli.training.image_checks import SIDE
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
-from pgcli.training.run_record import fixed_settings
+from pgcli.training.rows import SIDE
+from pgcli.training.run import fixed_settings
 from tests.support.misbehaving import Server
 from tests.support.towers import load_from
 from tests.support.training import metrics, stop_after, write_folders, write_pairs
@@ -147,7 +147,7 @@ def test_cached_images_are_not_decoded_again(run, monkeypatch):
     assert len({*decoded}) == 12
     assert len(decoded) <= 12 + 2
     decoded.clear()
-    monkeypatch.setattr("pgcli.training.data.KEPT_BYTES", 0)
+    monkeypatch.setattr("pgcli.training.task.KEPT_BYTES", 0)
     assert run(f"walls {options} -o decoded") == 0
     assert len(decoded) == 36
     assert same("kept", "decoded")

@@ -23,6 +23,7 @@ from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
+from pgcli.training import run_files
 from pgcli.training.run import details, evaluation_line
 from pgcli.training.run_files import CurvesPanel, round_ticks, write_curves
 from pgcli.training.task import Loss, Metrics, TrainingTask

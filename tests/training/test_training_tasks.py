@@ -18,13 +18,11 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
 from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.training.classify import ClassifyTask
-from pgcli.training.contrastive_task import ContrastiveTask
-from pgcli.training.data import ImageBatch, RowOrder, TrainingData
-from pgcli.training.encoders import init_towers
-from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
+from pgcli.training.contrastive import ContrastiveTask
+from pgcli.training.encoders import EOS, PAD, init_towers, learn_tokenizer
 from pgcli.training.processes import ALONE
 from pgcli.training.rows import RowStore, TrainingRow
-from pgcli.training.task import MicroBatches
+from pgcli.training.task import ImageBatch, MicroBatches, RowOrder, TrainingData
 from pgcli.training.trainer import Trainer, TrainerOptions
 from tests.support.tiny import normal, randomised
 

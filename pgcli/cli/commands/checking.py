@@ -57,7 +57,7 @@ def status(
 ) -> None:
     from pgcli.run.status import read_status
     from pgcli.stores.urls import is_in_object_store, url_scheme, without_credentials
-    from pgcli.training.status import read_training_status
+    from pgcli.training.run_files import read_training_status
 
     if url_scheme(output) is not None and not is_in_object_store(output):
         raise UsageError(
