@@ -21,8 +21,7 @@ from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, rende
 from pgcli.checkpoints.find import find
 from pgcli.images import ImageDecoder
 from pgcli.records import Item
-from pgcli.towers.engine import EmbeddingEngine
-from pgcli.towers.loader import open_towers
+from pgcli.towers.engine import EmbeddingEngine, open_towers
 
 GROUP = 100  # candidates in a retrieval
 PRECISION = 0.95

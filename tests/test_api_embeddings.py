@@ -65,7 +65,7 @@ def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path):
     engine = pgcli.load(folder, device="cpu")
     found = engine.embed(EXAMPLES / "one.png")
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.towers.loader import open_towers
+    from pgcli.towers.engine import open_towers
 
     alone = pgcli.Engine(open_towers(Checkpoint("m", folder), device="cpu")).embed(
         EXAMPLES / "one.png"

@@ -84,7 +84,7 @@ def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
     }
     reading = {name: values.get(name, False) for name in READING}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
-        from pgcli.towers.loader import open_towers
+        from pgcli.towers.engine import open_towers
 
         if adapter is not None or mask_decoder is not None or quantize != "none":
             raise UsageError(
@@ -328,8 +328,7 @@ class Engine:
     @cached_property
     def _encoder(self) -> EmbeddingEngine:
         """The engine of vectors; of PaliGemma it shares the vision tower."""
-        from pgcli.towers.engine import EmbeddingEngine
-        from pgcli.towers.loader import of_paligemma
+        from pgcli.towers.engine import EmbeddingEngine, of_paligemma
 
         engine = self._engine
         return engine if isinstance(engine, EmbeddingEngine) else of_paligemma(engine)

@@ -23,7 +23,7 @@ from pgcli.engine.memory import (
 )
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
-from pgcli.towers.loader import activation_bytes, automatic_batch_size, encoder_config
+from pgcli.towers.engine import activation_bytes, automatic_batch_size, encoder_config
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}

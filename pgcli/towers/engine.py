@@ -1,32 +1,164 @@
-"""The embedding engine: images and texts in, vectors out.
+"""The embedding engine: loaded from a checkpoint, it makes vectors of images and texts.
 
 B rows · C channels · R resolution · T tokens · E embedding, or classes of a classifier
 """
 
 from __future__ import annotations
 
+import string
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import tokenizers
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints.model_description import ModelDescription
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.families.paligemma import VISION_TENSORS
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.model_description import (
+    ModelDescription,
+    image_preprocessing,
+    read_description,
+)
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.device.select import Stopwatch, TimeMark
+from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.device.select import choose_device, choose_dtype, free_bytes
+from pgcli.device.stopwatch import Stopwatch, TimeMark
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageCacheStats
-from pgcli.engine.memory import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
+from pgcli.engine.memory import (
+    MOST_ROWS,
+    SHARE_OF_FREE,
+    SMALLER_MODEL,
+    check_weights_fit,
+    encode_bytes,
+)
+from pgcli.engine.oom import BatchLimits, OutOfMemory, memory_named, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
+from pgcli.model.config import (
+    ClassifierConfig,
+    PaliGemmaConfig,
+    TwoTowersConfig,
+    VisionConfig,
+)
+from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import ImageClassifier, normalize_pixels
 from pgcli.model.transfer import to_device
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage
-from pgcli.towers.texts import TextProcessor
 
 Stream = Iterable[tuple[int, DecodedImage]]
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def open_towers(
+    checkpoint: Checkpoint,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch_size: int | None = None,
+) -> EmbeddingEngine:
+    """An engine for the checkpoint; `batch_size` None is computed from free memory.
+
+    Only the vision tower of a PaliGemma checkpoint is read. Raises InvalidCheckpoint for damaged or
+    unsupported files, NoUsableDevice if the device is missing or too small, and UsageError for
+    unknown names.
+    """
+    folder = checkpoint.folder
+    description = read_description(folder)
+    chosen_device = choose_device(device)
+    chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
+    config = encoder_config(description)
+    preprocessing = image_preprocessing(folder, description)
+    # no tokenizer is needed for images
+    texts = text_processor(folder, description) if has_tokenizer(folder) else None
+    parameters = weights.count_parameters(config)
+    check_weights_fit(lambda dtype, _: parameters * dtype.itemsize, chosen_dtype, chosen_device)
+    name = str(chosen_dtype).removeprefix("torch.")
+    with memory_named(f"the weights in {name}", SMALLER_MODEL):
+        model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)
+        optimize_encoders_for_cpu(model)
+    if batch_size is None:
+        free = free_bytes(chosen_device)
+        batch_size = automatic_batch_size(config.vision, chosen_dtype, chosen_device, free)
+    return EmbeddingEngine(
+        model, description, preprocessing, texts, label=checkpoint.label, batch_size=batch_size
+    )
+
+
+def of_paligemma(engine: InferenceEngine) -> EmbeddingEngine:
+    """An engine that embeds images with the vision tower of a loaded PaliGemma."""
+    description = ModelDescription("paligemma", engine.model.config, VISION_TENSORS)
+    config = encoder_config(description)
+    assert isinstance(config, TwoTowersConfig)
+    with weights.skip_init():
+        towers = TwoTowers(config)
+    towers.vision = engine.model.vision
+    weight = engine.model.projector.weight
+    free = free_bytes(weight.device)
+    batch_size = automatic_batch_size(config.vision, weight.dtype, weight.device, free)
+    return EmbeddingEngine(
+        towers, description, engine.preprocessing, None, label=engine.label, batch_size=batch_size
+    )
+
+
+def encoder_config(description: ModelDescription) -> TwoTowersConfig | ClassifierConfig:
+    """The configuration of the image encoder; PaliGemma's vision tower, averaged over patches."""
+    config = description.config
+    if isinstance(config, PaliGemmaConfig):
+        return TwoTowersConfig("mean", config.vision, None, config.vision.width)
+    return config
+
+
+def read_model(
+    folder: Path, description: ModelDescription, *, dtype: torch.dtype, device: torch.device
+) -> TwoTowers | ImageClassifier:
+    """The model with the checkpoint's weights."""
+    is_paligemma = description.kind == "paligemma"
+    names = VISION_TENSORS if is_paligemma else description.names
+    config = encoder_config(description)
+    return weights.load_encoder(folder, config, names, dtype=dtype, device=device)
+
+
+def text_processor(folder: Path, description: ModelDescription) -> TextProcessor | None:
+    """The encoder of texts; None for a model without a text tower."""
+    config = description.config
+    if not isinstance(config, TwoTowersConfig) or config.text is None:
+        return None
+    tokenizer = open_text_tokenizer(folder, config.text)
+    if config.family == "clip":
+        clean = as_typed
+    else:  # in transformers, SigLIP 1's tokenizer removes underscores, SigLIP 2's nothing
+        clean = canonical_text if tokenizer.is_gemma else siglip_text
+    format = TextFormat(
+        config.text.max_positions,
+        tokenizer.bos,
+        tokenizer.eos,
+        tokenizer.pad,
+        clean,
+        tokenizer.adds_eos,
+    )
+    return TextProcessor(tokenizer.tokenizer, format)
+
+
+def activation_bytes(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """The bytes of one image's activations in the vision tower, with the buffers of kernels."""
+    image = encode_bytes(vision, dtype.itemsize)
+    return image * 3 // 2 if device.type == "cpu" else image  # CPU kernels allocate half again
+
+
+def automatic_batch_size(
+    vision: VisionConfig, dtype: torch.dtype, device: torch.device, free: int
+) -> int:
+    """How many images fit into `SHARE_OF_FREE` of the `free` memory, at most `MOST_ROWS`."""
+    fitting = int(SHARE_OF_FREE[device.type] * free) // activation_bytes(vision, dtype, device)
+    return max(1, min(MOST_ROWS[device.type], fitting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +379,76 @@ class EmbeddingEngine:
     def _encode_tokens(self, texts: Sequence[Tensor]) -> Sequence[Tensor]:
         assert isinstance(self.model, TwoTowers)
         return [*self.model.encode_texts(torch.stack([*texts]).to(self._device)).float().cpu()]
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """The length of a text tower's inputs, and the tokens around a text.
+
+    `clean` is applied to texts first. `adds_eos` says whether the checkpoint's own tokenizer adds
+    `eos`; pgcli always does.
+    """
+
+    length: int
+    bos: int | None
+    eos: int
+    pad: int
+    clean: Callable[[str], str]
+    adds_eos: bool = True
+
+
+class TextProcessor:
+    """Encodes texts, always padded on the right to the text tower's full length.
+
+    SigLIP attends to the padding and pools the last position, so both are part of its input.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, format: TextFormat):
+        self._tokenizer = tokenizer
+        self.format = format
+        # a literal <|endoftext|> is text; as a token, it would end the text there
+        tokenizer.encode_special_tokens = True
+
+    def __call__(self, texts: Iterable[str], *, raw: bool = False) -> Tensor:
+        """The ids (B, T) of texts; longer ones are truncated before their end token.
+
+        With `raw`, texts go to the tokenizer unchanged.
+        """
+        ids = [self._padded(ids) for ids in self._encode(texts, raw)]
+        return torch.tensor(ids, dtype=torch.long).view(-1, self.format.length)
+
+    def truncated(self, texts: Sequence[str], *, raw: bool = False) -> frozenset[str]:
+        """The texts that are longer than the text tower's input and so truncated."""
+        pairs = zip(texts, self._encode(texts, raw), strict=True)
+        return frozenset(text for text, ids in pairs if len(ids) > self._room)
+
+    @property
+    def _room(self) -> int:
+        """The number of a text's tokens, without the start and end tokens."""
+        return self.format.length - (self.format.bos is not None) - 1
+
+    def _encode(self, texts: Iterable[str], raw: bool) -> list[list[int]]:
+        wanted = texts if raw else map(self.format.clean, texts)
+        encoded = self._tokenizer.encode_batch([*wanted], add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
+
+    def _padded(self, ids: Sequence[int]) -> list[int]:
+        format = self.format
+        start = [] if format.bos is None else [format.bos]
+        kept = [*start, *ids[: self._room], format.eos]
+        return kept + [format.pad] * (format.length - len(kept))
+
+
+def as_typed(text: str) -> str:
+    """The text unchanged: CLIP's tokenizer lower-cases it."""
+    return text
+
+
+def siglip_text(text: str) -> str:
+    """Lower case without punctuation and repeated whitespace, as in transformers' SigLIP."""
+    return " ".join(text.lower().translate(_NO_PUNCTUATION).split())
+
+
+def canonical_text(text: str) -> str:
+    """`siglip_text` with spaces for underscores, as for SigLIP in big_vision."""
+    return siglip_text(text.replace("_", " "))

@@ -32,8 +32,7 @@ from pgcli.errors import UsageError
 from pgcli.model.two_towers import TwoTowers
 from pgcli.run.progress.events import Message
 from pgcli.text import count
-from pgcli.towers.loader import text_processor
-from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
+from pgcli.towers.engine import TextFormat, TextProcessor, canonical_text, text_processor
 from pgcli.training.encoders import (
     EOS,
     PAD,

@@ -34,7 +34,7 @@ from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
-from pgcli.towers.loader import encoder_config, read_model
+from pgcli.towers.engine import encoder_config, read_model
 
 ModelSize = Literal["tiny", "small", "base"]
 

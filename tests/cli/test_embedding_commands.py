@@ -16,7 +16,7 @@ from pgcli.errors import UsageError
 from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_EMBED_COLUMNS
 from pgcli.towers.abilities import check_kind
 from pgcli.towers.answers import TextVectors
-from pgcli.towers.loader import open_towers
+from pgcli.towers.engine import open_towers
 from tests.support import towers
 from tests.support.exporting import read_rows
 

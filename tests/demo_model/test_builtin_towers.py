@@ -11,8 +11,7 @@ from benchmarks.towers_quality import encode
 from examples.demo_model.questions import caption
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
-from pgcli.towers.engine import EmbeddingEngine
-from pgcli.towers.loader import open_towers
+from pgcli.towers.engine import EmbeddingEngine, open_towers
 from tests.support.runs import EXAMPLES
 
 DRAWINGS = 60

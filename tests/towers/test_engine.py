@@ -20,9 +20,8 @@ from pgcli.model.cpu.packed_linear import PackedLinearKernel
 from pgcli.model.cpu.packed_modules import PackedMLP
 from pgcli.model.cpu.processor import works
 from pgcli.records import DecodedImage, Item
-from pgcli.towers import loader
-from pgcli.towers.engine import EmbeddingEngine
-from pgcli.towers.loader import open_towers
+from pgcli.towers import engine
+from pgcli.towers.engine import EmbeddingEngine, open_towers
 from pgcli.training.encoders import classifier_of
 from tests.support import tiny, towers
 
@@ -244,7 +243,7 @@ def test_packed_weights_change_rounding_only(kind, tmp_path, monkeypatch):
     """On a CPU the layers of both towers are packed, with any activation."""
     folder = towers.checkpoint_into(tmp_path, kind)
     packed = engine_of(folder)
-    monkeypatch.setattr(loader, "optimize_encoders_for_cpu", lambda model: None)
+    monkeypatch.setattr(engine, "optimize_encoders_for_cpu", lambda model: None)
     plain, images = engine_of(folder), photos(2)
     found, expected = (vectors(engine, images) for engine in (packed, plain))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -15,8 +15,7 @@ from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
-from pgcli.towers.loader import open_towers, text_processor
-from pgcli.towers.texts import TextProcessor, canonical_text
+from pgcli.towers.engine import TextProcessor, canonical_text, open_towers, text_processor
 from tests.support import towers
 
 TEXTS = [

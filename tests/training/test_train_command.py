@@ -20,7 +20,7 @@ from pgcli.cli.main import main
 from pgcli.images import ImageDecoder
 from pgcli.records import DecodedImage, Item
 from pgcli.run.state.record import differences
-from pgcli.towers.loader import open_towers
+from pgcli.towers.engine import open_towers
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
 from pgcli.training.rows import SIDE

@@ -16,7 +16,7 @@ from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, Vi
 from pgcli.model.siglip import ImageClassifier, SiglipAttention
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
-from pgcli.towers.texts import TextFormat, TextProcessor, canonical_text
+from pgcli.towers.engine import TextFormat, TextProcessor, canonical_text
 from pgcli.training.classify import ClassifyTask
 from pgcli.training.contrastive import ContrastiveTask
 from pgcli.training.encoders import EOS, PAD, init_towers, learn_tokenizer

@@ -10,8 +10,7 @@ import torch
 
 from pgcli.checkpoints import weights
 from pgcli.cli.main import main
-from pgcli.towers import loader
-from pgcli.verify.cases import TowerInputs, our_outputs
+from pgcli.towers import engine
 from pgcli.verify.compare import compare_tensors
 from tests.support import towers
 
@@ -75,14 +74,14 @@ def test_changed_weight_is_found(folders, kind, part, stage, monkeypatch, capsys
 
 @pytest.mark.slow
 def test_different_tokens_are_found(folders, monkeypatch, capsys):
-    open_text_tokenizer = loader.open_text_tokenizer
+    open_text_tokenizer = engine.open_text_tokenizer
 
     def without_eos(*arguments: Any) -> Any:
         from dataclasses import replace
 
         return replace(open_text_tokenizer(*arguments), pad=2)
 
-    monkeypatch.setattr(loader, "open_text_tokenizer", without_eos)
+    monkeypatch.setattr(engine, "open_text_tokenizer", without_eos)
     code, proof = verify(folders["siglip2"], capsys)
     assert code == 5
     assert proof["verdict"].startswith("different: 'a red star' has different tokens in trans")

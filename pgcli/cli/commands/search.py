@@ -244,7 +244,7 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
     if known not in (None, checkpoint.label):
         screen.info(f"the vectors were made by {known}; {checkpoint.label} must be the same model")
     with screen.status(f"loading {checkpoint.name}"):
-        from pgcli.towers.loader import open_towers  # imports torch, which takes a second
+        from pgcli.towers.engine import open_towers  # imports torch, which takes a second
 
         engine = open_towers(checkpoint, device=options.device, dtype=options.dtype)
     if options.device == "auto" and engine.device == "cpu":
