@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -102,61 +102,33 @@ def remove_later_metrics(file: Path, step: int) -> None:
     """Keep the lines up to this step. Raises OutputFailed."""
     kept = [line for line in read_metrics(file) if line["step"] <= step]
     with published(file, is_owner=True) as path:
-        path.write_text("".join(map(_text, kept)), encoding="utf-8")
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
 
 def append_metrics(file: Path, line: Mapping[str, Any]) -> None:
     """Write the line of an update. Raises OutputFailed."""
     values = {key: round6(x) if isinstance(x, float) else x for key, x in line.items()}
     with wrap_write_errors(file), file.open("a", encoding="utf-8") as stream:
-        stream.write(_text(values))
+        stream.write(json.dumps(values) + "\n")
 
 
-def _text(line: Mapping[str, Any]) -> str:
-    return json.dumps(line) + "\n"
-
-
-@dataclass(frozen=True)
-class CurvesPanel:
-    """A plot over the steps: faint and dark lines, and evaluations as dots.
-
-    `from_zero` starts the y axis at 0, and small changes look small. Without it, the axis starts at
-    0 only if the lowest value is at most half of the highest.
-    """
+class CurvesPanel(NamedTuple):
+    """A plot over the steps: faint and dark lines, and evaluations as dots."""
 
     title: str
     faint: Points = ()
     line: Points = ()
     dots: Points = ()
-    from_zero: bool = True
 
     def range(self) -> tuple[float, float]:
-        """The range of the y axis; the faint line may exceed it."""
+        """The range of the y axis, which starts at 0 if the lowest value is below half the highest.
+
+        The faint line may exceed it.
+        """
         values = [y for _, y in (*self.line, *self.dots)] or [0.0]
         low, high = min(values), max(values)
-        if low >= 0 and (self.from_zero or low <= high / 2):
-            low = 0.0
+        low = 0.0 if 0 <= low <= high / 2 else low
         return low, high if high > low else low + (abs(low) or 1.0)
-
-    def titled(self, best_step: float | None) -> str:
-        """The title, with the value at the best step."""
-        values = [value for step, value in self.dots if step == best_step]
-        at_best = f", {values[0]:.4g} at the best step, {best_step:,.0f}" if values else ""
-        return self.title + at_best
-
-
-@dataclass(frozen=True)
-class Curves:
-    """The panels of a run, from 0 to its last step; `best_step` has the best evaluation."""
-
-    panels: Sequence[CurvesPanel]
-    last_step: int
-    best_step: float | None = None
-
-    @property
-    def step_ticks(self) -> list[int]:
-        """Round numbers of steps for the x axis."""
-        return [int(x) for x in round_ticks(0, self.last_step) if x in range(self.last_step + 1)]
 
 
 def write_curves(
@@ -168,24 +140,32 @@ def write_curves(
     """
     if not lines:
         return
-    curves = Curves([*_panels(lines)], lines[-1]["step"], best_step)
+    panels, last, scale = curves_panels(lines), lines[-1]["step"], SUPERSAMPLING
+    columns = min(len(panels), COLUMNS)
+    size = WIDTH * columns * scale, HEIGHT * -(-len(panels) // columns) * scale
+    canvas = Image.new("RGB", size, "white")
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, columns)
+        corner = WIDTH * column, HEIGHT * row
+        _draw_panel(ImageDraw.Draw(canvas), panel, corner, last, best_step)
     with published(file, is_owner=True) as path:
-        draw_curves(curves).save(path, "PNG", optimize=True)
+        canvas.reduce(scale).save(path, "PNG", optimize=True)
 
 
-def _panels(lines: Sequence[Mapping[str, Any]]) -> Iterator[CurvesPanel]:
+def curves_panels(lines: Sequence[Mapping[str, Any]]) -> list[CurvesPanel]:
     """The loss, the first metrics of the evaluations, and the learning rate."""
     loss = _points(lines, "loss")
     span = max(1, round(len(loss) * SMOOTHED_SHARE))
-    faint, smoothed = (_thinned(points) for points in (loss, _smoothed(loss, span)))
     evaluations = _points(lines, "eval_loss")
     title = "loss (dots: evaluation)" if evaluations else "loss"
-    yield CurvesPanel(title, faint, smoothed, evaluations, from_zero=False)
+    panels = [CurvesPanel(title, _thinned(loss), _thinned(_smoothed(loss, span)), evaluations)]
     names = dict.fromkeys(name for line in lines for name in line if name.startswith("eval_"))
     for name in [name for name in names if name != "eval_loss"][: MAX_PANELS - 2]:
         points = _points(lines, name)
-        yield CurvesPanel(name.removeprefix("eval_").replace("_", " "), (), points, points)
-    yield CurvesPanel("learning rate", (), _thinned(_points(lines, "learning_rate")))
+        title = name.removeprefix("eval_").replace("_", " ")
+        panels.append(CurvesPanel(title, (), points, points))
+    rates = _thinned(_points(lines, "learning_rate"))
+    return [*panels, CurvesPanel("learning rate", (), rates)]
 
 
 def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
@@ -207,22 +187,14 @@ def _smoothed(points: Points, span: int) -> Points:
     return smoothed
 
 
-def draw_curves(curves: Curves) -> Image.Image:
-    """The panels in a grid."""
-    panels, scale = len(curves.panels), SUPERSAMPLING
-    columns = 2 if panels == 4 else min(panels, COLUMNS)
-    rows = -(-panels // columns)
-    canvas = Image.new("RGB", (WIDTH * columns * scale, HEIGHT * rows * scale), "white")
-    for number, panel in enumerate(curves.panels):
-        row, column = divmod(number, columns)
-        _draw_panel(ImageDraw.Draw(canvas), panel, (WIDTH * column, HEIGHT * row), curves)
-    return canvas.reduce(scale)
-
-
 def _draw_panel(
-    draw: ImageDraw.ImageDraw, panel: CurvesPanel, corner: tuple[int, int], curves: Curves
+    draw: ImageDraw.ImageDraw,
+    panel: CurvesPanel,
+    corner: tuple[int, int],
+    last: int,
+    best_step: float | None,
 ) -> None:
-    scale, last = SUPERSAMPLING, curves.last_step
+    scale = SUPERSAMPLING
     ticks = round_ticks(*panel.range())
     low, high = ticks[0], ticks[-1]
     font = ImageFont.load_default(11 * scale)
@@ -241,12 +213,15 @@ def _draw_panel(
     for value in ticks:
         draw.line([at(0, value), at(last, value)], fill=GREY, width=scale)
         text(0, value, f"{value:.6g}", (-6, 0), "rm")
-    for step in curves.step_ticks:
-        text(step, low, f"{step:,}", (0, 6), "mt")
+    for step in round_ticks(0, last):
+        if step.is_integer() and step <= last:
+            text(step, low, f"{step:,.0f}", (0, 6), "mt")
     text(last / 2, low, "step", (0, 21), "mt")
-    text(0, high, panel.titled(curves.best_step), (0, -10), "ls")
-    if curves.best_step is not None:
-        draw.line([at(curves.best_step, low), at(curves.best_step, high)], fill=GREEN, width=scale)
+    values = [value for step, value in panel.dots if step == best_step]
+    at_best = f", {values[0]:.4g} at the best step, {best_step:,.0f}" if values else ""
+    text(0, high, panel.title + at_best, (0, -10), "ls")
+    if best_step is not None:
+        draw.line([at(best_step, low), at(best_step, high)], fill=GREEN, width=scale)
     for points, colour, width in ((panel.faint, FAINT, 1), (panel.line, BLUE, 2)):
         if len(points) > 1:
             draw.line([at(*point) for point in points], fill=colour, width=width * scale)

@@ -354,15 +354,14 @@ def test_curves_mark_the_best_step(tmp_path):
 
 
 def test_curves_have_at_most_six_panels_and_honest_axes():
-    panels = [*run_files._panels(drawn_lines())]
+    panels = run_files.curves_panels(drawn_lines())
     assert [panel.title for panel in panels] == [
         "loss (dots: evaluation)",
         *(f"metric {n}" for n in range(4)),
         "learning rate",
     ]
     assert panels[1].range() == (0.0, 1.0)
-    assert panels[1].titled(20) == "metric 0, 1 at the best step, 20"
-    flat = CurvesPanel("loss", line=[(1, 2.2), (2, 2.0)], from_zero=False)
+    flat = CurvesPanel("loss", line=[(1, 2.2), (2, 2.0)])
     assert flat.range() == (2.0, 2.2)
 
 
