@@ -76,16 +76,6 @@ class RowReader:
             return repr(self.label)
         return f"a prompt and {repr(self.columns.answer) if self.columns.answer else 'an answer'}"
 
-    @property
-    def hint(self) -> str:
-        """The hint for sources without any target."""
-        if self.label is not None:
-            return "correct the manifest, or name another column"
-        return (
-            '<--prompt "caption en"> sets the prompt of all rows; <--prompt-column=> and '
-            "<--answer-column=> name the columns"
-        )
-
     def read(
         self,
         sources: Sequence[str],
@@ -122,50 +112,42 @@ class RowReader:
             if is_error_row(item):
                 rows.skipped["with_error"] += 1
                 continue
-            if (target := self._attempt(item, target_of, rows, errors)) is not None:
+            fault, target = item.fault, None
+            try:
+                target = None if fault else target_of(item)
+            except (UnusableRow, ImageError) as problem:
+                fault = Fault("invalid_row", str(problem))
+            errors.add((item.id, item.image, str(item.index)), item, fault)
+            if fault is not None:
+                rows.faults.append(f"{item.id}: {fault.message}")
+            elif target is None:
+                rows.skipped["without_target"] += 1
+            else:
                 rows.add(item, target, keeps_truth=self.keeps_truth and self.label is None)
         if text := note_of_choices(choices):
             hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
             self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
         if isinstance(items, Inventory):
             rows.columns |= dict.fromkeys(items.columns)
-        if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
-            for verb, what in items.notes:
+            has_notes = items.has_columns or UNDERSCORE in items.ignored
+            for verb, what in items.notes if has_notes else ():
                 self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
 
     def _no_rows(self, sources: Sequence[str], rows: TrainingRows) -> PgcliError:
         """The error for sources without a usable row."""
-        names = ", ".join(sources)
-        if rows.faults and not rows.skipped["without_target"]:
-            return NoInputError(
-                f"no row of {names} is usable (first: {rows.faults[0]})",
-                hint="correct the rows or their images",
+        names, first = ", ".join(sources), rows.faults[0] if rows.faults else ""
+        if first and not rows.skipped["without_target"]:
+            message = f"no row of {names} is usable (first: {first})"
+            return NoInputError(message, hint="correct the rows or their images")
+        hint = "correct the manifest, or name another column"
+        if self.label is None:
+            hint = (
+                '<--prompt "caption en"> sets the prompt of all rows; <--prompt-column=> and '
+                "<--answer-column=> name the columns"
             )
-        return NoInputError(
-            f"no row of {names} has an image with {self.missing}"
-            + (f"; {rows.faults[0]}" if rows.faults else ""),
-            hint=self.hint + (f" (columns: {', '.join(rows.columns)})" if rows.columns else ""),
-        )
-
-    def _attempt(
-        self,
-        item: Item,
-        target_of: Callable[[Item], LabelledImage | None],
-        rows: TrainingRows,
-        errors: RowErrors,
-    ) -> LabelledImage | None:
-        """The target of an item; None for a row without one or with a fault, which is counted."""
-        fault, target = item.fault, None
-        try:
-            target = None if fault else target_of(item)
-        except (UnusableRow, ImageError) as problem:
-            fault = Fault("invalid_row", str(problem))
-        errors.add((item.id, item.image, str(item.index)), item, fault)
-        if fault is not None:
-            rows.faults.append(f"{item.id}: {fault.message}")
-        elif target is None:
-            rows.skipped["without_target"] += 1
-        return target
+        columns = f" (columns: {', '.join(rows.columns)})" if rows.columns else ""
+        message = f"no row of {names} has an image with {self.missing}" + f"; {first}" * bool(first)
+        return NoInputError(message, hint=hint + columns)
 
     def _open(
         self, name: str, options: ReadOptions
@@ -382,35 +364,26 @@ def is_result_file(path: Path) -> bool:
 
 
 def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
-    """The rows of a result file as items with their columns.
+    """The rows of a result file as items with the requested columns.
 
     Raises UsageError for a missing column.
     """
     for number, row in enumerate(read_results(output)):
         if not options.names.accepts(str(row["id"])):
             continue
-        fields = fields_of(row, options, str(output))
+        for column in options.fields:
+            if column not in row:
+                hint = f"its columns are: {listed(list(row), len(row))}"
+                raise UsageError(f"{output} has no column {column!r}", hint=hint)
+        names = (*options.fields, *options.optional_fields)
+        fields = {name: row[name] for name in names if name in row}
         item = Item(number, str(row["id"]), str(row["image"]), fields=fields)
-        if is_error_row(item):
-            yield item
-            continue
-        located = locator.item(number, ImageRef.of(row, output))
-        yield replace(
-            item,
-            path=located.path,
-            data=located.data,
-            fault=located.fault,
-            root=located.root,
-        )
-
-
-def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[str, object]:
-    """The requested columns of a row. Raises UsageError for a missing one."""
-    for column in options.fields:
-        if column not in row:
-            hint = f"its columns are: {listed(list(row), len(row))}"
-            raise UsageError(f"{name} has no column {column!r}", hint=hint)
-    return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
+        if not is_error_row(item):
+            found = locator.item(number, ImageRef.of(row, output))
+            item = replace(
+                item, path=found.path, data=found.data, fault=found.fault, root=found.root
+            )
+        yield item
 
 
 def annotated_images(
