@@ -310,15 +310,10 @@ def softmax_contrastive(
     the mean of the losses of its parts is another value, as each row then has fewer negatives.
 
     Args:
-        image_ND: A vector for each image of this process, (N, D).
-        text_ND: A vector for each text of this process, (N, D).
-        scale: The learned temperature's inverse, a scalar.
         meanings: True texts of images, which are not negatives.
-        chunk_rows: Rows computed at a time. Memory is then in proportion to `chunk_rows` times M;
-            the logits are computed again in the backward pass.
-        group: Processes that hold a part of the batch each, of any size. The result is the loss of
-            this process's rows: its mean over the processes is the loss of the whole batch, and
-            the mean of their gradients, which DistributedDataParallel takes, the whole gradient.
+        chunk_rows: Rows computed at a time; memory is in proportion to `chunk_rows` times M.
+        group: Processes that hold a part of the batch each, of any size. The mean of the result
+            over the processes is the loss of the whole batch.
 
     Source: Radford et al. 2021 (arXiv 2103.00020), figure 3.
     """

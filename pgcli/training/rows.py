@@ -6,11 +6,10 @@ import hashlib
 import math
 import os
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,6 @@ from pgcli.training.options import TrainOptions
 RowKey = tuple[str, ...]
 IMAGE_ID = 2  # values in the key of an image
 SIDE = 8  # of the decoded copies that a check makes, in pixels
-#: Compared first for images of equal size: compressed images differ in their last bytes.
-END_BYTES = 4096
-CHUNK_BYTES = 2**20
 
 #: Shows the progress of an iteration.
 Track = Callable[[Iterable[Any]], Iterable[Any]]
@@ -148,11 +144,6 @@ class TrainingRows(list[TrainingRow]):
             first.setdefault(row.image_key, row)
         return self.select(first.values())
 
-    def count_lost(self, faults: Collection[RowKey]) -> int:
-        """The number of rows whose image is among the faults."""
-        lost = {key[1] for key in faults if len(key) == IMAGE_ID}
-        return sum(row.image_key in lost for row in self)
-
 
 @dataclass
 class RowErrors:
@@ -198,100 +189,59 @@ def is_remote(row: TrainingRow) -> bool:
 def check_readable(rows: TrainingRows, name: str, options: TrainOptions) -> None:
     """Raise NoInputError, with the first image, if all images of the rows are unreadable.
 
-    Reads images until one succeeds, local ones first. Raises TooManyErrors for URLs.
+    Decodes images until one succeeds, local ones first. Raises TooManyErrors for URLs.
     """
-    first: tuple[str, Fault] | None = None
-    errors = RowErrors(options.error_budget)
-    ordered = sorted(rows.images(), key=is_remote)
-    with closing(image_faults(rows.select(ordered), options)) as images:
-        for row, fault in images:
-            if fault is None:
+    first, errors = "", RowErrors(options.error_budget)
+    images = rows.select(sorted(rows.images(), key=is_remote))
+    decoded = decode_ahead(
+        map(rows.store.item, images),
+        ImageDecoder(ImageSpec(SIDE, fast_decode=options.fast_decode), options.image_limits),
+        workers=options.workers,
+        total=len(images),
+        reader=options.make_reader(),
+    )
+    with closing(decoded):
+        for row, image in zip(images, filter(None, decoded), strict=True):
+            if image.fault is None:
                 return
-            first = first or (row.item.id, fault)
+            first = first or f"{row.item.id}: {image.fault.message}"
             if is_remote(row):
-                errors.add(row.image_id, row.item, fault)
-    if first is not None:
+                errors.add(row.image_id, row.item, image.fault)
+    if first:
         raise NoInputError(
-            f"none of the images of {name} can be read (first: {first[0]}: {first[1].message})",
+            f"none of the images of {name} can be read (first: {first})",
             hint="correct the images or their paths",
         )
 
 
-def image_faults(
-    rows: TrainingRows, options: TrainOptions
-) -> Generator[tuple[TrainingRow, Fault | None]]:
-    """The rows, each with the fault of its image or None; decodes all pixels."""
-    decoder = ImageDecoder(ImageSpec(SIDE, fast_decode=options.fast_decode), options.image_limits)
-    decoded = decode_ahead(
-        map(rows.store.item, rows),
-        decoder,
-        workers=options.workers,
-        total=len(rows),
-        reader=options.make_reader(),
-    )
-    with closing(decoded):
-        for row, image in zip(rows, filter(None, decoded), strict=True):
-            yield row, image.fault
-
-
-def distinct_keys(
-    rows: TrainingRows,
-    is_compared: Callable[[Collection[str]], bool] = lambda keys: len(keys) > 1,
-    *,
-    track: Track = iter,
-) -> dict[str, str]:
+def distinct_keys(rows: TrainingRows, *, track: Track = iter) -> dict[str, str]:
     """For each `image_key`, the key of the first image with the same bytes.
 
-    Compares sizes, then the last 4,096 bytes, then all bytes, within groups of keys for which
-    `is_compared` holds. Images at URLs are compared by URL.
+    Images at URLs are compared by URL.
     """
-    images = {row.image_key: row for row in rows}
-    groups = [[*images]]
-    for measure in (bytes_of_image, partial(image_digest, read_bytes=END_BYTES), image_digest):
-        finer: dict[Hashable, list[str]] = defaultdict(list)
-        numbered = enumerate(filter(is_compared, groups))
-        for number, key in track([(number, key) for number, keys in numbered for key in keys]):
-            value = measure(images[key], rows.store)
-            finer[number, key if value is None else value].append(key)
-        groups = [*finer.values()]
-    distinct = {key: key for key in images}
-    for keys in groups:
-        distinct |= dict.fromkeys(keys, keys[0])
+    first: dict[bytes, str] = {}
+    distinct: dict[str, str] = {}
+    for row in track(rows.images()):
+        key, digest = row.image_key, image_digest(row, rows.store)
+        distinct[key] = key if digest is None else first.setdefault(digest, key)
     return distinct
 
 
-def bytes_of_image(row: TrainingRow, store: RowStore | None = None) -> int | None:
-    """The size of the row's image in bytes; None for a URL or an unreadable file."""
-    if row.bytes_at is not None:
-        return row.bytes_at[1]
-    path = row.item.path
-    if row.item.span is not None:
-        return row.item.span[1]
-    if path is None or url_scheme(path):
+def image_digest(row: TrainingRow, store: RowStore) -> bytes | None:
+    """A digest of the bytes of the row's image; None for a URL or an unreadable file."""
+    if is_remote(row):
         return None
-    try:
-        return os.stat(path).st_size  # noqa: PTH116 - Path is slow
-    except (OSError, ValueError):
-        return None
-
-
-def image_digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
-    """A digest of the row's image, or of its last `read_bytes`; None if it is unreadable."""
     if row.bytes_at is not None:
-        data = store.read(*row.bytes_at)
-        return hashlib.sha256(data[-read_bytes:] if read_bytes else data).digest()
-    result = hashlib.sha256()
+        return hashlib.sha256(store.read(*row.bytes_at)).digest()
     try:
         with open_regular(row.item.path or "", row.item.root) as file:
-            offset, size = row.item.span or (0, file.seek(0, os.SEEK_END))
-            remaining = min(read_bytes or size, size)
-            file.seek(offset + size - remaining)
-            while chunk := file.read(min(remaining, CHUNK_BYTES)):
-                result.update(chunk)
-                remaining -= len(chunk)
+            if row.item.span is None:
+                return hashlib.file_digest(file, "sha256").digest()
+            start, size = row.item.span
+            file.seek(start)
+            return hashlib.sha256(file.read(size)).digest()
     except (OSError, ValueError):
         return None
-    return result.digest()
 
 
 def split_by_image(
@@ -322,26 +272,18 @@ def split_by_image(
 
 def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track = iter) -> None:
     """Raise UsageError if the same image bytes are on both sides."""
-    sides = [{row.image_key for row in rows} for rows in (train, evaluation)]
-    both = train.select([*train, *evaluation])
-    distinct = distinct_keys(
-        both, lambda keys: not any(side.isdisjoint(keys) for side in sides), track=track
-    )
-    trained, shared = dict[str, TrainingRow](), dict[str, TrainingRow]()
-    for row in train:
-        trained.setdefault(distinct[row.image_key], row)
-    for row in evaluation:
-        if (key := distinct[row.image_key]) in trained:
-            shared.setdefault(key, row)
-    if not shared:
-        return
-    pairs = [(row.item.id, trained[key].item.id) for key, row in shared.items()]
+    distinct = distinct_keys(train.select([*train, *evaluation]), track=track)
+    trained = {distinct[row.image_key]: row.item.id for row in reversed(train)}
+    shared = {distinct[row.image_key]: row.item.id for row in reversed(evaluation)}
     names = [
-        held_out if held_out == id_ else f"{held_out} ({id_} in the sources)"
-        for held_out, id_ in pairs
+        held_out if held_out == trained[key] else f"{held_out} ({trained[key]} in the sources)"
+        for key, held_out in reversed(shared.items())
+        if key in trained
     ]
-    raise UsageError(
-        f"{count(len(pairs), 'image')} in both <--eval=> and the sources (same bytes): "
-        f"{listed(names, separator=';')}",
-        hint="remove them from one side, or let <--eval-fraction 0.05> split the sources by image",
-    )
+    if names:
+        raise UsageError(
+            f"{count(len(names), 'image')} in both <--eval=> and the sources (same bytes): "
+            f"{listed(names, separator=';')}",
+            hint="remove them from one side, or let <--eval-fraction 0.05> split the sources by "
+            "image",
+        )

@@ -309,7 +309,8 @@ def summary_of(
     has_lost: bool,
 ) -> TrainingSummary:
     """The summary of a run; all rows of an unreadable image count as unusable."""
-    count_lost = sum(part.count_lost(faults) for part in rows.read)
+    lost = {key[1] for key in faults if len(key) == IMAGE_ID}
+    count_lost = sum(row.image_key in lost for side in rows.read for row in side)
     return TrainingSummary(
         rows=len(rows.read[0]),
         steps=progress.step,
@@ -465,24 +466,19 @@ def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
 
 
 def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:
-    """Create the folder of a new run, and remove the files of an earlier run."""
+    """Create the folder of a new run, and remove the files of an earlier run only."""
     folder = options.folder
-    with wrap_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_run(folder, state)  # the state stays if a user deletes the folder
-    write_json(folder / RUN_FILE, dict(record))
-
-
-def remove_run(folder: Path, state: Path) -> None:
-    """Remove the files of an earlier run only. Raises OSError."""
     weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, ADAPTER_WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
-    for file in (
-        state / STATE,
-        *(folder / name for name in (RUN_FILE, METRICS, CURVES, *model)),
-        *(folder / inner / name for inner in (LAST, MERGED) for name in model),
-    ):
-        file.unlink(missing_ok=True)
-    for inner in (LAST, MERGED):
-        with suppress(OSError):  # it does not exist, or has other files
-            (folder / inner).rmdir()
+    with wrap_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (
+            state / STATE,  # stays if a user deletes the folder
+            *(folder / name for name in (RUN_FILE, METRICS, CURVES, *model)),
+            *(folder / inner / name for inner in (LAST, MERGED) for name in model),
+        ):
+            file.unlink(missing_ok=True)
+        for inner in (LAST, MERGED):
+            with suppress(OSError):  # it does not exist, or has other files
+                (folder / inner).rmdir()
+    write_json(folder / RUN_FILE, dict(record))

@@ -27,7 +27,6 @@ SUPERSAMPLING = 2
 FAINT, BLUE, ORANGE, GREEN = "#c5d6ea", "#1763b6", "#c0501e", "#2c7a3f"
 GREY, BLACK = "#dddddd", "#222222"
 SMOOTHED_SHARE = 0.05  # of all updates: the window of the moving average
-MAX_POINTS = 2_000  # per line; more are not visible
 MAX_TICKS = 6
 
 Points = Sequence[tuple[float, float]]
@@ -158,24 +157,19 @@ def curves_panels(lines: Sequence[Mapping[str, Any]]) -> list[CurvesPanel]:
     span = max(1, round(len(loss) * SMOOTHED_SHARE))
     evaluations = _points(lines, "eval_loss")
     title = "loss (dots: evaluation)" if evaluations else "loss"
-    panels = [CurvesPanel(title, _thinned(loss), _thinned(_smoothed(loss, span)), evaluations)]
+    panels = [CurvesPanel(title, loss, _smoothed(loss, span), evaluations)]
     names = dict.fromkeys(name for line in lines for name in line if name.startswith("eval_"))
     for name in [name for name in names if name != "eval_loss"][: MAX_PANELS - 2]:
         points = _points(lines, name)
         title = name.removeprefix("eval_").replace("_", " ")
         panels.append(CurvesPanel(title, (), points, points))
-    rates = _thinned(_points(lines, "learning_rate"))
-    return [*panels, CurvesPanel("learning rate", (), rates)]
+    return [*panels, CurvesPanel("learning rate", (), _points(lines, "learning_rate"))]
 
 
 def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
     """The finite values by step."""
     values = ((line["step"], line.get(name)) for line in lines)
     return [(step, y) for step, y in values if y is not None and math.isfinite(y)]
-
-
-def _thinned(points: Points) -> Points:
-    return points[:: max(1, len(points) // MAX_POINTS)]
 
 
 def _smoothed(points: Points, span: int) -> Points:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -59,13 +59,11 @@ class MicroBatches:
     """The size of micro-batches in rows; None for the whole batch.
 
     Halved when memory runs out, unless it `is_fixed`. Before that, `save_memory` is called, which
-    returns whether rows need less memory now. `forward_rows`, the size without gradients, is halved
-    separately, so that updates do not change.
+    returns whether rows need less memory now.
     """
 
     rows: int | None = None
     is_fixed: bool = False
-    forward_rows: int | None = None
     save_memory: Callable[[], bool] = lambda: False
 
     def ranges(self, total: int) -> Iterator[tuple[int, int]]:
@@ -77,33 +75,13 @@ class MicroBatches:
     def halve(self, total: int) -> None:
         """Save memory after `total` rows did not fit. Raises NoUsableDevice for a single row."""
         if not self.save_memory():
-            self.rows = self._half(total, "train on")
-
-    def forward(self, total: int, compute: Callable[[int, int], Result]) -> Iterator[Result]:
-        """The results of `compute(start, stop)` for each micro-batch, without gradients.
-
-        Raises NoUsableDevice if a single row does not fit.
-        """
-        start = 0
-        while start < total:
-            stop = min(start + (self.forward_rows or self.rows or total), total)
-            try:
-                result = run_or_free(lambda start=start, stop=stop: compute(start, stop))  # type: ignore[misc]
-            except OutOfMemory:
-                self.forward_rows = self._half(stop - start, "compute")
-                continue
-            yield result
-            start = stop
-
-    def _half(self, rows: int, purpose: str) -> int:
-        """Half of `rows`, which did not fit. Raises NoUsableDevice for a single row."""
-        if self.is_fixed or rows == 1:
-            raise NoUsableDevice(
-                f"the device has no memory left to {purpose} {count(rows, 'row')} at once",
-                hint="<--micro-batch=> with a smaller number, a smaller model or another "
-                "<--device=>",
-            ) from None
-        return rows // 2
+            if self.is_fixed or total == 1:
+                raise NoUsableDevice(
+                    f"the device has no memory left for {count(total, 'row')} at once",
+                    hint="<--micro-batch=> with a smaller number, a smaller model or another "
+                    "<--device=>",
+                ) from None
+            self.rows = total // 2
 
 
 def sum_over_chunks(
@@ -212,10 +190,13 @@ class ImageTask(TrainingTask, Generic[Model]):
 
         Raises NoUsableDevice if a single row does not fit.
         """
-        parts = self.micro_batches.forward(
-            len(batch.rows), lambda start, stop: compute(batch.part(start, stop))
-        )
-        return [*parts]
+        rows = len(batch.rows)
+        while True:
+            parts = (batch.part(*part) for part in self.micro_batches.ranges(rows))
+            try:
+                return [run_or_free(partial(compute, part)) for part in parts]
+            except OutOfMemory:
+                self.micro_batches.halve(min(self.micro_batches.rows or rows, rows))
 
     def save(self, folder: Path) -> None:
         self.save_to(folder)

@@ -275,18 +275,15 @@ class Trainer:
         with torch.no_grad():
             values = self._measure() if self.processes.is_first else {}
         values = self.processes.gather(values)[0]
-        if keeps_best:
-            self._keep_best(values)
-        return {f"eval_{name}": value for name, value in values.items()}
-
-    def _keep_best(self, values: Mapping[str, float]) -> None:
-        """Write the weights with these values to the folder if they are the best so far."""
-        if not self.progress.best or self.task.is_better(values, self.progress.best):
+        if keeps_best and (
+            not self.progress.best or self.task.is_better(values, self.progress.best)
+        ):
             self.progress.best = {"step": self.progress.step, **values}
             self.progress.waiting = 0
             self._save_model(self.folder)
-        else:
+        elif keeps_best:
             self.progress.waiting += 1
+        return {f"eval_{name}": value for name, value in values.items()}
 
     def _measure(self) -> dict[str, float]:
         """The metrics of an evaluation. Raises TrainingDiverged if they are not finite."""

@@ -440,27 +440,6 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store):
         check_apart(files(store, "a.png"), rows.select(rows[:1]))
 
 
-def test_files_are_read_where_sizes_are_equal(store, monkeypatch):
-    read: list[tuple[str, int | None]] = []
-    original = training_rows.image_digest
-
-    def digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
-        read.append((row.item.id, read_bytes))
-        return original(row, store, read_bytes)
-
-    monkeypatch.setattr(training_rows, "image_digest", digest)
-    end = b"\0" * training_rows.END_BYTES
-    for name, data in {"1": b"1" + end, "2": b"2" + end, "3": end + b"3", "4": b"4"}.items():
-        Path(name).write_bytes(data)
-    check_apart(files(store, "1", "4"), files(store, "2", "3"))
-    whole = [name for name, read_bytes in read if read_bytes is None]
-    assert sorted(whole) == ["1", "2"]
-    assert "4" not in [name for name, _ in read]
-    read.clear()
-    check_apart(files(store, "1", "2", "3"), files(store, "4"))
-    assert not read
-
-
 def test_regions_of_rows_are_location_tokens_of_prompts(store):
     row = {"image": "a.png", "prefix": "caption", "suffix": "a wall", "region": [20, 10, 200, 50]}
     found = answers(store, write_lines("rows.jsonl", row))

@@ -161,8 +161,8 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
-def test_oom_halves_forward_rows_without_gradients(monkeypatch, tmp_path, kind):
-    monkeypatch.setattr(memory.gc, "collect", lambda: 0)
+def test_oom_halves_the_rows_of_an_evaluation(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(oom.gc, "collect", lambda: 0)
     monkeypatch.setattr(TrainingData, "in_order", lambda data, rows, *given: iter([batch()]))
 
     def evaluated(task: Any) -> Any:
@@ -184,13 +184,13 @@ def test_oom_halves_forward_rows_without_gradients(monkeypatch, tmp_path, kind):
     expected, task = evaluated(made(is_fixed=False)), made(is_fixed=False)
     rows_at_most(2, task, monkeypatch)
     assert evaluated(task) == pytest.approx(expected, rel=1e-5)
-    assert (task.micro_batches.forward_rows, task.micro_batches.rows) == (1, None)
+    assert task.micro_batches.rows == 1
     fixed = made(is_fixed=True)
     rows_at_most(2, fixed, monkeypatch)
-    with pytest.raises(NoUsableDevice, match="compute 7 rows at once"):
+    with pytest.raises(NoUsableDevice, match="for 7 rows at once"):
         evaluated(fixed)
     rows_at_most(0, task, monkeypatch)
-    with pytest.raises(NoUsableDevice, match="compute 1 row at once"):
+    with pytest.raises(NoUsableDevice, match="for 1 row at once"):
         evaluated(task)
 
 
