@@ -174,7 +174,7 @@ def load_engine(
     """Load the model on a device. It imports torch, which takes a second."""
     options = request.model
     if isinstance(request.question, EmbeddingQuestion):
-        from pgcli.towers.loader import open_towers as load_towers
+        from pgcli.towers.engine import open_towers as load_towers
 
         engine: Any = load_towers(
             checkpoint, device=device, dtype=options.dtype, batch_size=options.batch_size

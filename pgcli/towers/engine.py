@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.families.paligemma import VISION_TENSORS
+from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import (
     ModelDescription,
@@ -27,19 +28,21 @@ from pgcli.checkpoints.model_description import (
 )
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
-from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.device.stopwatch import Stopwatch, TimeMark
+from pgcli.device.select import Stopwatch, TimeMark, choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageCacheStats
 from pgcli.engine.memory import (
     MOST_ROWS,
     SHARE_OF_FREE,
     SMALLER_MODEL,
+    BatchLimits,
+    OutOfMemory,
     check_weights_fit,
     encode_bytes,
+    memory_named,
+    run_in_chunks,
+    run_or_free,
 )
-from pgcli.engine.oom import BatchLimits, OutOfMemory, memory_named, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
 from pgcli.model.config import (
     ClassifierConfig,

@@ -33,10 +33,8 @@ from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.evaluation.evaluate import measured_values
-from pgcli.evaluation.join import joined_row, missing_rows
-from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.metrics import metrics_of, task_of_prompt
-from pgcli.evaluation.truth import Truths
+from pgcli.evaluation.join import Truths, joined_row, missing_rows
+from pgcli.evaluation.measures import JoinedRow, metrics_of, task_of_prompt
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import PaliGemmaConfig

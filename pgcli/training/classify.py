@@ -20,7 +20,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import UsageError
 from pgcli.model.siglip import ImageClassifier
-from pgcli.run.progress.events import tracked
+from pgcli.run.events import tracked
 from pgcli.training.encoders import (
     classifier_of,
     new_classifier,

@@ -23,14 +23,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from pgcli.checkpoints.families.encoders import FamilyName
+from pgcli.checkpoints.files import TOKENIZER_FILES
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.save import copy_files, save_encoder
-from pgcli.checkpoints.weight_files import TOKENIZER_FILES
 from pgcli.errors import UsageError
 from pgcli.model.two_towers import TwoTowers
-from pgcli.run.progress.events import Message
+from pgcli.run.events import Message
 from pgcli.text import count
 from pgcli.towers.engine import TextFormat, TextProcessor, canonical_text, text_processor
 from pgcli.training.encoders import (

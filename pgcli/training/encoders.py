@@ -27,10 +27,10 @@ from tokenizers import (
 from torch import Tensor, nn
 
 from pgcli.checkpoints.families.encoders import FamilyName
+from pgcli.checkpoints.files import IMAGE_PROCESSOR_FILES
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files
-from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.siglip import ImageClassifier
 from pgcli.model.two_towers import TwoTowers

@@ -19,8 +19,8 @@ from pgcli.images.decode import ImageSpec
 from pgcli.images.pool import decode_ahead
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Fault, Item
-from pgcli.run.progress.tally import Tally
-from pgcli.run.request.error_budget import ErrorBudget
+from pgcli.run.options import ErrorBudget
+from pgcli.run.progress import Tally, check_error_share, check_errors
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_scheme
 from pgcli.text import count, listed
@@ -178,7 +178,7 @@ class RowErrors:
         tally.rows = tally.rows + 1 if self.rows is None else min(tally.rows + 1, self.rows)
         check_errors(tally, self.budget)
         if tally.rows == self.rows:
-            self.budget.check_share(tally)
+            check_error_share(tally, self.budget)
 
 
 def is_remote(row: TrainingRow) -> bool:

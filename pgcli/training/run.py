@@ -14,15 +14,17 @@ from typing import Any
 
 import torch
 
-from pgcli.checkpoints.files import ADAPTER_CONFIG, digests, folder_digests
-from pgcli.checkpoints.find import Checkpoint, find, find_local
-from pgcli.checkpoints.save import merge_adapter
-from pgcli.checkpoints.weight_files import (
+from pgcli.checkpoints.files import (
+    ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     GENERATION,
     IMAGE_PROCESSOR_FILES,
     TOKENIZER_FILES,
+    digests,
+    folder_digests,
 )
+from pgcli.checkpoints.find import Checkpoint, find, find_local
+from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE
 from pgcli.labels.columns import LabelColumns
 from pgcli.output.reader import state_folder

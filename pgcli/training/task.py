@@ -22,13 +22,13 @@ from torch.utils.checkpoint import checkpoint
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.select import choose_device, choose_dtype
-from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.engine.memory import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice, TooManyErrors, UsageError
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.model.siglip import normalize_pixels
 from pgcli.records import DecodedImage, Item
-from pgcli.run.progress.events import OnEvent, ignore
+from pgcli.run.events import OnEvent, ignore
 from pgcli.stores import Reader
 from pgcli.text import count
 from pgcli.training.options import TrainOptions

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
-from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.engine.memory import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, OutputFailed, TrainingDiverged
 from pgcli.stores.writing import published, wrap_write_errors
 from pgcli.text import listed

@@ -41,8 +41,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import ImageClassifier, normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage
-from pgcli.towers.loader import encoder_config, read_model, text_processor
-from pgcli.towers.texts import TextProcessor
+from pgcli.towers.engine import TextProcessor, encoder_config, read_model, text_processor
 from pgcli.verify import reference
 from pgcli.verify.compare import EXACT, Outputs, PromptComparison, compare_prompts
 

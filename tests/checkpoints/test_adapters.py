@@ -18,8 +18,7 @@ from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.optimize import optimize_for_device
 from pgcli.training.lora import LoraSettings, save_adapter
-from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference
-from tests.support.peft_adapters import (
+from tests.support.adapted_models import (
     DECODER,
     EMBEDDINGS,
     LORA_OPTIONS,

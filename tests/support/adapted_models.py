@@ -16,8 +16,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.lora import LoraSettings, add_lora
-from tests.support.random_weights import normal
-from tests.support.tiny import PATCHES, RESOLUTION
+from tests.support.tiny import PATCHES, RESOLUTION, normal
 
 PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
 

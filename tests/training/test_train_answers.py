@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.cli.main import main
-from pgcli.engine import oom
+from pgcli.engine import memory
 from pgcli.training.answers import AnswerTask
 from pgcli.training.trainer import Trainer
 from tests.support.training import metrics, stop_after, write_checkpoint, write_questions

@@ -250,7 +250,7 @@ def test_checkpoint_is_trained_further(run):
 
 @pytest.mark.parametrize("model", ["--init tiny", "--model demo-towers"])
 def test_texts_beyond_the_length_of_the_towers_are_counted(run, model, capsys, monkeypatch):
-    monkeypatch.setattr("pgcli.training.encoder_start.ENCODED_TEXTS", 2)
+    monkeypatch.setattr("pgcli.training.contrastive.ENCODED_TEXTS", 2)
     rows = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
     for row in rows[:3]:
         row["text"] = f"{row['text']} " * 70

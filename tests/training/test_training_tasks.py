@@ -162,7 +162,7 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
 def test_oom_halves_the_rows_of_an_evaluation(monkeypatch, tmp_path, kind):
-    monkeypatch.setattr(oom.gc, "collect", lambda: 0)
+    monkeypatch.setattr(memory.gc, "collect", lambda: 0)
     monkeypatch.setattr(TrainingData, "in_order", lambda data, rows, *given: iter([batch()]))
 
     def evaluated(task: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.cli.main import main
 from pgcli.towers import engine
+from pgcli.verify.cases import TowerInputs, our_outputs
 from pgcli.verify.compare import compare_tensors
 from tests.support import towers
 
