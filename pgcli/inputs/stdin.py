@@ -5,10 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import re
 import select
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -31,19 +29,7 @@ from pgcli.stores.urls import url_scheme
 from pgcli.text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 
 NAME = "standard input"
-SECOND_IGNORED = (
-    "standard input has more than one image, and pgcli reads the first: name the files, or pipe "
-    "their names"
-)
 CHUNK_BYTES = 64 * 2**10
-#: What only the second of two images in a stream begins with: PNG, GIF, WebP, or any image behind
-#: the end of a PNG, a JPEG or a GIF (a JPEG may contain another, as its thumbnail).
-_STARTS = (rb"\x89PNG\r\n\x1a\n", rb"GIF8[79]a", rb"RIFF....WEBP")
-_ENDS = (rb"IEND\xaeB`\x82", rb"\xff\xd9", rb"\0;")
-SECOND_IMAGE = [
-    re.compile(pattern, re.DOTALL)
-    for pattern in (*_STARTS, *(b"%b(?:%b)" % (end, IMAGE_BYTES.pattern) for end in _ENDS))
-]
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -78,15 +64,12 @@ class Stdin:
             first += more
         if is_lfs_pointer(first):
             raise ManifestError(f"{NAME} {LFS_MESSAGE}", hint=LFS_HINT)
-        is_image = IMAGE_BYTES.match(first) or has_other_image(first)
-        if is_image and not self._options.null_separated:
+        if IMAGE_BYTES.match(first) and not self._options.null_separated:
             size, pieces = 0, []
             for piece in chain([first], chunks):
                 size += len(piece)
                 pieces.append(piece if size <= MAX_IMAGE_BYTES else b"")
             data = b"" if size > MAX_IMAGE_BYTES else b"".join(pieces)
-            if any(pattern.search(data, 1) for pattern in SECOND_IMAGE):
-                warnings.warn(SECOND_IGNORED, stacklevel=1)
             yield FileRecord(source, 0, BYTES, data)
             return
         separator = b"\0" if self._options.null_separated else b"\n"
@@ -152,18 +135,6 @@ class Stdin:
     def _locate(self, path: str) -> ImageLocation:
         allow_urls, base = self._options.url_reader is not None, self._options.folder
         return locate_anywhere(path, allow_urls=allow_urls, base=base)
-
-
-def has_other_image(head: bytes) -> bool:
-    """Whether standard input with this start is an image in a format that pgcli does not read.
-
-    A path may begin with the letters of a signature, but holds no NUL.
-    """
-    if b"\0" not in head and not head.startswith((b"%", b"<", b"\xff")):
-        return False
-    from pgcli.images.formats import other_format  # slow to import
-
-    return other_format(head) is not None
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.stores.files import read_text
 from tests.inputs.items import items
@@ -110,25 +109,6 @@ def test_whitespace_around_the_name_of_a_column_is_named(header):
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
 def test_damaged_cells_are_named(cell, reason, ending):
     assert str(refusal(f"m.{ending}", f"image\n{cell}\nb.png\n")) == f"m.{ending}, {reason}"
-
-
-@pytest.mark.parametrize(
-    ("data", "format_"),
-    [
-        (b"\0\0\0\x18ftypheic\0\0\0\0", "HEIC"),
-        (b"%PDF-1.7\n%\xe2\xe3\n", "PDF"),
-        (b"8BPS\0\1" + bytes(20), "PSD"),
-        (b"\xff\x0a\xfa\x1f", "JPEG XL"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
-    ],
-)
-def test_unsupported_image_on_standard_input_is_an_error_row(set_stdin, data, format_):
-    set_stdin(data)
-    (item,) = Inventory.scan(["-"])
-    fault = decode(item, ImageSpec(8), ImageLimits()).fault
-    assert fault is not None
-    assert fault.code == "unsupported_format"
-    assert f"This is {format_}, " in fault.message
 
 
 @pytest.mark.parametrize(

@@ -694,19 +694,6 @@ class TestStandardInput:
         assert [item.id for item in inventory.items(1, 3)] == ["b.jpg", "i/z.jpg"]
         assert list(reloaded(inventory, names, reading)) == list(inventory)
 
-    @pytest.mark.parametrize("second", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
-    @pytest.mark.parametrize("first", ["PNG", "JPEG", "GIF"])
-    def test_second_image_in_the_stream_is_mentioned(self, set_stdin, first, second):
-        data = encoded(drawing(), first)
-        set_stdin(data + encoded(drawing(), second))
-        with pytest.warns(UserWarning, match="pgcli reads the first"):
-            (item,) = Inventory.scan(["-"])
-        assert (item.data or b"").startswith(data)
-        thumbnail = b"\xff\xd8\xff\xe1\x08\x00Exif\0\0" + encoded(drawing(), "JPEG") + b"\xff\xd9"
-        for single in (data, thumbnail):  # which are no warning
-            set_stdin(single)
-            assert len(list(Inventory.scan(["-"]))) == 1
-
     def test_path_alone_has_an_image(self, set_stdin):
         set_stdin(b'\xff.jpg\n{"image": "b.jpg"}\n')
         found = items("-", reading=ReadOptions(fields=("image",)))
