@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pgcli.api import Engine, load
 from pgcli.api.arguments import LOADING, make_call, parse_loading
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError, called_from_python
-from pgcli.inputs.embedded import is_path
 from pgcli.inputs.options import REGION
-from pgcli.inputs.rows import has_region, is_missing, shown_id
+from pgcli.inputs.rows import has_region, is_missing, is_path, shown_id
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import RowSchema
 from pgcli.tasks import AnyQuestion, template_columns

@@ -54,7 +54,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
     },
     "outputs": {
         ".jsonl": "pgcli.output.lines.LINES",
-        ".parquet": "pgcli.output.parquet.PARQUET",
+        ".parquet": "pgcli.output.tables.PARQUET",
     },
     # by the `model_type` of a configuration; of image classifiers, with that word
     "families": {

@@ -1,4 +1,8 @@
-"""Inputs: the sources that a user names become an inventory of files, and a stream of items."""
+"""Inputs: the sources that a user names become an inventory of files, and a stream of items.
+
+`listing` expands sources to files, `scan` reads them for an `inventory`, which gives the items of
+any range. A manifest or an archive is a `tables.Table`, with a file for each format.
+"""
 
 from __future__ import annotations
 

@@ -25,8 +25,10 @@ from pgcli.inputs.file_table import (
     TEXT,
     FileRecord,
     make_table,
+    no_stamps,
     not_files,
     read_arrow,
+    sizes_and_times,
     to_arrow,
 )
 from pgcli.inputs.items import TYPES_HINT, FileItems, source_files
@@ -34,7 +36,6 @@ from pgcli.inputs.options import ReadOptions
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.scan import Scan, check_unique, no_columns
-from pgcli.inputs.stamps import no_stamps, sizes_and_times
 from pgcli.stores.urls import url_scheme
 from pgcli.text import count
 

@@ -21,11 +21,11 @@ from pgcli.inputs.file_table import (
     make_table,
     read_records,
 )
+from pgcli.inputs.lines import Stdin
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
-from pgcli.inputs.stdin import Stdin
+from pgcli.inputs.paths import FAULTS
 from pgcli.inputs.tables import Table
-from pgcli.inputs.walk import FAULTS
 from pgcli.records import Item
 
 TYPES_HINT = "convert the column, or write a .jsonl file, which holds values of any types"

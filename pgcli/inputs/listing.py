@@ -14,7 +14,21 @@ from typing import NoReturn
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
 from pgcli.inputs.options import NameFilter, ReadOptions, matches
-from pgcli.inputs.paths import display_name, display_path
+from pgcli.inputs.paths import (
+    HIDDEN,
+    IS_FOLDER,
+    LINKED,
+    Glob,
+    WalkedFile,
+    display_name,
+    display_path,
+    file_status,
+    fixed_part,
+    glob_files,
+    is_output,
+    walk_folder,
+    without_hidden,
+)
 from pgcli.inputs.readers import (
     IMAGE_ENDINGS,
     NO_ENDING,
@@ -28,19 +42,6 @@ from pgcli.inputs.readers import (
     supported_files_hint,
 )
 from pgcli.inputs.tables import Table, open_table
-from pgcli.inputs.walk import (
-    HIDDEN,
-    IS_FOLDER,
-    LINKED,
-    Glob,
-    WalkedFile,
-    file_status,
-    fixed_part,
-    glob_files,
-    is_output,
-    walk_folder,
-    without_hidden,
-)
 from pgcli.stores import Entry, Reader, RemoteError
 from pgcli.stores.files import parse_path
 from pgcli.stores.urls import SCHEMES, has_credentials, is_web, url_path, url_scheme

@@ -22,12 +22,12 @@ from pgcli.inputs.file_table import (
     make_table,
     read_records,
 )
+from pgcli.inputs.lines import STDIN_NAME, Stdin
 from pgcli.inputs.listing import SourceFiles, usage_errors
 from pgcli.inputs.options import ALL, ReadOptions, named_columns
 from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import START, Mark, no_input_hint
 from pgcli.inputs.rows import repeated_id
-from pgcli.inputs.stdin import NAME, Stdin
 from pgcli.inputs.tables import Table
 
 PATTERNS_HINT = "a pattern must match the whole relative path or id; * matches any text"
@@ -80,7 +80,7 @@ class Scan:
     def _stdin_records(self, source: int) -> Iterator[FileRecord]:
         stdin = Stdin(self._options)
         if sys.stdin is None:
-            raise UsageError(f"{NAME} is closed", hint="name a folder, or pipe paths in")
+            raise UsageError(f"{STDIN_NAME} is closed", hint="name a folder, or pipe paths in")
         if not self._options.spool:
             yield FileRecord(source, NAMED, STDIN, rows=None)
             return
@@ -113,7 +113,7 @@ class Scan:
 
     def no_input(self, *, has_only_tables: bool) -> NoInputError:
         """The error for sources without items."""
-        names = (NAME if source.name == "-" else source.name for source in self._sources)
+        names = (STDIN_NAME if source.name == "-" else source.name for source in self._sources)
         shown = ", ".join(map(display_name, names))
         if self.has_excluded:
             message = f"no image in {shown} matches <--include=> and <--exclude=>"

@@ -1,14 +1,21 @@
-"""Rows in files: the formats of outputs by their names."""
+"""Rows in files: JSON lines (`lines`), Parquet and other tables (`tables`, types in `schema`).
+
+`reader` reads result files, also of a running run. Here are the formats of outputs by their names,
+and the writer of a complete result file: merged, corrected, selected or imported rows.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pgcli import registry
 from pgcli.errors import UsageError
+from pgcli.rows import RowSchema
+from pgcli.stores.writing import Target
 
 if TYPE_CHECKING:
     from pgcli.output.lines import LineFormat
@@ -43,7 +50,7 @@ def output_endings() -> str:
 
 def part_format() -> TableFormat:
     """The format of the files in a folder."""
-    from pgcli.output.parquet import PARQUET  # imports pyarrow
+    from pgcli.output.tables import PARQUET  # imports pyarrow
 
     return PARQUET
 
@@ -83,3 +90,27 @@ def output_format(name: str, option: FormatOption) -> str:
             hint="remove <--format=>, or rename the output",
         )
     return by_name or (PLAIN_TEXT if option == "text" else ".jsonl")
+
+
+def result_target(name: str, *, overwrite: bool = False) -> Target:
+    """The result file of `-o`. Raises UsageError, and the errors of `Target.check`."""
+    checked, target = Target(name=name, overwrite=overwrite), Path(name)
+    checked.check()
+    endings = registry.names("outputs")
+    if target.suffix.lower() not in endings:
+        raise UsageError(
+            f"{target} is not the name of a {' or '.join(endings)} file",
+            hint=f"<-o> {target.with_suffix('').name or 'rows'}{endings[0]}, or the same with "
+            + " or ".join(endings[1:]),
+        )
+    return checked
+
+
+def write_result_file(target: Target, rows: Iterable[Mapping[str, Any]], schema: RowSchema) -> int:
+    """Write the rows in the format of the name's ending; return the row count.
+
+    The file appears once it is complete. Rows from `read_results(path, exact=True)` keep the types
+    of their kept columns in tables. Raises OutputExists and OutputFailed.
+    """
+    with target.publish() as path, path.open("xb") as file:
+        return load_format(target.path).write(file, rows, schema)

@@ -79,7 +79,7 @@ class Results(Sequence[Answer]):
 
         The file appears as a whole. Raises UsageError, OutputExists and OutputFailed.
         """
-        from pgcli.output.result_file import result_target, write_result_file
+        from pgcli.output import result_target, write_result_file
 
         target = result_target(os.fspath(path), overwrite=overwrite)
         write_result_file(target, self.to_dicts(), schema_of_answers(self))

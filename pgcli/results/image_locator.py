@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import PgcliError, UsageError
-from pgcli.inputs.paths import NO_IMAGE, locate_url
+from pgcli.inputs.paths import NO_IMAGE, expand_source, locate_url
 from pgcli.inputs.readers import manifest_ending
 from pgcli.inputs.tables import GONE
-from pgcli.inputs.walk import expand_source
 from pgcli.records import Fault, Item
 from pgcli.run.events import Message, OnEvent, ignore
 from pgcli.run.state.record import RunRecord, read_record, state_location

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
-from pgcli.inputs.stamps import Stamp
+from pgcli.inputs.file_table import Stamp
 from pgcli.output.lines import json_line, parse_row
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.run.input_rows import Numbered, RowImages, RunRows, range_rows, row_schema

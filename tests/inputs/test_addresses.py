@@ -13,7 +13,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.parquet_process import PROCESS
-from pgcli.inputs.walk import Glob, glob_files
+from pgcli.inputs.paths import Glob, glob_files
 from pgcli.stores import Reader
 from tests.inputs.items import reloaded
 from tests.support.stores import FILES, IMAGES, JPEG, S3, Files, locate_store, parquet, serve

@@ -13,8 +13,8 @@ import pytest
 from pgcli.errors import ManifestError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.embedded import image_in_text
 from pgcli.inputs.options import NameFilter
+from pgcli.inputs.rows import image_in_text
 from tests.inputs.items import ids, items
 from tests.support.awkward import drawing, encoded
 

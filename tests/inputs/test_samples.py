@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from webdataset import tariterators
 
 from pgcli.errors import ManifestError, NoInputError
-from pgcli.inputs import Inventory, ReadOptions, samples, tables
+from pgcli.inputs import Inventory, ReadOptions, tables, tar
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
@@ -209,7 +209,7 @@ def test_every_image_is_a_row_and_items_are_the_same_from_any_row(members):
 
 
 def test_sample_of_too_many_members_is_an_error_row(monkeypatch):
-    monkeypatch.setattr(samples, "MAX_MEMBERS", 7)
+    monkeypatch.setattr(tar, "MAX_MEMBERS", 7)
     names = ["a.png", *(f"a.{n}.txt" for n in range(9)), "b.png"]
     assert asked(*names)[0].startswith("The sample has more than")
     assert asked(*names)[1:] == ["b.png"]

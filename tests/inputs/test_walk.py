@@ -13,7 +13,7 @@ import pytest
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.walk import expand_source, glob_files
+from pgcli.inputs.paths import expand_source, glob_files
 from tests.inputs.items import ids, items, touch
 
 

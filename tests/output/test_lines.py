@@ -11,8 +11,7 @@ import pytest
 
 from pgcli.errors import UsageError
 from pgcli.output import lines, output_format
-from pgcli.output.lines import MAX_LEVELS, json_line, parse_row, read_lines, read_rows
-from pgcli.output.text import text_lines
+from pgcli.output.lines import MAX_LEVELS, json_line, parse_row, read_lines, read_rows, text_lines
 from pgcli.records import (
     COLUMNS,
     EXTRA_COLUMNS,
@@ -210,12 +209,13 @@ def test_lines_need_no_pyarrow(tmp_path):
     file = saved(tmp_path / "a.jsonl", captioned(make_images(tmp_path / "images"), "one", "two"))
     code = (
         "import sys; from pathlib import Path\n"
-        "from pgcli.output import lines, reader, result_file, text\n"
+        "import pgcli.output as output\n"
+        "from pgcli.output import lines, reader\n"
         "from pgcli.rows import RowSchema\n"
         f"rows = list(reader.read_results(Path({str(file)!r})))\n"
         f"target = Path({str(tmp_path / 'b.jsonl')!r})\n"
-        "written = result_file.result_target(str(target))\n"
-        "result_file.write_result_file(written, rows, RowSchema.of(rows[0]))\n"
+        "written = output.result_target(str(target))\n"
+        "output.write_result_file(written, rows, RowSchema.of(rows[0]))\n"
         "assert not {'pyarrow', 'numpy', 'torch'} & set(sys.modules)\n"
     )
     root = Path(__file__).parents[2]

@@ -16,10 +16,9 @@ from pyarrow import parquet as pq
 from pgcli.arrow import MISMATCHES, as_text, common_type
 from pgcli.errors import UsageError
 from pgcli.output import tables as table_files
-from pgcli.output.parquet import PARQUET
 from pgcli.output.reader import read_settings
 from pgcli.output.schema import TYPES, Cell, rows_table
-from pgcli.output.tables import PartInfo, part_metadata
+from pgcli.output.tables import PARQUET, PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from tests.support.exporting import answer, refused

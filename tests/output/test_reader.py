@@ -17,16 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pgcli.output.parquet
 import pgcli.output.reader
 import pgcli.output.tables
 from pgcli.errors import UsageError
 from pgcli.output import part_name
 from pgcli.output.lines import json_line
-from pgcli.output.parquet import PARQUET
 from pgcli.output.reader import indexed_rows, read_results, state_folder
 from pgcli.output.schema import rows_table
-from pgcli.output.tables import PartInfo, part_metadata
+from pgcli.output.tables import PARQUET, PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from tests.support.exporting import BOX, answer, refused
@@ -354,7 +352,7 @@ def test_few_bytes_that_unpack_to_gigabytes_are_an_error(tmp_path, monkeypatch, 
 def test_large_rows_are_read(tmp_path, monkeypatch, group, exact):
     """A few at a time: here 1,000 rows of 200 kB, with memory for a third of them."""
     monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**26)
-    monkeypatch.setattr(pgcli.output.parquet, "BATCH_BYTES", 2**23)
+    monkeypatch.setattr(pgcli.output.tables, "BATCH_BYTES", 2**23)
     answers = pa.array([random.Random(n).randbytes(10**5).hex() for n in range(1000)])
     file = tmp_path / "rows.parquet"
     options = {"compression": "none", "use_dictionary": False}

@@ -18,13 +18,11 @@ import pytest
 from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.output import tables
+from pgcli.output import result_target, tables, write_result_file
 from pgcli.output.lines import json_line
-from pgcli.output.parquet import PARQUET
 from pgcli.output.reader import read_results, state_folder
-from pgcli.output.result_file import result_target, write_result_file
 from pgcli.output.schema import rows_table
-from pgcli.output.tables import row_tables
+from pgcli.output.tables import PARQUET, row_tables
 from pgcli.records import COLUMNS, Answer, Box
 from pgcli.rows import RowSchema
 from tests.support.exporting import BOX, answer, refused

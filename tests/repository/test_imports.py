@@ -88,7 +88,7 @@ def modules_after(imported: str) -> set[str]:
     return set(run.stdout.split())
 
 
-LIGHT = ["evaluation.evaluate", "images.pool", "inputs.inventory", "output.parquet", "results"]
+LIGHT = ["evaluation.evaluate", "images.pool", "inputs.inventory", "output.tables", "results"]
 
 
 @pytest.mark.parametrize("module", [*LIGHT, "run.run", "stores.reader", "tasks", "results.hooks"])

@@ -14,8 +14,8 @@ import pycocotools.mask
 import pytest
 from PIL import Image
 
-from pgcli.output.parquet import PARQUET
-from pgcli.output.result_file import result_target, write_result_file
+from pgcli.output.tables import PARQUET
+from pgcli.output import result_target, write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.output.tables import PartInfo, part_metadata
 from pgcli.records import Answer, Box, Mask

@@ -98,7 +98,7 @@ def is_piped() -> bool:
 
 def check_no_question(sources: Sequence[str]) -> None:
     """Raise UsageError for a source that is a question: several words, and no path or pattern."""
-    from pgcli.inputs.walk import expand_source  # not at the top: --help has to be fast
+    from pgcli.inputs.paths import expand_source  # not at the top: --help has to be fast
 
     for source in reversed(sources):
         is_path = "/" in source or os.path.lexists(source)

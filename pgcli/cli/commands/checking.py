@@ -302,7 +302,7 @@ def print_rows_as_json(first: Row | None, second: Row | None) -> None:
 
 def shown_answer(row: Row) -> Iterator[str]:
     """The lines of a row's answer: its text and its boxes, or its scores or embedding."""
-    from pgcli.output.text import BOX_TOKENS, box_line
+    from pgcli.output.lines import BOX_TOKENS, box_line
 
     answer = row.get("answer")
     try:

@@ -172,7 +172,7 @@ def apply(
     call: CliCall,
 ) -> None:
     from pgcli.output.reader import read_results
-    from pgcli.output.result_file import result_target, write_result_file
+    from pgcli.output import result_target, write_result_file
     from pgcli.results.edits import EditedRows, match_edits, read_edits
 
     options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet)
@@ -258,7 +258,7 @@ def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.labels.labelled_image import LabelSettings, TruthRows, check_ids, skipped
-    from pgcli.output.result_file import result_target, write_result_file
+    from pgcli.output import result_target, write_result_file
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
     check_import(options)
@@ -340,7 +340,7 @@ def report_import(
 )
 def merge(results: FileArgs, call: CliCall) -> None:
     from pgcli.output.reader import read_results
-    from pgcli.output.result_file import result_target, write_result_file
+    from pgcli.output import result_target, write_result_file
     from pgcli.results.merge import MergedRows
 
     options, screen = call.build(FileOptions), Screen(quiet=call.quiet)

@@ -201,7 +201,7 @@ CSV = ExportFormat(write_csv)
 
 def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file."""
-    from pgcli.output.parquet import PARQUET  # imports pyarrow
+    from pgcli.output.tables import PARQUET  # imports pyarrow
 
     def rows() -> Iterator[Row]:
         for entry in entries:

@@ -20,7 +20,7 @@ from pgcli.run.workers.work import EngineMessage, EngineSlot, RowsAnswered, Work
 from pgcli.stores import open_folder
 
 if TYPE_CHECKING:
-    from pgcli.inputs.stamps import Stamp
+    from pgcli.inputs.file_table import Stamp
     from pgcli.run.request import RunRequest
 
 Send = Callable[[EngineMessage], object]

@@ -13,7 +13,7 @@ from pgcli.run.input_rows import split_rows
 from pgcli.run.progress import EngineInfo, Error
 
 if TYPE_CHECKING:
-    from pgcli.inputs.stamps import Stamp
+    from pgcli.inputs.file_table import Stamp
 
 #: After so many deaths, a range is answered image by image; an image that kills so many more
 #: workers becomes a failed row.
