@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from glob import has_magic
@@ -302,6 +302,12 @@ class SourceFiles:
         return FileRecord(
             self.number, place, kind, name, file.size, file.mtime_ns, rows, file.problem
         )
+
+
+def source_files(sources: Sequence[str], options: ReadOptions) -> list[SourceFiles]:
+    """The sources by their numbers."""
+    is_alone = len(sources) == 1
+    return [SourceFiles(n, name, options, is_alone=is_alone) for n, name in enumerate(sources)]
 
 
 def remote_files(entries: Iterable[Entry]) -> Iterator[WalkedFile]:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgcli.inputs import Inventory, ReadOptions, tables
-from pgcli.inputs import items as file_items
+from pgcli.inputs import inventory as inventories
 from pgcli.inputs.options import NameFilter
 
 CELLS = ["a.png", "", " b ", 'a"b', "two\nlines", "a\rb", "ü", "\\", "null", "1.50", "a,b", "a\tb"]
@@ -24,7 +24,7 @@ KINDS = ["m.jsonl", "m.csv", "m.tsv", "m.parquet", "structs.parquet"]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch) -> None:
     monkeypatch.setattr(tables, "EVERY", 5)
-    monkeypatch.setattr(file_items, "TABLE_BLOCK", 7)
+    monkeypatch.setattr(inventories, "TABLE_BLOCK", 7)
 
 
 def write(name: str, images: list[str | None]) -> None:

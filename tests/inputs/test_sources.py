@@ -22,7 +22,7 @@ from pgcli.images import ImageLimits
 from pgcli.images.files import read_file
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import display_path, locate_below
+from pgcli.inputs.paths import display_path
 from pgcli.records import Fault
 from pgcli.stores.files import parse_path
 from tests.inputs.items import faults, ids, items, reloaded, touch
@@ -185,21 +185,6 @@ class TestManifests:
         assert items(name)[0].path is None
         if "\0" not in path:
             assert faults(name, reading=OUTSIDE) == [None, None]
-
-    @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
-    def test_drives_and_shares_of_windows_are_named(self, path):
-        Path("m.csv").write_text(f"image\n{path}\n")
-        for name in (json_lines({"image": path}), parquet(image=[path]), "m.csv"):
-            (item,) = items(name)
-            assert item.fault.code == "path_not_allowed"
-            assert "a Windows drive or share" in item.fault.message
-            assert "--allow-outside-root" not in item.fault.message
-
-    @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
-    def test_drives_and_shares_of_windows_are_named_at_addresses_too(self, path):
-        fault = locate_below("s3://bucket/rows", path, None, allow_urls=True).fault
-        assert fault is not None
-        assert "a Windows drive or share" in fault.message
 
     def test_backslashes_are_named_where_there_is_no_such_file(self):
         touch("x\\there.jpg", "x/gone.jpg", "d/x.jpg")
@@ -618,14 +603,6 @@ class TestStandardInput:
         names = ["\ufeffa\nb.jpg", '{"image": "x"}', "c.jpg\r"]
         set_stdin("\0\0".join(names).encode())
         assert ids("-", reading=ReadOptions(null_separated=True)) == names
-
-    def test_existing_path_with_a_brace_is_a_path(self, set_stdin):
-        touch("{a}.jpg")
-        set_stdin(b"{a}.jpg\n{b}.jpg\n")
-        found = iter(Inventory.scan(["-"]))
-        assert next(found).path == "{a}.jpg"
-        with pytest.raises(ManifestError, match="line 2"):
-            next(found)
 
     def test_undecodable_paths_and_uris_are_read(self, set_stdin):
         set_stdin(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
