@@ -14,7 +14,6 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
-from pyarrow import parquet
 
 from pgcli.arrow import MISMATCHES, NULL, STRING, LossyCast, cast_column, common_type, to_values
 from pgcli.errors import UsageError
@@ -312,11 +311,13 @@ def _settings(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
 BATCH_BYTES = 2 * MAX_GROUP_BYTES
 
 
-def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
+def parquet_writer(file: BinaryIO, schema: pyarrow.Schema) -> Any:
     """A writer of tables under the schema, each as a row group.
 
     Vectors are not compressed: that saves 7 percent, and takes longer to read.
     """
+    from pyarrow import parquet
+
     vectors = {
         name
         for name, kind in zip(schema.names, schema.types, strict=True)
@@ -333,6 +334,8 @@ def parquet_batches(
     file: BinaryIO, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pyarrow.RecordBatch]:
     """The row groups, in batches of at most so many rows, and fewer if rows are large."""
+    from pyarrow import parquet
+
     # by default, pyarrow reads whole row groups instead of pages
     with parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20) as opened:
         for number in range(opened.num_row_groups):
@@ -342,4 +345,11 @@ def parquet_batches(
             yield from opened.iter_batches(limit, [number], columns, use_threads=False)
 
 
-PARQUET = TableFormat(writer, parquet.read_schema, parquet_batches)
+def parquet_schema(file: BinaryIO) -> pyarrow.Schema:
+    """The schema of a file."""
+    from pyarrow import parquet
+
+    return parquet.read_schema(file)
+
+
+PARQUET = TableFormat(parquet_writer, parquet_schema, parquet_batches)

@@ -17,9 +17,9 @@ import numpy as np
 
 from pgcli.boxes import location_values, with_locations
 from pgcli.errors import OutputExists
+from pgcli.inputs.file_table import Stamp, is_other, no_stamps, read_stamp
 from pgcli.inputs.inventory import Change, Inventory
 from pgcli.inputs.paths import display_path
-from pgcli.inputs.file_table import Stamp, is_other, no_stamps, read_stamp
 from pgcli.records import Item
 from pgcli.rows import prompt_of, task_of
 from pgcli.run.input_rows import RunRows

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.errors import OutputFailed, OutputInUse
 from pgcli.inputs import Inventory
-from pgcli.output.lines import LineFormat, parse_row
-from pgcli.output.lines import text_lines
+from pgcli.output.lines import LineFormat, parse_row, text_lines
 from pgcli.records import Answer, Item
 from pgcli.rows import RowSchema, json_text
 from pgcli.run import events

@@ -14,10 +14,9 @@ import pycocotools.mask
 import pytest
 from PIL import Image
 
-from pgcli.output.tables import PARQUET
 from pgcli.output import result_target, write_result_file
 from pgcli.output.schema import rows_table
-from pgcli.output.tables import PartInfo, part_metadata
+from pgcli.output.tables import PARQUET, PartInfo, part_metadata
 from pgcli.records import Answer, Box, Mask
 from pgcli.rle import encode_mask, encode_mask_parts
 from pgcli.rows import RowSchema

@@ -171,8 +171,8 @@ def apply(
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
-    from pgcli.output.reader import read_results
     from pgcli.output import result_target, write_result_file
+    from pgcli.output.reader import read_results
     from pgcli.results.edits import EditedRows, match_edits, read_edits
 
     options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet)
@@ -339,8 +339,8 @@ def report_import(
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
 def merge(results: FileArgs, call: CliCall) -> None:
-    from pgcli.output.reader import read_results
     from pgcli.output import result_target, write_result_file
+    from pgcli.output.reader import read_results
     from pgcli.results.merge import MergedRows
 
     options, screen = call.build(FileOptions), Screen(quiet=call.quiet)
