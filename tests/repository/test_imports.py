@@ -38,7 +38,7 @@ def test_page_of_the_architecture_has_the_layers():
 LATE: dict[str, list[str]] = {
     "--help and completion load the options of a command, not what it runs": [
         *("cli.commands", "cli.config", "cli.console", "cli.options", "cli.reports"),
-        *("inputs", "results.options", "run.request", "registry"),
+        *("results.options", "run.request", "registry"),
     ],
     "light commands, and what decodes and saves, start without torch": [
         *("api", "device", "doctor", "engine", "model", "run", "verify"),
