@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -21,8 +22,14 @@ from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import join_url, url_fault, url_scheme, without_credentials
 
+_DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
 NO_IMAGE = Fault("missing", "The row names no image.")
 PATH_TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
+_WINDOWS_PATH = Fault(
+    "path_not_allowed",
+    "The path begins with a Windows drive or share, which this system does not have.",
+)
 _URL_BLOCKED = Fault("url_blocked", "The row names a URL, and --allow-urls is not set.")
 _OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of the manifest's URL.")
 #: Linux's PATH_MAX. The time to resolve the links of a path is quadratic in its length.
@@ -111,7 +118,8 @@ def locate_below(
 
     A relative `folder` is opened in `base`; without it in the current one.
     Outside a URL's folder is a fault, rows may name whole URLs instead; and with a `root` (a real
-    path) outside it: by `..`, as an absolute path, or through a link.
+    path) outside it: by `..`, as an absolute path, through a link, or in the syntax of another
+    operating system.
     """
     if url_scheme(text):
         return locate_url(text, allow_urls=allow_urls)
@@ -122,6 +130,8 @@ def locate_below(
         joined = opened = join_url(folder, path)
         if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
             fault, joined = _OUTSIDE_URL, join_url(folder, text)
+        elif _DRIVE_OR_SHARE.match(path):
+            fault = _WINDOWS_PATH
         elif len(path) > MAX_PATH:
             fault = PATH_TOO_LONG
     else:
@@ -130,6 +140,8 @@ def locate_below(
         opened = os.path.join(base, joined)  # noqa: PTH118
         if "\0" in path:
             fault = OUTSIDE_FOLDER
+        elif root is not None and _DRIVE_OR_SHARE.match(path):
+            fault = _WINDOWS_PATH
         elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
             fault = PATH_TOO_LONG
         elif root is not None and not resolves_inside(opened, root):

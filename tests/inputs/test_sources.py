@@ -22,7 +22,7 @@ from pgcli.images import ImageLimits
 from pgcli.images.files import read_file
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import display_path
+from pgcli.inputs.paths import display_path, locate_below
 from pgcli.records import Fault
 from pgcli.stores.files import parse_path
 from tests.inputs.items import faults, ids, items, reloaded, touch
@@ -185,6 +185,21 @@ class TestManifests:
         assert items(name)[0].path is None
         if "\0" not in path:
             assert faults(name, reading=OUTSIDE) == [None, None]
+
+    @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
+    def test_drives_and_shares_of_windows_are_named(self, path):
+        Path("m.csv").write_text(f"image\n{path}\n")
+        for name in (json_lines({"image": path}), parquet(image=[path]), "m.csv"):
+            (item,) = items(name)
+            assert item.fault.code == "path_not_allowed"
+            assert "a Windows drive or share" in item.fault.message
+            assert "--allow-outside-root" not in item.fault.message
+
+    @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
+    def test_drives_and_shares_of_windows_are_named_at_addresses_too(self, path):
+        fault = locate_below("s3://bucket/rows", path, None, allow_urls=True).fault
+        assert fault is not None
+        assert "a Windows drive or share" in fault.message
 
     def test_backslashes_are_named_where_there_is_no_such_file(self):
         touch("x\\there.jpg", "x/gone.jpg", "d/x.jpg")
