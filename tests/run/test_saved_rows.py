@@ -15,6 +15,7 @@ from pgcli.errors import OutputFailed
 from pgcli.output.lines import json_line
 from pgcli.rows import RowSchema
 from pgcli.run.answering import InOrder
+from pgcli.run.comparison import ImageStamps
 from pgcli.run.run_output import RunOutput, count_rows, end_of
 from pgcli.run.state.lines import Log, error_of, merge_ranges
 from pgcli.run.state.parts import Parts
@@ -275,7 +276,7 @@ def check_stamps() -> None:
     save = RunOutput.save
 
     def check_and_save(output: RunOutput, number: int, line: bytes) -> None:
-        stamps, index = output.stamps.read(), number_of(line)
+        stamps, index = ImageStamps(output.state.owner.store).read(), number_of(line)
         assert error_of(line) or (index < len(stamps) and stamps[index][0]), "no stamp"
         save(output, number, line)
 
