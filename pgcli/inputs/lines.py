@@ -386,7 +386,8 @@ class Stdin:
             try:
                 return ManifestRow(position, parse_line(line))
             except ValueError as problem:
-                raise ManifestError(f"{position}: {problem}") from problem
+                if b"\0" in line or not self._exists(line):  # a path may begin with a brace
+                    raise ManifestError(f"{position}: {problem}") from problem
         if b"\0" in line:
             raise ManifestError(
                 f"{position}: it contains a NUL byte",
@@ -410,6 +411,10 @@ class Stdin:
                     row[options.image_column] = rebased(path, folder, base)
                 return json.dumps(row, ensure_ascii=False).encode()
         return os.fsencode(rebased(os.fsdecode(line), folder, base))
+
+    def _exists(self, line: bytes) -> bool:
+        path = os.path.join(self._options.folder, os.fsdecode(line))  # noqa: PTH118
+        return os.path.lexists(path)
 
     def _locate(self, path: str) -> ImageLocation:
         allow_urls, base = self._options.url_reader is not None, self._options.folder
