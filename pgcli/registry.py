@@ -59,6 +59,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
     # by the `model_type` of a configuration; of image classifiers, with that word
     "families": {
         "paligemma": "pgcli.checkpoints.families.paligemma.PALIGEMMA",
+        "gemma3": "pgcli.checkpoints.families.gemma3.GEMMA3",
         "siglip": "pgcli.checkpoints.families.encoders.SIGLIP",
         "siglip_vision_model": "pgcli.checkpoints.families.encoders.VISION_TOWER",
         "siglip classifier": "pgcli.checkpoints.families.encoders.SIGLIP_CLASSIFIER",

@@ -1,4 +1,4 @@
-"""Reads the sizes and stop tokens of PaliGemma: `config.json` and `generation_config.json`."""
+"""Reads the sizes and stop tokens of a model that generates text, from its two JSON files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.families import ConfigReader
+from pgcli.checkpoints.families import GENERATING, ConfigReader, family_of
 from pgcli.checkpoints.families.paligemma import parse_config
 from pgcli.checkpoints.files import CONFIG, GENERATION, read_object, read_optional
 from pgcli.errors import InvalidCheckpoint
@@ -42,12 +42,17 @@ def read_config(folder: Path) -> PaliGemmaConfig:
     Without stop tokens there, `config.json` has them. Raises InvalidCheckpoint for an unsupported
     setting. Warns of settings of `generation_config.json` that pgcli ignores.
     """
+    values = read_object(folder / CONFIG)
+    family = family_of(values)
+    read = parse_config if family is None or family.kind not in GENERATING else family.read
     try:
-        config = parse_config(read_object(folder / CONFIG))
+        config = read(values)
+        assert isinstance(config, PaliGemmaConfig)
     except ValueError as error:
         raise InvalidCheckpoint(
             f"{folder / CONFIG}: {error}",
-            hint="supported are PaliGemma and PaliGemma 2, such as google/paligemma2-3b-mix-224",
+            hint="supported are PaliGemma, PaliGemma 2 and Gemma 3, such as "
+            "google/paligemma2-3b-mix-224",
         ) from error
     try:
         stop_tokens = ConfigReader(GENERATION, read_optional(folder / GENERATION)).token_ids(

@@ -1,4 +1,4 @@
-"""Reads the kind of a folder's model: PaliGemma, two towers, a vision tower or a classifier."""
+"""Reads the kind of a folder's model: one that generates text, two towers or a classifier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from pathlib import Path
 from reprlib import repr as brief
 
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.families import ModelConfig, ModelKind, TensorNames, family_of
+from pgcli.checkpoints.families import (
+    GENERATING,
+    ModelConfig,
+    ModelKind,
+    TensorNames,
+    family_of,
+)
 from pgcli.checkpoints.files import CONFIG, read_object
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.errors import InvalidCheckpoint
@@ -15,8 +21,8 @@ from pgcli.images import ImageSpec
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, VisionConfig
 
 SUPPORTED = (
-    "supported are PaliGemma, SigLIP, SigLIP 2 of fixed resolution, CLIP, and ViT, SigLIP and CLIP "
-    "with a classification head"
+    "supported are PaliGemma, Gemma 3 with vision, SigLIP, SigLIP 2 of fixed resolution, CLIP, and "
+    "ViT, SigLIP and CLIP with a classification head"
 )
 NAFLEX = (
     "it is SigLIP 2 of variable resolution (NaFlex), which keeps the proportions of images in "
@@ -48,7 +54,7 @@ def read_description(folder: Path) -> ModelDescription:
     family = family_of(values)
     if family is None:
         raise _unsupported(folder, values.get("model_type"))
-    if family.kind == "paligemma":
+    if family.kind in GENERATING:
         return ModelDescription(family.kind, read_config(folder), family.names)
     try:
         return ModelDescription(family.kind, family.read(values), family.names)
@@ -62,15 +68,18 @@ def _unsupported(folder: Path, model_type: object) -> InvalidCheckpoint:
             f"{folder} is not supported: {NAFLEX}",
             hint="name one of fixed resolution, for example google/siglip2-base-patch16-224",
         )
+    text_only = " (a model without vision)" if str(model_type).endswith("_text") else ""
     return InvalidCheckpoint(
-        f"{folder / CONFIG}: model_type is {brief(model_type)}", hint=SUPPORTED
+        f"{folder / CONFIG}: model_type is {brief(model_type)}{text_only}", hint=SUPPORTED
     )
 
 
 def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
     """The checkpoint's image preprocessing."""
     config = description.config
-    family = None if isinstance(config, PaliGemmaConfig) else config.family
+    family: str | None = "gemma3" if description.kind == "instruct" else None
+    if not isinstance(config, PaliGemmaConfig):
+        family = config.family
     return read_preprocessing(folder, config.vision.resolution, family)
 
 

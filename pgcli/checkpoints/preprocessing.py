@@ -67,13 +67,16 @@ PROCESSORS: Mapping[str, ImageProcessor] = MappingProxyType(
             int_is_square=False,
         ),
         "ViT": ImageProcessor(Preprocessing(2), _SQUARE),
+        "Gemma3": ImageProcessor(Preprocessing(2), _SQUARE, int_is_square=False),
         "DeiT": ImageProcessor(
             Preprocessing(3), MappingProxyType({"height": 256, "width": 256}), crop=224
         ),
     }
 )
 #: The default processor of a family.
-DEFAULT_PROCESSOR = MappingProxyType({"siglip": "Siglip", "clip": "CLIP", "vit": "ViT"})
+DEFAULT_PROCESSOR = MappingProxyType(
+    {"siglip": "Siglip", "clip": "CLIP", "vit": "ViT", "gemma3": "Gemma3"}
+)
 
 
 def read_preprocessing(folder: Path, resolution: int, family: str | None = None) -> Preprocessing:
@@ -130,6 +133,7 @@ def _parse(name: str, values: Any, resolution: int, family: str | None) -> Prepr
     processor = _processor(settings, family)
     for key in ("do_resize", "do_rescale"):
         settings.get(key, lambda value: value is True)
+    settings.get("do_pan_and_scan", lambda value: value is False)
     settings.get("do_pad", lambda value: value is False)
     settings.get("rescale_factor", lambda value: _is_number(value) and abs(value - 1 / 255) < 1e-9)
     preprocessing = _normalization(settings, processor.preprocessing, may_be_off=family is not None)

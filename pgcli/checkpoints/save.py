@@ -16,7 +16,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families import Family, TensorNames, family_of_model
-from pgcli.checkpoints.families.paligemma import PALIGEMMA
+from pgcli.checkpoints.families.paligemma import PALIGEMMA, config_values
 from pgcli.checkpoints.files import (
     GENERATION,
     IMAGE_PROCESSOR_FILES,
@@ -46,7 +46,7 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     missing = dict(meta_model(model.config).named_parameters()).keys() - names
     if missing:
         raise ValueError(f"{min(missing)} is packed, quantized or adapted, and cannot be saved")
-    _write_model(model, folder, PALIGEMMA, PALIGEMMA.write(model.config), dtype)
+    _write_model(model, folder, PALIGEMMA, config_values(model.config), dtype)
 
 
 def save_checkpoint(
@@ -103,6 +103,7 @@ def save_encoder(
     `pad_token` is the text tower's. Raises ValueError for a vision tower alone.
     """
     family = family_of_model(model.config)
+    assert family.write is not None
     values = family.write(model.config)
     if isinstance(model, TwoTowers):
         values["text_config"] |= {"pad_token_id": pad_token, "bos_token_id": None}

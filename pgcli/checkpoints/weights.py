@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.families import FUSED, QKV, TensorNames, without_wrappers
+from pgcli.checkpoints.families.gemma3 import NAMES as GEMMA3
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.files import INDEX, SINGLE, weight_files, weight_map
 from pgcli.checkpoints.safetensors_files import (
@@ -111,9 +112,10 @@ def load_paligemma(
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
     differs from the embedding is loaded even if the config says that they are tied.
     """
-    stored = find_tensors(folder, PALIGEMMA)
+    names = PALIGEMMA if config.pooled_side is None else GEMMA3
+    stored = find_tensors(folder, names)
     model = meta_model(replace(config, tied=config.tied and HEAD not in stored))
-    _check_tensors(stored, param_slices(model), PALIGEMMA)
+    _check_tensors(stored, param_slices(model), names)
     if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[TOKEN_EMBEDDING]):
         del stored[HEAD]
         model = meta_model(config)
@@ -122,7 +124,7 @@ def load_paligemma(
         stored[HEAD] = stored[TOKEN_EMBEDDING]
         model = meta_model(replace(model.config, tied=False))
     if finish is None:
-        return _read_parts(model, [model], stored, PALIGEMMA, dtype, device, changes)
+        return _read_parts(model, [model], stored, names, dtype, device, changes)
 
     def finish_and_map(part: nn.Module) -> None:
         is_head = part is model.decoder.lm_head
@@ -132,7 +134,7 @@ def load_paligemma(
             _map_embedding(model, stored[TOKEN_EMBEDDING], dtype)
 
     parts = [*model.parts()]
-    return _read_parts(model, parts, stored, PALIGEMMA, dtype, device, changes, finish_and_map)
+    return _read_parts(model, parts, stored, names, dtype, device, changes, finish_and_map)
 
 
 def load_encoder(

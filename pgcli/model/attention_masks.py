@@ -1,4 +1,4 @@
-"""Attention masks of decode steps and branches, over the slots of the KV cache.
+"""Attention masks of causal prompts, decode steps and branches, over the slots of the KV cache.
 
 B rows · L new slots · S slots read, or slots of a branch's prefix
 """
@@ -14,12 +14,31 @@ from torch import Tensor
 class AttentionMasks(NamedTuple):
     """Which slots the new slots attend to: True for visible keys, (B, 1, 1, S) or (B, 1, L, S).
 
-    None means all. `sliding` applies to layers with a window that limits the new slots; the prefix
-    is never limited: it attends to all of itself with any window, as in transformers.
+    None means all. `sliding` applies to layers with a window that limits the new slots; a prefix
+    that is not causal is never limited: it attends to all of itself with any window, as in
+    transformers.
     """
 
     full: Tensor | None
     sliding: Tensor | None
+
+
+def causal_prompt_masks(
+    is_real_BS: Tensor, position_BS: Tensor, image: slice, window: int | None
+) -> AttentionMasks:
+    """The masks of prompts whose texts are causal and whose images' slots see each other.
+
+    Slots are in the order of the sequence, and `image` are the slots of the image. With a window a
+    slot sees the last `window` positions, and of its image all later ones, as in transformers.
+    """
+    slots = is_real_BS.shape[1]
+    sees_SS = is_real_BS.new_ones(slots, slots).tril()
+    sees_SS[image, image] = True
+    full_BSS = sees_SS & is_real_BS[:, None]
+    if window is None or slots <= window:
+        return AttentionMasks(full_BSS[:, None], full_BSS[:, None])
+    near_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
+    return AttentionMasks(full_BSS[:, None], (full_BSS & near_BSS)[:, None])
 
 
 def step_masks(

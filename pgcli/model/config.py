@@ -98,13 +98,18 @@ class ClassifierConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """The decoder's sizes. The last six fields are used by Gemma 2 only.
+    """The decoder's sizes, and the differences between Gemma, Gemma 2 and Gemma 3.
 
     `query_pre_attn_scalar` to the power of -1/2 scales the attention scores; None means `head_dim`.
     `attn_softcap` and `final_softcap` bound attention scores and logits. In the layers marked in
     `sliding_layers`, a generated token attends to the last `sliding_window` positions, including
     its own.
     `post_norms` says whether the outputs of attention and MLP are normalized too.
+
+    Gemma 3 only: with `qk_norm`, queries and keys are normalized before their rotation. Sliding
+    layers rotate with the base `local_rope_theta`, and the frequencies of the other layers are
+    divided by `rope_factor`. Positions begin at `first_position`. With `causal_prompt` a prompt is
+    causal, but the slots of an image see each other; else all of it sees itself.
     """
 
     width: int
@@ -123,6 +128,11 @@ class DecoderConfig:
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] = ()
     post_norms: bool = False
+    qk_norm: bool = False
+    local_rope_theta: float | None = None
+    rope_factor: float = 1.0
+    first_position: int = 1
+    causal_prompt: bool = False
 
     @property
     def query_scale(self) -> float:
@@ -140,7 +150,9 @@ class DecoderConfig:
 class PaliGemmaConfig:
     """The sizes of both towers, and the token ids that generation needs.
 
-    `stop_tokens` end an answer. With `tied`, the LM head shares the embedding's weights.
+    `stop_tokens` end an answer. With `tied`, the LM head shares the embedding's weights. The
+    projector averages patches to a grid of `pooled_side` squared features; None keeps all patches.
+    `image_marks` are the tokens before and after an image, if any.
     """
 
     vision: VisionConfig
@@ -148,13 +160,20 @@ class PaliGemmaConfig:
     image_token_id: int
     stop_tokens: tuple[int, ...] = (1,)
     tied: bool = True
+    pooled_side: int | None = None
+    image_marks: tuple[int, int] | None = None
 
     @property
     def image_tokens(self) -> int:
         """The number of slots that one image takes."""
-        return self.vision.num_patches
+        return self.vision.num_patches if self.pooled_side is None else self.pooled_side**2
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of the shortest prompt: bos and a newline, or those of a conversation."""
+        return 2 if self.image_marks is None else 16
 
     @property
     def max_answer_tokens(self) -> int:
-        """The longest answer after one image and the shortest prompt (bos and newline)."""
-        return self.decoder.max_positions - self.image_tokens - 2
+        """The longest answer after one image and the shortest prompt."""
+        return self.decoder.max_positions - self.image_tokens - self.prompt_tokens

@@ -24,6 +24,8 @@ SCALE = 2.0**-6
 
 def float16_problem(config: PaliGemmaConfig) -> str:
     """Why a model cannot run in float16; empty if it can."""
+    if config.decoder.qk_norm:
+        return "float16 is too narrow for the activations of Gemma 3"
     if config.decoder.post_norms:
         return "float16 is not tested for PaliGemma 2, where activations may overflow"
     return ""
@@ -56,10 +58,10 @@ def scale_part_for_float16(model: PaliGemma, part: nn.Module) -> None:
         return
     decoder.config = replace(decoder.config, norm_eps=decoder.config.norm_eps * SCALE**2)
     decoder.residual_scale = SCALE
-    weight = model.projector.weight
-    weight.mul_(SCALE)
-    model.projector.bias.mul_(SCALE)
-    decoder.peak_L = torch.zeros(1 + decoder.config.depth, device=weight.device)
+    for weight in model.projector.parameters():
+        weight.mul_(SCALE)
+    device = model.projector.weight.device
+    decoder.peak_L = torch.zeros(1 + decoder.config.depth, device=device)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The Gemma and Gemma 2 decoder: embedded slots in, logits of the next token out.
+"""The decoder of Gemma, Gemma 2 and Gemma 3: embedded slots in, logits of the next token out.
 
 B rows · T prompt tokens · L new slots this pass · S slots so far · D width · N query heads ·
 K key/value heads · G query heads per key/value head · H head size · V vocabulary
@@ -68,17 +68,29 @@ class RotaryEmbedding:
         self.signed_sin = torch.cat([-sin, sin], dim=-1)
 
     @classmethod
-    def of(cls, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype) -> RotaryEmbedding:
-        """The rotation of this pass in the dtype."""
+    def of(
+        cls,
+        position_BL: Tensor,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        *,
+        sliding: bool = False,
+    ) -> RotaryEmbedding:
+        """The rotation of this pass in the dtype, for sliding or for the other layers."""
         wide = torch.promote_types(dtype, torch.float32)
-        return cls(position_BL, cls.frequency(config, wide, position_BL.device), dtype)
+        frequency = cls.frequency(config, wide, position_BL.device, sliding=sliding)
+        return cls(position_BL, frequency, dtype)
 
     @staticmethod
     @cache
-    def frequency(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def frequency(
+        config: DecoderConfig, dtype: torch.dtype, device: torch.device, *, sliding: bool = False
+    ) -> Tensor:
         """The angle (H / 2,) by which each pair of values turns from one position to the next."""
         half = torch.arange(0, config.head_dim, 2, device=device, dtype=dtype)
-        return 1 / config.rope_theta ** (half / config.head_dim)
+        if sliding and config.local_rope_theta is not None:
+            return 1 / config.local_rope_theta ** (half / config.head_dim)
+        return 1 / config.rope_theta ** (half / config.head_dim) / config.rope_factor
 
     def __call__(self, x_BLNH: Tensor) -> Tensor:
         """The rotated heads of all slots, or of the last ones if `x` has fewer."""
@@ -115,6 +127,10 @@ class GemmaAttention(nn.Module):
         self.scale, self.cap = config.query_scale, config.attn_softcap
         self.qkv_proj = QKVProjection(config.width, heads * size, 2 * kv_heads * size)
         self.o_proj = nn.Linear(heads * size, config.width, bias=False)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = RMSNorm(size, config.norm_eps)
+            self.k_norm = RMSNorm(size, config.norm_eps)
 
     def forward(
         self,
@@ -150,12 +166,19 @@ class GemmaAttention(nn.Module):
         head = (-1, self.head_dim)
         if last_only:
             query, key_value = self.qkv_proj.last_query(x_BLD)
+            query_BLNH = torch.unflatten(query, -1, head)
             key_BLKH, value_BLKH = torch.unflatten(key_value, -1, head).chunk(2, dim=2)
-            return rotary(torch.unflatten(query, -1, head)), rotary(key_BLKH), value_BLKH
+            if self.qk_norm:
+                query_BLNH, key_BLKH = self.q_norm(query_BLNH), self.k_norm(key_BLKH)
+            return rotary(query_BLNH), rotary(key_BLKH), value_BLKH
         heads, kv_heads = self.num_heads, self.num_kv_heads
         qkv_BLxH = torch.unflatten(self.qkv_proj(x_BLD), -1, head)
         qk_BLxH, value_BLKH = torch.split_with_sizes(qkv_BLxH, (heads + kv_heads, kv_heads), dim=2)
-        query_BLNH, key_BLKH = torch.split_with_sizes(rotary(qk_BLxH), (heads, kv_heads), dim=2)
+        if not self.qk_norm:
+            qk_BLxH = rotary(qk_BLxH)
+        query_BLNH, key_BLKH = torch.split_with_sizes(qk_BLxH, (heads, kv_heads), dim=2)
+        if self.qk_norm:
+            query_BLNH, key_BLKH = rotary(self.q_norm(query_BLNH)), rotary(self.k_norm(key_BLKH))
         return query_BLNH, key_BLKH, value_BLKH
 
 
@@ -176,7 +199,7 @@ class GemmaMLP(nn.Module):
 class GemmaDecoderLayer(nn.Module):
     """Attention and MLP, each with a residual connection.
 
-    Gemma normalizes the inputs of both; Gemma 2 normalizes their outputs too. In Gemma 2,
+    Gemma normalizes the inputs of both; Gemma 2 and 3 normalize their outputs too. There,
     `post_attention_layernorm` is the norm of attention's output, not of the MLP's input.
     """
 
@@ -275,10 +298,18 @@ class Gemma(nn.Module):
 
         With `last_only`, the last layer computes the query and the MLP of the last slot only.
         """
-        rotary = RotaryEmbedding.of(position_BL, self.config, x_BLD.dtype)
+        rotary_of_all = rotary_of_sliding = RotaryEmbedding.of(
+            position_BL, self.config, x_BLD.dtype
+        )
+        if self.config.local_rope_theta is not None:
+            rotary_of_sliding = RotaryEmbedding.of(
+                position_BL, self.config, x_BLD.dtype, sliding=True
+            )
         self.watch(0, x_BLD)
         for index, layer in enumerate(self.layers):
-            mask = masks.sliding if self.config.is_sliding(index) else masks.full
+            is_sliding = self.config.is_sliding(index)
+            mask = masks.sliding if is_sliding else masks.full
+            rotary = rotary_of_sliding if is_sliding else rotary_of_all
             update = None if kv_cache is None else partial(kv_cache.write, index)
             is_last = index == self.config.depth - 1
             if self.gradient_checkpointing and torch.is_grad_enabled():

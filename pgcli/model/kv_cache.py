@@ -1,6 +1,7 @@
 """The KV cache: keys, values and the real slots of every row, for prefill, decode and branches.
 
-The slots of a row are `[image][padding][prompt][generated]`. Two prompts of three tokens and of
+The slots of a row are `[head][image][padding][prompt][generated]`; the head, tokens before the
+image, is empty for PaliGemma. Two prompts of three tokens and of
 one, inserted together, and a row inserted two steps later (`#` real, `.` padding, `+` appended by
 this step):
 
@@ -19,7 +20,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pgcli.model.attention_masks import AttentionMasks, branch_masks, step_masks
+from pgcli.model.attention_masks import (
+    AttentionMasks,
+    branch_masks,
+    causal_prompt_masks,
+    step_masks,
+)
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_buffers import RowCopies, allocate
 
@@ -36,11 +42,10 @@ class KVCache:
     `insert` opens rows for a group that is prefilled together, `copy` opens copies of rows,
     `append` opens one slot in every row, and `branch` opens slots for continuations, which the next
     pass overwrites. All but `copy` return the positions and masks of their pass, in which every
-    layer calls `write` once. A position is a row's count of real slots, from 1 as in transformers,
-    and no query attends to a slot that is not real. With `fixed_shape` every step reads all
-    allocated slots under a mask, so that shapes stay
-    the same and `advance`, the device's part of `append`, can be recorded and replayed; without it
-    a step reads only the slots in use.
+    layer calls `write` once. A position is a row's count of real slots, from the configuration's
+    `first_position`, and no query attends to a slot that is not real. With `fixed_shape` every step
+    reads all allocated slots under a mask, so that shapes stay the same and `advance`, the device's
+    part of `append`, can be recorded and replayed; without it a step reads only the slots in use.
     """
 
     def __init__(
@@ -115,13 +120,20 @@ class KVCache:
         return min(_padded(self.rows), self.max_rows)
 
     def insert(
-        self, rows: int, slots: int, is_real_BL: Tensor | None = None, *, new_slots: int = 1
+        self,
+        rows: int,
+        slots: int,
+        is_real_BL: Tensor | None = None,
+        *,
+        image: slice = slice(0),
+        new_slots: int = 1,
     ) -> tuple[Tensor, AttentionMasks]:
         """Open `rows` rows with a prefix of `slots`; return positions (B, L) and masks.
 
-        `is_real_BL` is False on padding; None means no padding, so that no mask is needed. Queries
-        on padding attend to the real slots too, so that no row of scores is empty. `new_slots` is
-        the number of slots to allocate for each row's further tokens.
+        `is_real_BL` is False on padding; None means no padding, so that no mask is needed unless
+        prompts are causal, with the slots of their image in `image`. Queries on padding attend to
+        real slots too, so that no row of scores is empty. `new_slots` is the number of slots to
+        allocate for each row's further tokens.
         """
         first, end = self.rows, self.rows + rows
         self.reserve(end, slots, new_slots)
@@ -131,16 +143,21 @@ class KVCache:
         is_real_BS.fill_(False)
         if is_real_BL is None:
             is_real_BS[:, :slots].fill_(True)
-            steps = torch.arange(1, slots + 1, device=is_real_BS.device)
+            first_position = self._config.first_position
+            steps = torch.arange(slots, device=is_real_BS.device) + first_position
             position_BL = steps.expand(rows, -1)
         else:
             is_real_BS[:, :slots] = is_real_BL
-            position_BL = is_real_BL.cumsum(1)
+            position_BL = is_real_BL.cumsum(1) + (self._config.first_position - 1)
         buffers.position_RS[first:end, :slots] = position_BL
         position_B.copy_(position_BL[:, -1])
         buffers.write_index_R[first:end].fill_(slots - 1)
         self.lengths += [slots] * rows
         self._has_padding += [is_real_BL is not None] * rows
+        if self._config.causal_prompt:
+            window = self._config.sliding_window
+            real_BL = is_real_BS[:, :slots]
+            return position_BL, causal_prompt_masks(real_BL, position_BL, image, window)
         mask = None if is_real_BL is None else is_real_BS[:, None, None, :slots]
         return position_BL, AttentionMasks(mask, mask)
 

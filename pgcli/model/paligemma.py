@@ -1,4 +1,4 @@
-"""PaliGemma: the vision tower, one linear projector and the decoder; prefill, decode and branches.
+"""PaliGemma and Gemma 3: vision tower, projector and decoder; prefill, decode and branches.
 
 B rows · C channels · R resolution · P patches · T prompt tokens ·
 L new slots this pass · S slots so far · D width · V vocabulary
@@ -14,23 +14,49 @@ from torch.nn import functional as F
 
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.gemma import Gemma
+from pgcli.model.gemma import Gemma, RMSNorm
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.siglip import SiglipVisionModel
+
+
+class PooledProjector(nn.Module):
+    """Gemma 3's projector: means of square cells of patches, normalized and multiplied."""
+
+    def __init__(self, config: PaliGemmaConfig, pooled_side: int):
+        super().__init__()
+        vision = config.vision
+        self.grid_side, self.pooled_side = vision.resolution // vision.patch_size, pooled_side
+        self.norm = RMSNorm(vision.width, vision.norm_eps)
+        # stored as (in, out), unlike a linear layer's
+        self.weight = nn.Parameter(torch.empty(vision.width, config.decoder.width))
+        nn.init.normal_(self.weight, std=vision.width**-0.5)
+
+    def forward(self, patch_BPD: Tensor) -> Tensor:
+        """The features of the image (B, pooled_side squared, decoder width), row by row."""
+        side, cell = self.pooled_side, self.grid_side // self.pooled_side
+        cells = torch.unflatten(patch_BPD, 1, (side, cell, side, cell))
+        pooled_BPD = cells.mean((2, 4)).flatten(1, 2)
+        out: Tensor = self.norm(pooled_BPD) @ self.weight
+        return out
 
 
 class PaliGemma(nn.Module):
     """The whole model. `encode` an image once, `prefill` it with a prompt, then `decode_step`.
 
-    Image and prompt attend to each other fully, so an image's keys and values depend on the prompt
-    and only what `encode` returns can be shared between prompts. Generated tokens are causal.
+    An image's keys and values depend on the prompt, because in PaliGemma image and prompt attend to
+    each other fully, so only what `encode` returns is shared between prompts. Generated tokens are
+    causal.
     """
 
     def __init__(self, config: PaliGemmaConfig):
         super().__init__()
         self.config = config
         self.vision = SiglipVisionModel(config.vision)
-        self.projector = nn.Linear(config.vision.width, config.decoder.width)
+        self.projector: nn.Linear | PooledProjector = (
+            nn.Linear(config.vision.width, config.decoder.width)
+            if config.pooled_side is None
+            else PooledProjector(config, config.pooled_side)
+        )
         self.decoder = Gemma(config.decoder, tied=config.tied)
 
     def encode(self, pixels_BCRR: Tensor) -> Tensor:
@@ -61,22 +87,28 @@ class PaliGemma(nn.Module):
         is_real_BT: Tensor | None,
         cache: KVCache,
         *,
+        head_H: Tensor | None = None,
         new_slots: int = 1,
     ) -> Tensor:
         """Read images and left-padded prompts into new rows of the cache; the first logits (B, V).
 
-        The image comes first and the padding falls between image and prompt: slot order is free
-        because positions and mask are explicit, and this order makes the join a plain `cat`.
+        The padding falls between image and prompt: this order makes the join a plain `cat`, and
+        positions and mask are explicit. `head_H` are the tokens before every image.
         `is_real_BT` is False on padding, or None if all prompts are equally long; `new_slots` is
         the number of slots to allocate for each row's further tokens.
         """
+        first = 0 if head_H is None else len(head_H)
+        image = slice(first, first + patch_BPD.shape[1])
         x_BSD = torch.cat([patch_BPD, self.decoder.embed(token_BT)], dim=1)
+        if head_H is not None:
+            head_BHD = self.decoder.embed(head_H).expand(len(x_BSD), -1, -1)
+            x_BSD = torch.cat([head_BHD, x_BSD], dim=1)
         is_real_BS = None
         if is_real_BT is not None:
-            image = is_real_BT.new_ones(patch_BPD.shape[:2])
-            is_real_BS = torch.cat([image, is_real_BT], dim=1)
+            before = is_real_BT.new_ones(len(is_real_BT), image.stop)
+            is_real_BS = torch.cat([before, is_real_BT], dim=1)
         rows, slots = x_BSD.shape[:2]
-        position_BS, masks = cache.insert(rows, slots, is_real_BS, new_slots=new_slots)
+        position_BS, masks = cache.insert(rows, slots, is_real_BS, image=image, new_slots=new_slots)
         hidden_B1D = self.decoder(x_BSD, position_BS, masks, cache, last_only=True)
         return self.decoder.logits(hidden_B1D[:, 0])
 

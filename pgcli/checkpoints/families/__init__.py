@@ -196,7 +196,9 @@ def write_sizes(config: object, sizes: Sequence[SizeKey]) -> dict[str, int]:
     return {size.key: getattr(config, size.name) for size in sizes}
 
 
-ModelKind = Literal["two_towers", "vision_tower", "classifier", "paligemma"]
+ModelKind = Literal["two_towers", "vision_tower", "classifier", "paligemma", "instruct"]
+#: The kinds that generate text.
+GENERATING: tuple[ModelKind, ...] = ("paligemma", "instruct")
 ModelConfig = PaliGemmaConfig | TwoTowersConfig | ClassifierConfig
 
 
@@ -205,13 +207,14 @@ class Family:
     """What models of a family compute, the names of their tensors, and their configuration.
 
     `read` returns the sizes from the values of a `config.json`; it raises ValueError with the key's
-    name for a setting that is not supported. `write` returns values that it reads as the same.
+    name for a setting that is not supported. `write` returns values that it reads as the same; None
+    for a family that is not trained.
     """
 
     kind: ModelKind
     names: TensorNames
     read: Callable[[Mapping[str, Any]], ModelConfig]
-    write: Callable[[Any], dict[str, Any]]
+    write: Callable[[Any], dict[str, Any]] | None = None
 
 
 def family_of(values: Mapping[str, Any]) -> Family | None:

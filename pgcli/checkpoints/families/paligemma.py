@@ -84,7 +84,7 @@ def parse_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     if keys.pop("model_type") != "paligemma":
         raise ValueError(f"model_type is {brief(values.get('model_type'))}, not 'paligemma'")
     text = ConfigReader("text_config", keys.pop("text_config"))
-    vision = _read_vision(ConfigReader("vision_config", keys.pop("vision_config")))
+    vision = read_vision(ConfigReader("vision_config", keys.pop("vision_config")))
     text_stop_tokens = text.token_ids("eos_token_id")
     text.boolean("tie_word_embeddings", True)  # transformers ignores the decoder's
     decoder = _read_decoder(text)
@@ -111,7 +111,8 @@ def parse_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     return config
 
 
-def _read_vision(keys: ConfigReader) -> VisionConfig:
+def read_vision(keys: ConfigReader) -> VisionConfig:
+    """The vision tower of PaliGemma and of Gemma 3."""
     keys.expect("model_type", "siglip_vision_model")
     keys.expect("num_channels", 3)
     keys.expect("hidden_act", *TANH_GELU)
@@ -149,6 +150,12 @@ def _read_decoder(keys: ConfigReader) -> DecoderConfig:
     if generation == "gemma2":
         config = replace(config, **_gemma2_fields(keys, config.depth))
     keys.finish()
+    check_decoder(keys, config)
+    return config
+
+
+def check_decoder(keys: ConfigReader, config: DecoderConfig) -> None:
+    """Raise ValueError for heads that groups or halves do not divide."""
     if config.num_heads % config.num_kv_heads:
         raise ValueError(
             f"text_config: {config.num_kv_heads} key/value heads do not divide "
@@ -156,7 +163,6 @@ def _read_decoder(keys: ConfigReader) -> DecoderConfig:
         )
     if config.head_dim % 2:
         raise keys.refuse("head_dim", config.head_dim, ", not an even number")
-    return config
 
 
 def _rope_theta(keys: ConfigReader) -> float:
@@ -172,27 +178,39 @@ def _rope_theta(keys: ConfigReader) -> float:
 def _gemma2_fields(keys: ConfigReader, depth: int) -> dict[str, Any]:
     """The fields of Gemma 2 only; null disables the window or a softcap."""
 
-    def positive_or_none(key: str, default: float) -> float | None:
-        return None if keys.values.get(key, default) is None else keys.positive(key, default)
+    default = ["sliding_attention", "full_attention"] * depth
+    return {
+        "query_pre_attn_scalar": keys.integer("query_pre_attn_scalar", 256),
+        "attn_softcap": positive_or_none(keys, "attn_logit_softcapping", 50.0),
+        "final_softcap": positive_or_none(keys, "final_logit_softcapping", 30.0),
+        "sliding_window": read_window(keys),
+        "sliding_layers": read_layer_kinds(keys, default[:depth]),
+        "post_norms": True,
+    }
 
-    window = positive_or_none("sliding_window", 4096)
+
+def positive_or_none(keys: ConfigReader, key: str, default: float) -> float | None:
+    """A positive number, or None for null."""
+    return None if keys.values.get(key, default) is None else keys.positive(key, default)
+
+
+def read_window(keys: ConfigReader) -> int | None:
+    """The sliding window; None if null disables it."""
+    window = positive_or_none(keys, "sliding_window", 4096)
     # transformers' cache keeps the last window - 1 positions, and [-0:] is all of them
     if window is not None and (window < 2 or not window.is_integer()):
         raise keys.refuse("sliding_window", window, "; supported: whole numbers above 1, and null")
-    default = ["sliding_attention", "full_attention"] * depth
-    layer_types = keys.pop("layer_types", default[:depth])
-    if not isinstance(layer_types, list) or len(layer_types) != depth:
-        raise keys.refuse("layer_types", layer_types, f", not a list of {depth} layers")
-    if any(kind not in LAYER_KINDS for kind in map(str, layer_types)):
-        raise keys.refuse("layer_types", layer_types, f", not a list of {', '.join(LAYER_KINDS)}")
-    return {
-        "query_pre_attn_scalar": keys.integer("query_pre_attn_scalar", 256),
-        "attn_softcap": positive_or_none("attn_logit_softcapping", 50.0),
-        "final_softcap": positive_or_none("final_logit_softcapping", 30.0),
-        "sliding_window": None if window is None else int(window),
-        "sliding_layers": tuple(LAYER_KINDS[kind] for kind in layer_types),
-        "post_norms": True,
-    }
+    return None if window is None else int(window)
+
+
+def read_layer_kinds(keys: ConfigReader, default: list[str]) -> tuple[bool, ...]:
+    """Whether each layer has the sliding window."""
+    kinds = keys.pop("layer_types", default)
+    if not isinstance(kinds, list) or len(kinds) != len(default):
+        raise keys.refuse("layer_types", kinds, f", not a list of {len(default)} layers")
+    if any(kind not in LAYER_KINDS for kind in map(str, kinds)):
+        raise keys.refuse("layer_types", kinds, f", not a list of {', '.join(LAYER_KINDS)}")
+    return tuple(LAYER_KINDS[kind] for kind in kinds)
 
 
 def config_values(config: PaliGemmaConfig) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def optimize_part_for_cpu(model: PaliGemma, part: nn.Module, quantize: str = "no
         pack_decoder_layer(part, choose_kernel(dtype, quantize), is_last=is_last)
     elif part is model:
         pack_norms(model.decoder)
-        if choose_kernel(dtype) is CompactLinearKernel:
+        if choose_kernel(dtype) is CompactLinearKernel and isinstance(model.projector, nn.Linear):
             model.add_module("projector", CompactProjection(model.projector))
 
 

@@ -167,6 +167,7 @@ def pack_decoder_layer(
     attention.add_module("qkv_proj", qkv)
     attention.add_module("o_proj", PackedProjection(attention.o_proj, make_kernel))
     layer.add_module("mlp", PackedGatedMLP(layer.mlp, make_kernel))
+    pack_norms(attention)
     pack_norms(layer)
 
 

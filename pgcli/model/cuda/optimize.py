@@ -39,6 +39,10 @@ def optimize_part_for_cuda(model: PaliGemma, part: nn.Module, quantize: str = "n
 
 
 def fuse(model: PaliGemma) -> None:
-    """Replace the model's vision tower and decoder by fused ones, in place, on any device."""
+    """Replace the model's vision tower and decoder by fused ones, in place, on any device.
+
+    The kernels of the decoder do not normalize queries and keys, so Gemma 3's is not fused.
+    """
     model.add_module("vision", FusedSiglip(model.vision))
-    model.add_module("decoder", FusedGemma(model.decoder))
+    if not model.config.decoder.qk_norm:
+        model.add_module("decoder", FusedGemma(model.decoder))
