@@ -34,6 +34,23 @@ MAX_NEW_TOKENS: Mapping[Task, int] = {
     "segment": 512,
     "ocr": 512,
 }
+
+#: The limit for models that follow instructions.
+MAX_INSTRUCTED_TOKENS: Mapping[Task, int] = {"caption": 256, "ask": 256, "ocr": 1024}
+CAPTION = "Describe this image in one or two sentences, without an introduction."
+OCR = "Write down all text in this image exactly as it stands, and nothing else."
+#: The names of languages in instructions; another tag is named as it is.
+LANGUAGES: Mapping[str, str] = {
+    **{"ar": "Arabic", "bn": "Bengali", "cs": "Czech", "da": "Danish", "de": "German"},
+    **{"el": "Greek", "en": "English", "es": "Spanish", "fa": "Persian", "fi": "Finnish"},
+    **{"fil": "Filipino", "fr": "French", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian"},
+    **{"hu": "Hungarian", "id": "Indonesian", "it": "Italian", "iw": "Hebrew"},
+    **{"ja": "Japanese", "ko": "Korean", "mi": "Maori", "nl": "Dutch", "no": "Norwegian"},
+    **{"pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian"},
+    **{"sv": "Swedish", "sw": "Swahili", "te": "Telugu", "th": "Thai", "tr": "Turkish"},
+    **{"uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese"},
+}
+
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 EmbeddingTask = Literal["embed", "score", "classify"]
 #: The templates of labels, unless others are given.
@@ -74,7 +91,8 @@ class Question(Absent):
     detect: all in one prompt, or with `each` one per prompt; `strict` allows only boxes around
     these as an answer. `box_filter` selects the boxes to keep. `choices` are the candidates for
     every answer; `choices_column` has the candidates of each item. `region` is the part of every
-    image that the prompts are about, unless an item has its own.
+    image that the prompts are about, unless an item has its own. `system` is a text that opens the
+    conversation, for models that follow instructions.
     """
 
     task: Task
@@ -87,6 +105,7 @@ class Question(Absent):
     region: Region | None = None
     each: bool = False
     box_filter: BoxFilter = NO_FILTER
+    system: str | None = None
 
     @property
     def objects_of_prompts(self) -> dict[str, tuple[str, ...]]:
@@ -110,13 +129,23 @@ class Question(Absent):
         return bool(self.choices) or self.choices_column is not None
 
 
-def caption(lang: str = "en", *, max_new_tokens: int | None = None) -> Question:
-    """One caption per image, in the language with this tag (`en`, `pt-BR`)."""
+def caption(
+    lang: str = "en", *, max_new_tokens: int | None = None, instructed: bool = False
+) -> Question:
+    """One caption per image, in the language with this tag (`en`, `pt-BR`).
+
+    With `instructed`, here and in `ask` and `ocr`, it is a question to a model that follows
+    instructions, which has other prompts and limits.
+    """
     if not LANGUAGE.fullmatch(lang):
         raise UsageError(
             f"<--lang=> must be a language tag, not {lang!r}", hint="for example <--lang en>"
         )
-    return make_question("caption", [f"caption {lang}"], max_new_tokens)
+    template = f"caption {lang}"
+    if instructed:
+        language = LANGUAGES.get(lang.lower(), f"the language with the tag {lang}")
+        template = CAPTION if language == "English" else f"{CAPTION} Write in {language}."
+    return make_question("caption", [template], max_new_tokens, instructed=instructed)
 
 
 def ask(
@@ -125,6 +154,7 @@ def ask(
     choices: Sequence[str] = (),
     choices_column: str | None = None,
     max_new_tokens: int | None = None,
+    instructed: bool = False,
 ) -> Question:
     """One answer per image and prompt. With `prompts` None, each item has its own prompt.
 
@@ -140,7 +170,9 @@ def ask(
         raise UsageError(
             "there is only one choice", hint="name two or more: <--choice yes> <--choice no>"
         )
-    question = make_question("ask", _check_templates(prompts), max_new_tokens)
+    question = make_question(
+        "ask", _check_templates(prompts), max_new_tokens, instructed=instructed
+    )
     return replace(question, choices=stripped, choices_column=choices_column)
 
 
@@ -170,20 +202,26 @@ def segment(
     return replace(_box_question("segment", objects, max_new_tokens), box_filter=box_filter)
 
 
-def ocr(*, max_new_tokens: int | None = None) -> Question:
+def ocr(*, max_new_tokens: int | None = None, instructed: bool = False) -> Question:
     """The text in the image."""
-    return make_question("ocr", ["ocr"], max_new_tokens)
+    template = OCR if instructed else "ocr"
+    return make_question("ocr", [template], max_new_tokens, instructed=instructed)
 
 
 def make_question(
-    task: Task, templates: Sequence[str] | None, max_new_tokens: int | None
+    task: Task,
+    templates: Sequence[str] | None,
+    max_new_tokens: int | None,
+    *,
+    instructed: bool = False,
 ) -> Question:
     """The question; the limit defaults to the task's."""
-    limit = MAX_NEW_TOKENS[task] if max_new_tokens is None else max_new_tokens
+    default = (MAX_INSTRUCTED_TOKENS if instructed else MAX_NEW_TOKENS)[task]
+    limit = default if max_new_tokens is None else max_new_tokens
     if limit < 1:
         raise UsageError(
             f"<--max-new-tokens=> must be at least 1, not {limit}",
-            hint=f"the default is {MAX_NEW_TOKENS[task]}",
+            hint=f"the default is {default}",
         )
     return Question(task, None if templates is None else tuple(templates), limit)
 

@@ -24,11 +24,16 @@ from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import RowChecker, row_to_item
 from pgcli.records import Item
 from pgcli.run.options import AnsweringOptions, InputOptions, ModelOptions
-from pgcli.run.questions import COMMAND_OPTIONS, WITHOUT_ANSWERS, SegmentOptions
-from pgcli.run.request import with_lines
+from pgcli.run.questions import (
+    COMMAND_OPTIONS,
+    WITHOUT_ANSWERS,
+    CommandOptions,
+    SegmentOptions,
+)
+from pgcli.run.request import make_question, with_lines
 from pgcli.stores import Reader
 from pgcli.stores.urls import url_scheme
-from pgcli.tasks import AnyQuestion, Question, with_region
+from pgcli.tasks import AnyQuestion
 
 PathName: TypeAlias = str | os.PathLike[str]
 
@@ -129,6 +134,7 @@ class Call:
     """A question, and how it is answered."""
 
     question: AnyQuestion
+    command: CommandOptions
     answering: AnsweringOptions
     engine: EngineOptions
     progress: bool = False
@@ -142,11 +148,9 @@ def make_call(task: str, options: Mapping[str, object], *, of_texts: bool = Fals
     if task not in WITHOUT_ANSWERS:
         records.append(AnsweringOptions)
     values = with_lines(parse_keywords(records, keywords, without=NOT_OF_CALLS))
-    answering = build(AnsweringOptions, values)
-    question = build(COMMAND_OPTIONS[task], values).question(answering, () if of_texts else ("-",))
-    if isinstance(question, Question):
-        question = with_region(question, answering.region)
-    return Call(question, answering, build(EngineOptions, values), progress)
+    answering, command = build(AnsweringOptions, values), build(COMMAND_OPTIONS[task], values)
+    question = make_question(command, answering, () if of_texts else ("-",))
+    return Call(question, command, answering, build(EngineOptions, values), progress)
 
 
 def without_none(options: Mapping[str, object]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from pgcli.api.arguments import (
     source_list,
     without_none,
 )
+from pgcli.checkpoints.families import GENERATING
 from pgcli.checkpoints.files import ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO, find
 from pgcli.checkpoints.model_description import read_kind
@@ -36,12 +37,12 @@ from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.records import Answer, error_answer
 from pgcli.rows import as_saved
-from pgcli.run.request import is_on_hub
+from pgcli.run.request import is_on_hub, make_question
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_json
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.text import encodable
-from pgcli.towers.abilities import check_kind, check_labels
+from pgcli.towers.abilities import check_instructions, check_kind, check_labels
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
@@ -83,7 +84,7 @@ def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
         "dtype": None if dtype == "auto" else dtype,
     }
     reading = {name: values.get(name, False) for name in READING}
-    if read_kind(checkpoint.folder) not in ("paligemma", None):
+    if read_kind(checkpoint.folder) not in (*GENERATING, None):
         from pgcli.towers.engine import open_towers
 
         if adapter is not None or mask_decoder is not None or quantize != "none":
@@ -317,6 +318,10 @@ class Engine:
         if isinstance(question, EmbeddingQuestion):
             return self._vector_rows(call, source)
         check_kind(question.task, engine.label, engine.kind)
+        if engine.kind == "instruct":
+            question = make_question(call.command, call.answering, ("-",), instructed=True)
+            call = replace(call, question=question)
+        check_instructions(question, engine.label, takes_system=engine.takes_system)
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
         options = call.answering

@@ -19,7 +19,7 @@ from pgcli.bench.report import BenchReport, compare_programs, in_turns, stage_ti
 from pgcli.bench.roofline import MachineRates, Stages, Workload, limit
 from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, Runner
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.device.machine import decoding_processes
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
@@ -131,10 +131,12 @@ class Bench:
         config, weight = engine.model.config, engine.model.projector.weight
         make_reference = partial(
             ReferenceRunner,
-            reference.load_reference(folder, weight.dtype, weight.device),
+            reference.load_reference(
+                folder, weight.dtype, weight.device, reference.class_name(config)
+            ),
             folder,
             config,
-            read_preprocessing(folder, config.vision.resolution),
+            image_preprocessing(folder, read_description(folder)),
             vocabulary=engine.tokenizer.size,
         )
         self._reference = make_reference()
@@ -198,7 +200,8 @@ class Bench:
 
     def _limit(self, run: BenchRun, machine: MachineRates) -> Stages:
         """The lower bound of the seconds for a run's rows."""
-        prompt = len(self._engine.tokenizer.encode_prompt(PROMPT))
+        tokenizer = self._engine.tokenizer
+        prompt = len(tokenizer.encode_head()) + len(tokenizer.encode_prompt(PROMPT))
         lengths = [len(tokens) for tokens in run.tokens]
         itemsize = self._engine.model.projector.weight.itemsize
         work = Workload(self._engine.batch_size, prompt, lengths, itemsize)
@@ -224,6 +227,7 @@ class Bench:
             images,
             files,
             tasks.ask((PROMPT,), max_new_tokens=TOKENS),
+            head_ids=engine.tokenizer.encode_head(),
             prompt_ids=engine.tokenizer.encode_prompt(PROMPT),
             lengths=(TOKENS,) * len(images),
             batch=engine.batch_size,

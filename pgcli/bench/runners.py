@@ -51,14 +51,15 @@ MAX_PIXELS = 2**26
 class BenchInputs:
     """A row for each image, all with the prompt of the question, in batches of `batch`.
 
-    `prompt_ids` are the prompt's tokens from the first to the newline, `files` the images' files,
-    and `lengths` the rows' exact numbers of tokens. With `fast_decode` pgcli decodes files at a
-    reduced size.
+    `head_ids` are the tokens before an image, `prompt_ids` those after it, `files` the images'
+    files, and `lengths` the rows' exact numbers of tokens. With `fast_decode` pgcli decodes files
+    at a reduced size.
     """
 
     images: Sequence[DecodedImage]
     files: Sequence[Path]
     question: Question
+    head_ids: Sequence[int]
     prompt_ids: Sequence[int]
     lengths: Sequence[int]
     batch: int
@@ -295,6 +296,7 @@ class ReferenceRunner:
             self.model,
             pixels_BCRR,
             [inputs.prompt_ids] * len(rows),
+            head=inputs.head_ids,
             image_token=self._config.image_token_id,
             image_slots=self._config.image_tokens,
             logits_processor=[timer],

@@ -102,6 +102,18 @@ def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
     return None if cached is None else Checkpoint(name, cached, cached.name)
 
 
+def find_config(name: str, revision: str | None = None) -> Path | None:
+    """The folder with a model's `config.json`, the one file that may be downloaded; None without.
+
+    Raises ModelUnavailable.
+    """
+    if (checkpoint := find_local(name, revision)) is not None:
+        return checkpoint.folder
+    from pgcli.checkpoints import hub
+
+    return hub.config_folder(name, revision)
+
+
 def cached_models() -> list[str]:
     """The sorted names of the models in the cache of the Hub, of types that are supported."""
     from huggingface_hub import constants, errors, scan_cache_dir

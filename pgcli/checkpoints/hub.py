@@ -141,6 +141,24 @@ def snapshot(
             raise _unavailable(name, revision, error) from error
 
 
+def config_folder(name: str, revision: str | None) -> Path | None:
+    """The folder in the cache with the `config.json` of a repository, which is downloaded alone.
+
+    None if the repository has none. Raises ModelUnavailable with the remedy.
+    """
+    revision = constants.DEFAULT_REVISION if revision is None else revision
+    if INVALID_REVISION.search(revision):
+        raise _no_revision(name, revision)
+    try:
+        _check_token()
+        file = hf_hub_download(name, "config.json", revision=revision, tqdm_class=SILENT)
+    except errors.RemoteEntryNotFoundError:
+        return None
+    except HUB_ERRORS as error:
+        raise _unavailable(name, revision, error) from error
+    return Path(file).parent
+
+
 def cached_snapshot(name: str, revision: str, *, kind: CheckpointKind) -> Path | None:
     """The cached folder of a revision; None if a required file is missing.
 

@@ -88,7 +88,8 @@ def architecture_rows(values: Mapping[str, Any]) -> Facts:
             ("family", FAMILIES[values["family"]]),
             *((name, sizes.format_map(tower)) for name, tower in towers if tower is not None),
         ]
-    generation = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)"}[values["generation"]]
+    generations = {1: "PaliGemma (Gemma)", 2: "PaliGemma 2 (Gemma 2)", 3: "Gemma 3"}
+    generation = generations[values["generation"]]
     vision, decoder = values["vision"], values["decoder"]
     sizes = "width {width}, {depth} layers, mlp {mlp_dim}, {num_heads} heads"
     kv = ", key/value heads {num_kv_heads} x {head_dim}"

@@ -66,7 +66,6 @@ class InferenceEngine:
     question begins with a small batch, so that its first rows come soon.
     """
 
-    kind: ModelKind = "paligemma"
     starts_small = False
 
     def __init__(
@@ -93,6 +92,15 @@ class InferenceEngine:
         self._budget = budget
         self._mask_decoder = mask_decoder
         self._idle_runner: tuple[RunnerSettings, ModelRunner] | None = None
+
+    @property
+    def kind(self) -> ModelKind:
+        return "paligemma" if self.model.config.image_marks is None else "instruct"
+
+    @property
+    def takes_system(self) -> bool:
+        """Whether prompts are turns of a conversation, which a system text may open."""
+        return self.tokenizer.end_of_turn is not None
 
     @property
     def device(self) -> str:
@@ -250,8 +258,10 @@ class InferenceEngine:
     def _vocabulary(self) -> OutputVocabulary:
         """The tokens of answers."""
         config, tokenizer = self.model.config, self.tokenizer
+        # the first ends choices; an answer in a conversation ends its turn
+        stop_tokens = sorted(config.stop_tokens, key=lambda token: token != tokenizer.end_of_turn)
         return OutputVocabulary(
-            tokenizer.size, config.image_token_id, config.stop_tokens, tokenizer.locations
+            tokenizer.size, config.image_token_id, tuple(stop_tokens), tokenizer.locations
         )
 
     def _group_rows(self, question: Question, rows: int) -> int:

@@ -20,6 +20,7 @@ from pgcli.tasks import Question
 #: An upper bound for all tokens except runs of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
 
+_NO_REGIONS = Fault("no_prompt", "The row has a region, and this model has no location tokens.")
 #: The sampling parameters of all rows, or of each row by its index; they may differ only in
 #: `max_new_tokens`.
 Sampling = SamplingParams | abc.Sequence[SamplingParams]
@@ -42,7 +43,9 @@ class InputProcessor:
         starts: abc.Mapping[str, GrammarState] = MappingProxyType({}),
     ):
         self._tokenizer = tokenizer
-        self._max_text_tokens = config.decoder.max_positions - config.image_tokens
+        self._head_ids = tokenizer.encode_head(question.system)
+        taken = config.image_tokens + len(self._head_ids)
+        self._max_text_tokens = config.decoder.max_positions - taken
         self._sampling = sampling
         self._max_new_tokens = question.max_new_tokens
         self._starts = starts
@@ -63,6 +66,10 @@ class InputProcessor:
         for index, prompt in enumerate(item.prompts, start=row_index):
             full = with_locations(prompt, values or ())
             problem = self._too_long(prompt)
+            if values and not self._tokenizer.locations:
+                faulty = replace(image, pixels=None, fault=_NO_REGIONS)
+                refused.append((index, self._refused(faulty, prompt)))
+                continue
             is_encoded = values is not None and not problem
             ids = tuple(self._tokenizer.encode_prompt(prompt, values or ())) if is_encoded else ()
             problem = problem or self._problem(image, ids, longest)
@@ -77,6 +84,7 @@ class InputProcessor:
                 prompt=full,
                 prompt_ids=ids,
                 max_new_tokens=sampling.max_new_tokens or self._max_new_tokens,
+                head_ids=self._head_ids,
                 sampling=sampling,
                 key=f"{item.index} {full}",
                 image=image,

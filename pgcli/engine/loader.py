@@ -12,7 +12,7 @@ from pgcli.checkpoints.adapters import warn_of_another_base
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint, own_mask_decoder
-from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import (
@@ -31,6 +31,8 @@ from pgcli.model.optimize import optimize_part
 from pgcli.model.quantized.support import quantization_problem
 
 QUANTIZATIONS = ("none", "int8", "fp8")
+#: The tokens before and after an image, of models that mark them.
+IMAGE_MARKS = ("<start_of_image>", "<end_of_image>")
 
 
 def open_engine(
@@ -57,7 +59,7 @@ def open_engine(
     config = read_config(folder)
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     tokenizer = read_tokenizer(folder, config)
-    preprocessing = read_preprocessing(folder, config.vision.resolution)
+    preprocessing = image_preprocessing(folder, read_description(folder))
     check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
     kind = chosen_device.type
     check_weights_fit(
@@ -102,12 +104,16 @@ def model_label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
 
 def read_tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
     """The checkpoint's tokenizer; InvalidCheckpoint if it does not match the model."""
-    tokenizer = Tokenizer.from_folder(folder)
+    tokenizer = Tokenizer.from_folder(folder, config.image_marks)
     if tokenizer.size > config.decoder.vocab_size:
         raise InvalidCheckpoint(
             f"{folder}: the tokenizer has {tokenizer.size} tokens, the model "
             f"{config.decoder.vocab_size}"
         )
+    if config.image_marks is not None:
+        for name, token in zip(IMAGE_MARKS, config.image_marks, strict=True):
+            if tokenizer.id(name) != token:
+                raise InvalidCheckpoint(f"{folder}: config.json and the tokenizer differ in {name}")
     if min(config.stop_tokens) >= tokenizer.size:
         raise InvalidCheckpoint(
             f"{folder}: the stop token is {config.stop_tokens[0]}, but the tokenizer has only "

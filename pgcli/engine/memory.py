@@ -47,7 +47,9 @@ SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` shows the memory it ne
 def parameters(config: PaliGemmaConfig) -> int:
     """The number of parameters; a tied LM head is counted once."""
     vision, decoder = config.vision, config.decoder
-    projector = (vision.width + 1) * decoder.width
+    # Gemma 3's projector has a norm in place of a bias
+    projector = vision.width * decoder.width
+    projector += decoder.width if config.pooled_side is None else vision.width
     head = 0 if config.tied else decoder.vocab_size * decoder.width
     return _vision_parameters(vision) + projector + _decoder_parameters(decoder) + head
 
@@ -76,7 +78,7 @@ def group_size(config: PaliGemmaConfig, rows: int, tokens: int) -> int:
 
     A batch of `rows` is a whole number of groups of about equal size.
     """
-    slots = config.image_tokens + USUAL_PROMPT
+    slots = config.image_tokens + config.template_tokens + USUAL_PROMPT
     return ceil(rows / max(1, round(rows * slots / tokens)))
 
 
@@ -93,6 +95,11 @@ def has_several_prompts(question: Question) -> bool:
     return question.templates is not None and len(question.templates) > 1
 
 
+def prompt_slots(config: PaliGemmaConfig) -> int:
+    """The KV-cache slots of an image and a long prompt."""
+    return config.image_tokens + config.template_tokens + LONG_PROMPT
+
+
 def row_bytes(
     config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS, device: str = "cpu"
 ) -> int:
@@ -101,7 +108,7 @@ def row_bytes(
     When the cache grows, the old one is allocated beside it. On CUDA that one is small; elsewhere
     it has half as many rows, as they double, or all of them with fewer slots.
     """
-    slots = ceil((config.image_tokens + LONG_PROMPT + new_tokens) / BUCKET) * BUCKET
+    slots = ceil((prompt_slots(config) + new_tokens) / BUCKET) * BUCKET
     old = slots // FEW_ROWS if device == "cuda" else max(slots // 2, slots - BUCKET)
     logits = 3 * 4 * config.decoder.vocab_size  # float32 and two copies
     return cache_bytes(config, itemsize) * (slots + old) + logits
@@ -113,7 +120,7 @@ def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str 
     On a CPU, kernels allocate half as much again for float32 blocks.
     """
     decoder = config.decoder
-    slots = config.image_tokens + LONG_PROMPT
+    slots = prompt_slots(config)
     prefill = slots * (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
     needed = group * max(encode_bytes(config.vision, itemsize), prefill)
     return needed * 3 // 2 if device == "cpu" else needed
@@ -264,6 +271,7 @@ def _decoder_parameters(config: DecoderConfig) -> int:
     attention = 2 * heads * config.head_dim * width
     norms = 4 if config.post_norms else 2
     layer = attention + 3 * width * config.mlp_dim + norms * width
+    layer += 2 * config.head_dim * config.qk_norm
     return config.depth * layer + (config.vocab_size + 1) * width
 
 

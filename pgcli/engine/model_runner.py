@@ -261,9 +261,11 @@ class ModelRunner:
         token_BT, is_real_BT = left_pad([sequence.prompt_ids for sequence in group])
         if is_real_BT is not None:
             is_real_BT = to_device(is_real_BT, self._device)
-        token_BT = to_device(token_BT, self._device)
+        token_BT, head_H = to_device(token_BT, self._device), None
+        if head_ids := group[0].head_ids:
+            head_H = to_device(torch.tensor(head_ids), self._device)
         return self._model.prefill(
-            patch_BPD, token_BT, is_real_BT, self._cache, new_slots=new_slots
+            patch_BPD, token_BT, is_real_BT, self._cache, head_H=head_H, new_slots=new_slots
         )
 
     def _select(self, logits_BV: Tensor, rows: slice) -> NextTokens:

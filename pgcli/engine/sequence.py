@@ -30,7 +30,8 @@ Status = Literal["waiting", "preempted", "finished", "out_of_memory"]
 class Sequence:
     """A prompt about an image, and the tokens generated for it so far.
 
-    `row_index` is the index of its output row. `image_key` is the same for all prompts of an
+    `row_index` is the index of its output row. `prompt_ids` follow the image; `head_ids` precede
+    it, and are the same in all sequences of a run. `image_key` is the same for all prompts of an
     image, `image_uses` is their number. With `candidates` the answer is chosen among them, else it
     is generated, with a grammar from its state `start`; `tokens` includes the stop token. Times in
     milliseconds include all attempts.
@@ -40,6 +41,7 @@ class Sequence:
     prompt: str
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
+    head_ids: tuple[int, ...] = ()
     sampling: SamplingParams = GREEDY
     key: str = ""
     image: DecodedImage | None = None

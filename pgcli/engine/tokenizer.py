@@ -15,6 +15,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
+from pgcli.checkpoints.chat_template import has_conversations
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
@@ -31,14 +32,29 @@ CONTROL = re.compile(
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer, with the ids that prompts and answers consist of."""
+    """A checkpoint's tokenizer, with the ids that prompts and answers consist of.
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer):
-        self._tokenizer = tokenizer
+    PaliGemma's prompts follow the image and end in a newline. With `image_marks`, the tokens around
+    an image, prompts are Gemma 3's, which knows no locations: plain text, or with `has_turns` a
+    turn of a conversation.
+    """
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        image_marks: tuple[int, int] | None = None,
+        *,
+        has_turns: bool = False,
+    ):
+        self._tokenizer, self._image_marks = tokenizer, image_marks
         self.bos = self.id("<bos>")
         self.newline = self.id(NEWLINE)
-        self.locations = self._run("<loc{:04d}>", LOCATIONS)
-        self.mask_codes = self._run("<seg{:03d}>", MASK_CODES)
+        self.locations = self.mask_codes = range(0)
+        if image_marks is None:
+            self.locations = self._run("<loc{:04d}>", LOCATIONS)
+            self.mask_codes = self._run("<seg{:03d}>", MASK_CODES)
+        self.start_of_turn = self.id("<start_of_turn>") if has_turns else None
+        self.end_of_turn = self.id("<end_of_turn>") if has_turns else None
         self.size = tokenizer.get_vocab_size(with_added_tokens=True)
         added = tokenizer.get_added_tokens_decoder().values()
         specials = [re.escape(token.content) for token in added if token.special]
@@ -46,12 +62,36 @@ class Tokenizer:
         self._has_warned = False
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Tokenizer:
-        """The tokenizer of a checkpoint; InvalidCheckpoint if it is not PaliGemma's."""
-        return cls(open_tokenizer(folder))
+    def from_folder(cls, folder: Path, image_marks: tuple[int, int] | None = None) -> Tokenizer:
+        """The tokenizer of a checkpoint; InvalidCheckpoint if it is not the model's."""
+        has_turns = image_marks is not None and has_conversations(folder)
+        return cls(open_tokenizer(folder), image_marks, has_turns=has_turns)
+
+    def encode_head(self, system: str | None = None) -> tuple[int, ...]:
+        """The ids before the image, the same for all prompts of a run; none for PaliGemma.
+
+        `system` is a text that opens the conversation. Newlines beside the image's own are one
+        token, as transformers tokenizes the whole prompt.
+        """
+        if self._image_marks is None:
+            return ()
+        text, opening = "\n\n", [self.bos]
+        if self.start_of_turn is not None:
+            opening.append(self.start_of_turn)
+            text = f"user\n{'' if system is None else system + NEWLINE * 2}{text}"
+        return (*opening, *self.encode_text(text), self._image_marks[0])
+
+    def _encode_tail(self, text: str) -> list[int]:
+        """The ids after the image of a prompt without locations."""
+        assert self._image_marks is not None
+        ids = [self._image_marks[1], *self.encode_text(f"\n\n{text.strip()}")]
+        if self.start_of_turn is not None and self.end_of_turn is not None:
+            ids += [self.end_of_turn, self.newline]
+            ids += [self.start_of_turn, *self._encode("model\n")]
+        return ids
 
     def encode_prompt(self, text: str, location_values: Sequence[int] = ()) -> list[int]:
-        """The ids of a prompt: bos, the text, and a separate newline token.
+        """The ids after the image. PaliGemma's are bos, the text, and a separate newline token.
 
         A typed `<image>` or `<loc0001>` is encoded as ordinary characters, not as the token.
         `location_values` (0..1023) are appended after a blank as location tokens, as in
@@ -66,6 +106,8 @@ class Tokenizer:
                 "adds the tokens that the model needs",
                 stacklevel=1,
             )
+        if self._image_marks is not None:
+            return self._encode_tail(text)
         if not location_values:
             return [self.bos, *self.encode_text(text.strip()), self.newline]
         locations = [self.locations[value] for value in location_values]
@@ -133,7 +175,7 @@ class Tokenizer:
         """The id of a token; InvalidCheckpoint if the tokenizer does not have it."""
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None:
-            raise InvalidCheckpoint(f"tokenizer.json has no token {token!r}; it is not PaliGemma's")
+            raise InvalidCheckpoint(f"tokenizer.json has no token {token!r}; it is not the model's")
         return int(token_id)
 
     def _run(self, name: str, count: int) -> range:

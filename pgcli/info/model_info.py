@@ -52,7 +52,7 @@ def model_info(
         "name": checkpoint.name,
         "path": str(folder),
         "revision": checkpoint.revision,
-        "kind": "paligemma",
+        "kind": "paligemma" if config.image_marks is None else "instruct",
         "parameters": parameters(config),
         "resolution": config.vision.resolution,
         "patch_size": config.vision.patch_size,
@@ -76,7 +76,7 @@ def model_info(
 def architecture(config: PaliGemmaConfig) -> dict[str, object]:
     """The generation and the configuration of both towers."""
     return {
-        "generation": 2 if config.decoder.post_norms else 1,
+        "generation": 1 + config.decoder.post_norms + config.decoder.qk_norm,
         "vision": asdict(config.vision),
         "decoder": asdict(config.decoder),
         "tied": config.tied,

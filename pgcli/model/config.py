@@ -169,11 +169,11 @@ class PaliGemmaConfig:
         return self.vision.num_patches if self.pooled_side is None else self.pooled_side**2
 
     @property
-    def prompt_tokens(self) -> int:
-        """The tokens of the shortest prompt: bos and a newline, or those of a conversation."""
-        return 2 if self.image_marks is None else 16
+    def template_tokens(self) -> int:
+        """The tokens around an image and its prompt, at most, besides bos and a newline."""
+        return 0 if self.image_marks is None else 14
 
     @property
     def max_answer_tokens(self) -> int:
         """The longest answer after one image and the shortest prompt."""
-        return self.decoder.max_positions - self.image_tokens - self.prompt_tokens
+        return self.decoder.max_positions - self.image_tokens - self.template_tokens - 2

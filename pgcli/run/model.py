@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pgcli.checkpoints.chat_template import has_conversations
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import (
@@ -16,6 +18,7 @@ from pgcli.checkpoints.find import (
     FETCH_DECODER,
     Checkpoint,
     find,
+    find_config,
     folder_of,
     own_mask_decoder,
 )
@@ -24,10 +27,16 @@ from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import error_answer
 from pgcli.run.input_rows import AnswerFn, Ask, rows_in_order
 from pgcli.run.progress import EngineInfo, RunProgress
+from pgcli.run.request import make_question
 from pgcli.run.state.record import RunRecord, loaded_model
 from pgcli.run.workers.work import EngineSlot, engine_slots
-from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
-from pgcli.towers.abilities import check_kind, check_question
+from pgcli.tasks import (
+    MAX_INSTRUCTED_TOKENS,
+    EmbeddingQuestion,
+    Question,
+    check_max_new_tokens,
+)
+from pgcli.towers.abilities import check_instructions, check_kind, check_question
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadProgress
@@ -135,9 +144,32 @@ def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
     if isinstance(question, EmbeddingQuestion):
         check_question(question, name, read_description(folder))
         return
-    if (kind := read_kind(folder)) is not None:
+    kind = read_kind(folder)
+    if kind is not None:
         check_kind(question.task, name, kind)
+    if kind == "instruct" and question.region is not None:
+        raise UsageError(
+            f"<--region=> needs PaliGemma, and {name} is Gemma 3, which has no location tokens",
+            hint="omit <--region=>, or crop the images",
+        )
+    takes_system = kind == "instruct" and has_conversations(folder)
+    check_instructions(question, name, takes_system=takes_system)
     check_max_new_tokens(question, read_config(folder).max_answer_tokens)
+
+
+def for_model(request: RunRequest) -> RunRequest:
+    """The request as the model understands it: models that follow instructions get other prompts.
+
+    The kind of the model is in its configuration, which is downloaded if it is not on this machine.
+    Raises ModelUnavailable and InvalidCheckpoint.
+    """
+    if request.question.task not in MAX_INSTRUCTED_TOKENS or request.model.model is None:
+        return request
+    folder = find_config(request.model.model, request.model.revision)
+    if folder is None or read_kind(folder) != "instruct":
+        return request
+    question = make_question(request.command, request.answering, request.sources, instructed=True)
+    return replace(request, question=question, instructed=True)
 
 
 def check_mask_decoder(file: str | None) -> None:

@@ -265,6 +265,11 @@ class AnsweringOptions:
         min=1,
         default_text="caption 128, ask 64, detect 256, segment 512, ocr 512",
     )
+    system: str | None = _answering(
+        "Text that opens each conversation, for models that follow instructions (Gemma 3).",
+        metavar="TEXT",
+        seldom=True,
+    )
     temperature: float = _answering(
         "Randomness of answers: 0 always takes the most likely token, higher values sample.",
         default=0.0,

@@ -28,8 +28,13 @@ _share = partial(opt, panel="Boxes", min=0.0, max=1.0)
 class CommandOptions(Protocol):
     """The options of one command."""
 
-    def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
-        """The question. Raises UsageError for options that make none."""
+    def question(
+        self, answering: AnsweringOptions, sources: Sequence[str], *, instructed: bool
+    ) -> AnyQuestion:
+        """The question, `instructed` if it is to a model that follows instructions.
+
+        Raises UsageError for options that make none.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +43,11 @@ class CaptionOptions:
 
     lang: str = _answering("Language of the captions.", default="en", metavar="TAG")
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
-        return tasks.caption(self.lang, max_new_tokens=answering.max_new_tokens)
+    def question(
+        self, answering: AnsweringOptions, sources: Sequence[str], *, instructed: bool
+    ) -> AnyQuestion:
+        limit = answering.max_new_tokens
+        return tasks.caption(self.lang, max_new_tokens=limit, instructed=instructed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +68,9 @@ class AskOptions:
         metavar="NAME",
     )
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+    def question(
+        self, answering: AnsweringOptions, sources: Sequence[str], *, instructed: bool
+    ) -> AnyQuestion:
         if any(not text.strip() for text in self.prompt):
             raise UsageError("the prompt is empty", hint='write <--prompt "what is this?">')
         return tasks.ask(
@@ -68,6 +78,7 @@ class AskOptions:
             choices=self.choice,
             choices_column=self.choices_column,
             max_new_tokens=answering.max_new_tokens,
+            instructed=instructed,
         )
 
 
@@ -104,7 +115,7 @@ class DetectOptions(ConfidenceOptions):
         default=False,
     )
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+    def question(self, answering: AnsweringOptions, *_: Any, **__: Any) -> AnyQuestion:
         return tasks.detect(
             self.object,
             strict=self.strict,
@@ -126,7 +137,7 @@ class SegmentOptions(ConfidenceOptions):
         metavar="FILE",
     )
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+    def question(self, answering: AnsweringOptions, *_: Any, **__: Any) -> AnyQuestion:
         most = answering.max_new_tokens
         boxes = BoxFilter(self.min_confidence)
         return tasks.segment(self.object, box_filter=boxes, max_new_tokens=most)
@@ -136,8 +147,10 @@ class SegmentOptions(ConfidenceOptions):
 class OcrOptions:
     """The options of `ocr`: none."""
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
-        return tasks.ocr(max_new_tokens=answering.max_new_tokens)
+    def question(
+        self, answering: AnsweringOptions, sources: Sequence[str], *, instructed: bool
+    ) -> AnyQuestion:
+        return tasks.ocr(max_new_tokens=answering.max_new_tokens, instructed=instructed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +166,9 @@ class EmbedOptions:
         "Type of the embedding values.", panel="Where to", default="float32"
     )
 
-    def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
+    def question(
+        self, answering: AnsweringOptions, sources: Sequence[str], **_: Any
+    ) -> AnyQuestion:
         if bool(sources) == bool(self.text or self.texts_file):
             what = "both" if sources else "neither"
             raise UsageError(
@@ -176,7 +191,7 @@ class ScoreOptions:
     text_column: str | None = _answering("Manifest column with the texts.", metavar="NAME")
     raw_text: bool = _raw_text()
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+    def question(self, answering: AnsweringOptions, *_: Any, **__: Any) -> AnyQuestion:
         return tasks.score(self.text, text_column=self.text_column, raw_text=self.raw_text)
 
 
@@ -198,7 +213,7 @@ class ClassifyOptions:
     top: int = _answering("Largest number of labels per row, best first.", default=5, min=1)
     raw_text: bool = _raw_text()
 
-    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+    def question(self, answering: AnsweringOptions, *_: Any, **__: Any) -> AnyQuestion:
         return tasks.classify(
             self.label, templates=self.template, top=self.top, raw_text=self.raw_text
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ class RunRequest:
 
     `ignored` has a line for each typed option without effect. Relative names are relative to
     `folder`. If a run from another folder is resumed, sources are relative to `sources_folder`, and
-    rows name the model by `model_label`.
+    rows name the model by `model_label`. `instructed` if the question is to a model that follows
+    instructions.
     """
 
     question: AnyQuestion
@@ -65,6 +66,7 @@ class RunRequest:
     folder: str = field(default_factory=current_folder)
     sources_folder: str = ""
     model_label: str = ""
+    instructed: bool = False
 
     @property
     def built_in_model(self) -> str:
@@ -125,7 +127,12 @@ def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_request(
-    command: str, sources: tuple[str, ...], values: Mapping[str, Any], **more: Any
+    command: str,
+    sources: tuple[str, ...],
+    values: Mapping[str, Any],
+    *,
+    instructed: bool = False,
+    **more: Any,
 ) -> RunRequest:
     """The request with these values of options, which all apply; `more` are its other fields.
 
@@ -134,11 +141,9 @@ def build_request(
     """
     answering = build(AnsweringOptions, values)
     own: CommandOptions = build(COMMAND_OPTIONS[command], values)
-    question = own.question(answering, sources)
-    if isinstance(question, Question):
-        question = with_region(question, answering.region)
     return RunRequest(
-        question=question,
+        question=make_question(own, answering, sources, instructed=instructed),
+        instructed=instructed,
         sources=sources,
         command=own,
         model=build(ModelOptions, values),
@@ -148,6 +153,20 @@ def build_request(
         running=build(RunningOptions, values),
         **more,
     )
+
+
+def make_question(
+    command: CommandOptions,
+    answering: AnsweringOptions,
+    sources: Sequence[str],
+    *,
+    instructed: bool = False,
+) -> AnyQuestion:
+    """The question of a command; see `CommandOptions.question`. Raises UsageError."""
+    question = command.question(answering, sources, instructed=instructed)
+    if not isinstance(question, Question):
+        return question
+    return with_region(replace(question, system=answering.system), answering.region)
 
 
 def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:

@@ -20,7 +20,7 @@ from pgcli.run.checks import plan_facts
 from pgcli.run.comparison import InputComparison, Retry
 from pgcli.run.events import Interrupted
 from pgcli.run.input_rows import Numbered, RunRows
-from pgcli.run.model import RunModel
+from pgcli.run.model import RunModel, for_model
 from pgcli.run.progress import RunProgress, Summary
 from pgcli.run.questions import lines_of_file
 from pgcli.run.run_output import (
@@ -89,8 +89,9 @@ class Run:
 
     def execute(self) -> None:
         """Check, open the input and the output, load the model, compute, complete the output."""
-        request = self.request
-        checks.check_request(request)
+        checks.check_request(self.request)
+        self.request = request = for_model(self.request)
+        self.model = RunModel(request, self.progress)
         if checks.is_stream(request):
             if request.running.dry_run:
                 return self.show_plan()

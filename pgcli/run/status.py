@@ -252,7 +252,11 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
         options = parse_keywords(records_of(values["command"]), dict(values["options"]))
         folder = os.path.realpath(values["folder"])
         return build_request(
-            values["command"], SOURCES.read(values["sources"]), options, folder=folder
+            values["command"],
+            SOURCES.read(values["sources"]),
+            options,
+            folder=folder,
+            instructed=values.get("instructed") is True,
         )
     except (KeyError, TypeError, ValueError, UsageError) as problem:
         raise UsageError(

@@ -8,18 +8,20 @@ from difflib import get_close_matches
 from pgcli.checkpoints.families import ModelKind
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.errors import UsageError
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question
 
 MAX_NEAR = 5  # labels that a message suggests
 #: The commands that take each kind of model.
 ABILITIES: Mapping[ModelKind, tuple[str, ...]] = {
     "paligemma": ("caption", "ask", "detect", "segment", "ocr", "embed"),
+    "instruct": ("caption", "ask", "ocr"),
     "two_towers": ("embed", "score", "classify", "search"),
     "vision_tower": ("embed", "search"),
     "classifier": ("classify",),
 }
 NAMES: Mapping[ModelKind, str] = {
     "paligemma": "PaliGemma",
+    "instruct": "Gemma 3",
     "two_towers": "a two-tower model (SigLIP, CLIP)",
     "vision_tower": "a vision tower without a text tower",
     "classifier": "an image classifier",
@@ -44,6 +46,15 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
         hint=f"{task} needs {' or '.join(kinds)}; this model works with "
         + ", ".join(f"pgcli {command}" for command in ABILITIES[kind]),
     )
+
+
+def check_instructions(question: AnyQuestion, model: str, *, takes_system: bool) -> None:
+    """Raise UsageError for a system text that a model cannot read."""
+    if isinstance(question, Question) and question.system is not None and not takes_system:
+        raise UsageError(
+            f"<--system=> needs a model that was trained on conversations, and {model} was not",
+            hint="omit <--system=>, or name such a model: google/gemma-3-4b-it",
+        )
 
 
 def check_question(question: AnyQuestion, model: str, description: ModelDescription) -> None:

@@ -24,10 +24,14 @@ from torch.nn import functional as F
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config, settings_not_followed
-from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
-from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.model_description import (
+    ModelDescription,
+    image_preprocessing,
+    read_description,
+)
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weights import count_parameters
-from pgcli.engine.memory import LONG_PROMPT, NEW_TOKENS, needed_bytes, parameters
+from pgcli.engine.memory import NEW_TOKENS, needed_bytes, parameters, prompt_slots
 from pgcli.engine.model_runner import generate as generate_here
 from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.sequence import Sequence as EngineSequence
@@ -53,6 +57,12 @@ PROMPTS = (
     "ocr",
     "detect circle ; square",
     "answer en which shape is in the middle of the image, and which colour does it have?",
+)
+INSTRUCTIONS = (
+    "Describe this image.",
+    "What is in the middle of the image, and which colour does it have?",
+    "ocr",
+    "Answer in one word.\n\nIs it a photograph?",
 )
 MAX_NEW_TOKENS = 16
 FEATURES, LOGITS = "vision features", "prefill logits"
@@ -128,16 +138,20 @@ class Case(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Rows of an image and a prompt: normalized pixels in float32, and prompt ids."""
+    """Rows of an image and a prompt: normalized pixels in float32, and prompt ids.
+
+    `head` are the ids before each image.
+    """
 
     pixels_BCRR: Tensor
     prompts: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]
     vocabulary: OutputVocabulary
+    head: tuple[int, ...] = ()
 
 
 class PaliGemmaCase(Case):
-    """Both programs on a PaliGemma checkpoint.
+    """Both programs on a checkpoint that generates text.
 
     Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
     """
@@ -145,14 +159,14 @@ class PaliGemmaCase(Case):
     bound = EXACT
 
     def __init__(self, folder: Path, device: torch.device, read_images: ReadImages):
-        config, self.tokenizer = read_config(folder), Tokenizer.from_folder(folder)
-        resolution = config.vision.resolution
-        super().__init__(
-            folder, device, read_preprocessing(folder, resolution), resolution, read_images
-        )
+        config = read_config(folder)
+        self.tokenizer = Tokenizer.from_folder(folder, config.image_marks)
+        self.prompts = PROMPTS if config.image_marks is None else INSTRUCTIONS
+        preprocessing = image_preprocessing(folder, read_description(folder))
+        super().__init__(folder, device, preprocessing, config.vision.resolution, read_images)
         self.config, self.parameters = config, parameters(config)
-        self.rows = max(len(self.images), len(PROMPTS))
-        self.inputs = make_inputs(self.pixels(self.rows), self.tokenizer, config)
+        self.rows = max(len(self.images), len(self.prompts))
+        self.inputs = make_inputs(self.pixels(self.rows), self.prompts, self.tokenizer, config)
         self.image_token = config.image_token_id
         self.not_followed = settings_not_followed(folder, never_generated={config.image_token_id})
         self.float16_problem = float16_problem(config)
@@ -161,7 +175,7 @@ class PaliGemmaCase(Case):
         """The bytes for pgcli's batch, or for a row in transformers with all attention scores."""
         config, device = self.config, self.device.type
         decoder, vision = config.decoder, config.vision
-        slots = config.image_tokens + LONG_PROMPT + NEW_TOKENS
+        slots = prompt_slots(config) + NEW_TOKENS
         scores = 12 * max(decoder.num_heads * slots**2, vision.num_heads * vision.num_patches**2)
         there = needed_bytes(config, itemsize, 1, device=device) + scores
         return max(needed_bytes(config, itemsize, len(self.inputs.ids), device=device), there)
@@ -173,7 +187,8 @@ class PaliGemmaCase(Case):
         return engine_outputs(model, self.inputs)
 
     def load(self, dtype: torch.dtype) -> Any:
-        return reference.load_reference(self.folder, dtype, self.device)
+        name = reference.class_name(self.config)
+        return reference.load_reference(self.folder, dtype, self.device, name)
 
     def expected(self, model: Any) -> Outputs:
         return reference_outputs(model, self.inputs)
@@ -189,18 +204,29 @@ class PaliGemmaCase(Case):
         return reference_outputs(model, self.inputs, perturbed=is_eager_only)
 
     def compare_texts(self) -> PromptComparison:
-        ids = [*map(self.tokenizer.encode_prompt, PROMPTS)]
-        return compare_prompts(PROMPTS, ids, lambda: reference.prompt_ids(self.folder, PROMPTS))
+        folder, prompts, image = self.folder, self.prompts, self.config.image_token_id
+        ids = [*map(self.tokenizer.encode_prompt, prompts)]
+        if self.config.image_marks is None:
+            return compare_prompts(prompts, ids, lambda: reference.prompt_ids(folder, prompts))
+        head = self.inputs.head
+        return compare_prompts(
+            prompts,
+            [[*head, image, *tail] for tail in ids],
+            lambda: reference.conversation_ids(folder, prompts, image),
+        )
 
 
-def make_inputs(pixels_BCRR: Tensor, tokenizer: Tokenizer, config: PaliGemmaConfig) -> Inputs:
+def make_inputs(
+    pixels_BCRR: Tensor, texts: tuple[str, ...], tokenizer: Tokenizer, config: PaliGemmaConfig
+) -> Inputs:
     """A row for each image, with the prompts in turn."""
-    prompts = tuple(PROMPTS[row % len(PROMPTS)] for row in range(len(pixels_BCRR)))
+    prompts = tuple(texts[row % len(texts)] for row in range(len(pixels_BCRR)))
     return Inputs(
         pixels_BCRR,
         prompts,
         ids=tuple(tuple(tokenizer.encode_prompt(prompt)) for prompt in prompts),
         vocabulary=OutputVocabulary(tokenizer.size, config.image_token_id, config.stop_tokens),
+        head=tokenizer.encode_head(),
     )
 
 
@@ -213,9 +239,12 @@ def engine_outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
     if is_real_BT is not None:
         is_real_BT = is_real_BT.to(weight.device)
     cache = model.kv_cache(len(inputs.ids))
-    logits_BV = model.prefill(patch_BPD, token_BT.to(weight.device), is_real_BT, cache)
+    head_H = torch.tensor(inputs.head, device=weight.device) if inputs.head else None
+    logits_BV = model.prefill(
+        patch_BPD, token_BT.to(weight.device), is_real_BT, cache, head_H=head_H
+    )
     sequences = [
-        EngineSequence(row, prompt, ids, MAX_NEW_TOKENS)
+        EngineSequence(row, prompt, ids, MAX_NEW_TOKENS, head_ids=inputs.head)
         for row, (prompt, ids) in enumerate(zip(inputs.prompts, inputs.ids, strict=True))
     ]
     rows = generate_here(model, patch_BPD, sequences, inputs.vocabulary)
@@ -251,6 +280,7 @@ def reference_row(
             model,
             pixels_1CRR,
             [inputs.ids[row]],
+            head=inputs.head,
             image_token=vocabulary.image_token,
             image_slots=features_1PD.shape[1],
             max_new_tokens=MAX_NEW_TOKENS,

@@ -26,9 +26,11 @@ from torch import Tensor
 from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import Difference, NoInputError, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.model.config import PaliGemmaConfig
 from pgcli.records import DecodedImage, Item
 from pgcli.text import first_line
 
+BEGIN_OF_IMAGE = "<start_of_image>"
 #: No downloads, and no code from the checkpoint, which transformers would offer to run.
 SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 MAX_IMAGES = 8  # images that `verify` compares, at most
@@ -72,14 +74,14 @@ def load_reference(
     folder: Path,
     dtype: torch.dtype,
     device: torch.device,
-    class_name: str = "PaliGemmaForConditionalGeneration",
+    name: str = "PaliGemmaForConditionalGeneration",
 ) -> Any:
     """transformers' model with its default attention, sdpa if it is supported.
 
     Raises Difference if transformers cannot load a checkpoint that this code loads.
     """
     try:
-        model, info = getattr(import_transformers(), class_name).from_pretrained(
+        model, info = getattr(import_transformers(), name).from_pretrained(
             folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFE_OPTIONS
         )
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
@@ -96,6 +98,12 @@ def load_reference(
     return model.to(device).eval().requires_grad_(False)
 
 
+def class_name(config: PaliGemmaConfig) -> str:
+    """The class of transformers for a model that generates text."""
+    name = "PaliGemma" if config.image_marks is None else "Gemma3"
+    return f"{name}ForConditionalGeneration"
+
+
 def free_memory() -> None:
     """Free the memory of deleted models before the next is loaded."""
     gc.collect()
@@ -108,6 +116,7 @@ def generate_greedily(
     pixels_BCRR: Tensor,
     prompts: Sequence[Sequence[int]],
     *,
+    head: Sequence[int] = (),
     image_token: int,
     image_slots: int,
     logits_processor: Sequence[Any] = (),
@@ -115,18 +124,19 @@ def generate_greedily(
 ) -> tuple[Any, int]:
     """Generate greedily; return transformers' result, and the number of slots before the answer.
 
-    Prompts are left-padded after the image's slots. `settings` are fields of GenerationConfig; the
-    others are the model's own. Raises Difference if transformers rejects these.
+    Prompts follow the image's slots, and `head` precedes them; rows are left-padded. `settings` are
+    fields of GenerationConfig; the others are the model's own. Raises Difference if transformers
+    rejects these.
     """
-    token_BS, is_real_BS = left_pad([[image_token] * image_slots + [*ids] for ids in prompts])
+    image = [image_token] * image_slots
+    token_BS, is_real_BS = left_pad([[*head, *image, *ids] for ids in prompts])
     is_real = torch.ones_like(token_BS) if is_real_BS is None else is_real_BS.long()
     device = model.lm_head.weight.device
     try:
         generated = model.generate(
             input_ids=token_BS.to(device),
             attention_mask=is_real.to(device),
-            # without token types, transformers attends to the prompt causally, like an answer
-            token_type_ids=torch.zeros_like(token_BS).to(device),
+            token_type_ids=token_types(model, token_BS).to(device),
             pixel_values=pixels_BCRR,
             logits_processor=[*logits_processor],
             do_sample=False,
@@ -140,6 +150,38 @@ def generate_greedily(
             hint="pgcli ignores the settings that it warns of",
         ) from error
     return generated, token_BS.shape[1]
+
+
+def token_types(model: Any, token_BS: Tensor) -> Tensor:
+    """The token types that make transformers attend as in training.
+
+    PaliGemma's zeros mark a prompt that sees all of itself; Gemma 3's ones the slots of an image.
+    Without them prompts and images are causal.
+    """
+    if model.config.model_type == "paligemma":
+        return torch.zeros_like(token_BS)
+    image_token: int = model.config.image_token_index
+    return (token_BS == image_token).long()
+
+
+def conversation_ids(folder: Path, prompts: Sequence[str], image_token: int) -> list[list[int]]:
+    """Each prompt's ids, with one image token, by transformers' tokenizer and chat template.
+
+    Without a template the prompt follows the image.
+    """
+    tokenizer = import_transformers().AutoTokenizer.from_pretrained(folder, **SAFE_OPTIONS)
+    image = tokenizer.convert_ids_to_tokens(image_token)
+    block = f"\n\n{BEGIN_OF_IMAGE}{image}<end_of_image>\n\n"
+    texts = []
+    for prompt in prompts:
+        text = f"<bos>{BEGIN_OF_IMAGE}{prompt}"
+        if tokenizer.chat_template is not None:
+            content = [{"type": "image"}, {"type": "text", "text": prompt}]
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
+        texts.append(text.replace(BEGIN_OF_IMAGE, block, 1))
+    return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
 
 
 def prompt_ids(folder: Path, prompts: tuple[str, ...]) -> list[list[int]]:

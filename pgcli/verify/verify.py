@@ -10,6 +10,7 @@ from time import perf_counter
 
 import torch
 
+from pgcli.checkpoints.families import GENERATING
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
@@ -119,7 +120,7 @@ def prove(
     folder, torch_device = checkpoint.folder, choose_device(device)
     description, read_images = read_description(folder), partial(readable_images, items)
     case: Case
-    if description.kind == "paligemma":
+    if description.kind in GENERATING:
         case = PaliGemmaCase(folder, torch_device, read_images)
     else:
         case = TowersCase(folder, torch_device, read_images, description)

@@ -53,6 +53,7 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
 
     shown, options = call.build(InfoOptions), call.build(LoadOptions)
     checkpoint = find_model(call, model or default_model(), Screen())
+    from pgcli.checkpoints.families import GENERATING
     from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import (
         model_info,
@@ -60,7 +61,7 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
     )
 
     description = read_description(checkpoint.folder)
-    if description.kind == "paligemma":
+    if description.kind in GENERATING:
         values = model_info(
             checkpoint, device=options.device, dtype=options.dtype, quantize=shown.quantize
         )
@@ -321,11 +322,12 @@ def check_generates(checkpoint: Checkpoint) -> None:
     from pgcli.checkpoints.model_description import read_description
 
     names = {"two_towers": "a two-tower model", "vision_tower": "a vision tower"}
+    names["instruct"] = "Gemma 3"
     kind = read_description(checkpoint.folder).kind
     if kind != "paligemma":
         raise UsageError(
-            f"{checkpoint.name} is {names.get(kind, 'an image classifier')}; explain needs a model "
-            "that generates answers",
+            f"{checkpoint.name} is {names.get(kind, 'an image classifier')}; explain needs "
+            "PaliGemma",
             hint="name a PaliGemma checkpoint, for example demo or google/paligemma2-3b-mix-224",
         )
 

@@ -210,6 +210,7 @@ def input_settings(request: RunRequest) -> dict[str, Any]:
             "sources": [display_name(name) for name in request.sources],
             "folder": encodable(request.input_folder),
             "options": options,
+            "instructed": request.instructed,
         }
     )
 
