@@ -41,7 +41,6 @@ class Sequence:
     prompt: str
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
-    head_ids: tuple[int, ...] = ()
     sampling: SamplingParams = GREEDY
     key: str = ""
     image: DecodedImage | None = None
@@ -49,6 +48,7 @@ class Sequence:
     image_uses: int = 1
     candidates: tuple[Candidate, ...] = ()
     start: GrammarState = START_STATE
+    head_ids: tuple[int, ...] = ()
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

@@ -165,9 +165,9 @@ def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(model, patch_BP
         passes.append(tuple(token_BL.shape))
         return plain(token_BL, branch_BL, cache)
 
-    def watched_prefill(*given: Any, new_slots: int) -> Tensor:
+    def watched_prefill(*given: Any, **more: Any) -> Tensor:
         passes.append(())
-        return read(*given, new_slots=new_slots)
+        return read(*given, **more)
 
     monkeypatch.setattr(model, "score_branches", watched)
     monkeypatch.setattr(model, "prefill", watched_prefill)

@@ -58,7 +58,14 @@ class Scripted:
         return self
 
     def prefill(
-        self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, new_slots: int
+        self,
+        patch_BPD: Tensor,
+        token_BT: Tensor,
+        is_real: Any,
+        cache: Any,
+        *,
+        head_H: Tensor | None,
+        new_slots: int,
     ) -> Tensor:
         self.new_slots = new_slots
         self.order += range(len(self.script))

@@ -3,7 +3,6 @@
 transformers gets `token_type_ids` of ones on an image's slots; without them, images are causal.
 """
 
-
 import pytest
 import torch
 import transformers
@@ -81,7 +80,7 @@ def hf_answers(model, pixels_BCRR, tails, *, head=HEAD, image_tokens=4, steps=ST
 
 @torch.inference_mode()
 def answers(model, pixels_BCRR, tails, *, head=HEAD, steps=STEPS):
-    sequences = [Sequence(row, "", tail, steps, head) for row, tail in enumerate(tails)]
+    sequences = [Sequence(row, "", tail, steps, head_ids=head) for row, tail in enumerate(tails)]
     patch_BPD = model.encode(pixels_BCRR.to(model.projector.weight.dtype))
     rows = generate(model, patch_BPD, sequences, VOCABULARY_OF_ANSWERS)
     return [row.tokens for row in rows]
