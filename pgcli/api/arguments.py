@@ -94,6 +94,7 @@ class CallOptions(TypedDict, total=False):
     engines: int | None
     ray: str | os.PathLike[str] | None
     max_new_tokens: int | None
+    system: str | os.PathLike[str] | None
     temperature: float | None
     top_p: float | None
     top_k: int | None

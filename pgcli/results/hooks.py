@@ -168,13 +168,15 @@ class Sidecars(RowHook):
         return None
 
     def write(self, name: str, answer: str | None, *, below: str | None = None) -> None:
-        """Write an answer to the file atomically, or keep an existing text.
+        """Write an answer to the file as one line, atomically, or keep an existing text.
 
         Missing folders `below` that one are created. Raises OutputFailed.
         """
         is_written = False
         if not self._is_kept(name):
-            text = "".join(map(encodable, (self._prepend, answer or "", self._append, "\n")))
+            # many trainers read only the first line
+            line = " ".join(filter(None, map(str.strip, (answer or "").splitlines())))
+            text = "".join(map(encodable, (self._prepend, line, self._append, "\n")))
             folder = below or os.path.dirname(name) or "."  # noqa: PTH120 - Path drops a leading ./
             leaf = os.path.relpath(name, below) if below else Path(name).name
             is_written = write_below(

@@ -47,6 +47,12 @@ def test_each_image_has_a_text_and_errors_have_none(tmp_path):
     assert not list(tmp_path.rglob(".pgcli*"))
 
 
+def test_an_answer_of_several_lines_is_one_line(tmp_path):
+    text = "A cat.\n\nIt sleeps:\r\n - on a mat \u2028 - at noon\n"
+    written(images(tmp_path, "a.png"), text, "sks, ")
+    assert texts(tmp_path) == {"a.txt": "sks, A cat. It sleeps: - on a mat - at noon\n"}
+
+
 def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path):
     items = images(tmp_path, "a.png", "b.png", "c.png")
     (tmp_path / "a.txt").write_text("mine")
