@@ -391,6 +391,31 @@ class TestImagesInMemory:
         rows = captions(engine, [cut, folder / "a.png"])
         assert [row.error for row in rows] == ["truncated", None]
 
+    @pytest.mark.parametrize("name", CLOSED)
+    def test_closed_image_is_named_as_such(self, engine, folder, name):
+        source, good = CLOSED[name](folder / "a.png"), folder / "e.png"
+        for given in ([source, good], iter([source, good]), [{"image": source}, {"image": b"x"}]):
+            row, other = captions(engine, given)
+            assert (row.error, "The image is closed" in row.error_message) == (
+                "decode_failed",
+                True,
+            )
+            assert other.error in (None, "not_an_image")
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            np.zeros((0, 64, 3), np.uint8),
+            np.zeros((0, 0), np.uint8),
+            torch.zeros((8, 0, 3), dtype=torch.uint8),
+            drawing().crop((5, 5, 5, 9)),
+        ],
+    )
+    def test_image_without_pixels_is_named_as_such(self, engine, source):
+        rows = captions(engine, [source, drawing()])
+        assert [row.error for row in rows] == ["decode_failed", None]
+        assert "has no pixels" in rows[0].error_message
+
     @pytest.mark.parametrize(
         ("source", "message"),
         [
@@ -477,6 +502,17 @@ class TestQuestions:
 
 
 class TestDisplay:
+    def test_an_engine_shows_its_model_device_dtype_and_batch(self, engine):
+        assert repr(engine) == f"<Engine {engine.label}: cpu, float32, batches of up to 3>"
+
+    def test_answers_say_that_they_are_a_generator(self, engine, folder):
+        for options in ({}, {"progress": True}):
+            answers = engine.detect(folder, "cat", max_new_tokens=TOKENS, **options)
+            assert repr(answers).startswith("<generator of detect answers: loop over it")
+            assert next(answers).index == 0
+            answers.close()
+            assert next(answers, None) is None
+
     def test_a_misspelt_option_suggests_the_right_one(self, engine, folder):
         for call in (
             lambda: engine.caption(folder, max_tokens=5),

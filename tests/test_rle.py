@@ -66,6 +66,10 @@ def test_decoding_inverts_encoding_here_and_in_pycocotools(mask):
         assert (read == mask).all()
 
 
+def test_decoded_mask_is_bool():
+    assert decode_mask(encode_mask(np.eye(3, dtype=bool))).dtype == bool
+
+
 @pytest.mark.parametrize(
     "counts",
     [
@@ -81,6 +85,13 @@ def test_long_runs_take_several_characters(counts):
     mask = np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(500, 2000).T
     assert encode_mask(mask).counts == by_pycocotools(mask)
     assert (decode_mask(encode_mask(mask)) == mask).all()
+
+
+def test_empty_mask_is_one_run_of_zeros():
+    size = (30, 40)
+    assert encode_mask_parts([], size=size).counts == by_pycocotools(np.zeros(size, bool))
+    empty = np.zeros((0, 5), bool)
+    assert encode_mask_parts([(empty, 3, 3)], size=size) == encode_mask_parts([], size=size)
 
 
 @given(arrays(bool, st.tuples(st.integers(2, 3), st.integers(1, 9), st.integers(1, 9))))

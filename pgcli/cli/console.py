@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import RawIOBase
 from pathlib import Path
+from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import typer
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Characters of a message that are shown; a name in it may be as long as a line of a manifest.
 MAX_MESSAGE_LENGTH = 4000
+#: Seconds before the first bar of a command that mostly takes less, such as `apply`.
+BAR_DELAY = 2.0
 #: The folder of this package, in which warnings of its own come from.
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 DEFAULT, OTHER = "pgcli", "paligemma-cli"
@@ -73,13 +76,17 @@ class StderrStyle:
 
 
 class Screen:
-    """Shows messages, tables and progress on stderr. With `quiet`, it shows errors only."""
+    """Shows messages, tables and progress on stderr. With `quiet`, it shows errors only.
+
+    It draws no bar in its first `bar_delay` seconds.
+    """
 
     #: The style of all screens of the running command line, which share one stderr.
     style = StderrStyle()
 
-    def __init__(self, *, quiet: bool = False):
+    def __init__(self, *, quiet: bool = False, bar_delay: float = 0.0):
         self.console = Stderr()
+        self._first_bar = perf_counter() + bar_delay
         self.quiet = quiet
         self.is_terminal = is_terminal(sys.stderr) and not self.is_json
 
@@ -164,6 +171,7 @@ class Screen:
             initial=initial,
             unit=unit,
             console=self.console if self._draws_bars else None,
+            delay=self._first_bar - perf_counter(),
             log=log if is_logged else None,
             logs_ends=self.is_json,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from threading import Timer
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
@@ -26,8 +27,8 @@ class StageProgress:
 
     `initial` of the `total` were done before the task began. Until more are done, `waits_for` says
     what the task is doing. `details` are shown below the bar, and after a line of a log. It is
-    drawn on the `console`, or passed to `log` every LOG_SECONDS; with `logs_ends` also when the
-    task begins and ends.
+    drawn on the `console` after `delay` seconds, or passed to `log` every LOG_SECONDS; with
+    `logs_ends` also when the task begins and ends.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class StageProgress:
         initial: int = 0,
         unit: str = "rows",
         console: Console | None = None,
+        delay: float = 0.0,
         log: Callable[[StageProgress], None] | None = None,
         logs_ends: bool = False,
     ):
@@ -47,6 +49,7 @@ class StageProgress:
         self.waits_for = self.details = ""
         self._began = self._logged = perf_counter()
         self._bar = None if console is None else Bar(self, console)
+        self._timer = Timer(delay, self._bar.start) if self._bar and delay > 0 else None
         self._log, self._logs_ends = log, logs_ends
 
     def advance(self, steps: int = 1) -> None:
@@ -126,13 +129,19 @@ class StageProgress:
         }
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        elif self._bar is not None:
             self._bar.start()
         if self._log is not None and self._logs_ends:
             self._log(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
         if self._bar is not None:
             self._bar.stop()
         if self._log is not None and self._logs_ends:

@@ -15,7 +15,8 @@ from pgcli.cli.progress import StageProgress
 from pgcli.run.model import EngineInfo
 from pgcli.run.progress import Summary, Tally
 from pgcli.run.request import make_request
-from tests.support.runs import on_terminal
+from pgcli.text import duration
+from tests.support.runs import on_terminal, processor_time_below
 
 INFO = EngineInfo("pretended@1", "cpu", "float32", 8, {}, ())
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
@@ -104,6 +105,16 @@ def test_log_of_a_long_run_has_a_line_at_intervals(clock):
     clock.now = 150.0
     log.update(700)
     assert lines == ["ask: 700 rows, 7.0/s"]
+
+
+def test_progress_bar_adds_little_time_to_a_row(tmp_path):
+    """A row only sets numbers; a thread redraws the bar at its own pace."""
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, force_terminal=True, width=80)
+        bar = StageProgress("caption", 100_000, console=console)
+        with bar, processor_time_below(40):  # it takes one
+            for row in range(100_000):
+                bar.update(row)
 
 
 def test_rows_above_the_bar_are_printed_in_order():
@@ -195,6 +206,21 @@ def test_summary_says_what_helps_a_model_that_waits(
     assert ("hint", hint) in summary.notes() or not helps
     summary.input_rows = None  # images that another program sends
     assert not summary.waiting
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0.0, "0 ms"),
+        (0.0042, "4 ms"),
+        (9.994, "9.99 s"),
+        (12.34, "12.3 s"),
+        (61, "1 min 1 s"),
+        (7384, "2 h 3 min"),
+    ],
+)
+def test_durations_in_words(count, words):
+    assert duration(count) == words
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

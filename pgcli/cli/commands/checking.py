@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.console import Screen, is_terminal, print_facts, print_json, print_line
+from pgcli.cli.console import BAR_DELAY, Screen, is_terminal, print_facts, print_json, print_line
 from pgcli.cli.exits import exit_code_text
 from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.declare import opt, same
@@ -266,7 +266,7 @@ def diff(
     from pgcli.output.reader import read_results
     from pgcli.results.merge import is_same_answer, paired_rows
 
-    screen = Screen(quiet=call.quiet)
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     options, names = call.build(DiffOptions), (first, second)
     is_text = options.format == "text" or (options.format == "auto" and is_terminal(sys.stdout))
     show = print_rows_as_text if is_text else print_rows_as_json

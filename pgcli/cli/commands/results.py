@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli import registry
-from pgcli.cli.console import Screen
+from pgcli.cli.console import BAR_DELAY, Screen
 from pgcli.cli.options import (
     AddressOptions,
     CliCall,
@@ -85,7 +85,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
     from pgcli.run.events import tracked
 
     options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
-    screen = Screen(quiet=call.quiet)
+    screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     on_event = RunOnScreen(screen)
 
     def make_locator() -> ImageLocator:
@@ -129,7 +129,7 @@ def export(results: FileArgs, call: CliCall) -> None:
     from pgcli.cli.run_on_screen import RunOnScreen
     from pgcli.results.exports.export import export as write_export
 
-    screen, options = Screen(quiet=call.quiet), call.build(ExportOptions)
+    screen, options = Screen(quiet=call.quiet, bar_delay=BAR_DELAY), call.build(ExportOptions)
     format = registry.load("exports", options.to)
     thresholds = call.typed & {*BoxOptions.__slots__}
     call.report_unused(format.unused, f"on {options.to}", screen)
@@ -175,7 +175,7 @@ def apply(
     from pgcli.output.reader import read_results
     from pgcli.results.edits import EditedRows, match_edits, read_edits
 
-    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet)
+    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     target, wanted = result_target(options.output, overwrite=options.overwrite), options.rows
     saved, file = read_edits(Path(edits)), Path(results)
     with screen.progress("reading rows") as progress:
@@ -260,7 +260,7 @@ def import_(
     from pgcli.labels.labelled_image import LabelSettings, TruthRows, check_ids, skipped
     from pgcli.output import result_target, write_result_file
 
-    options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
+    options, screen = call.build(ImportOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     check_import(options)
     unused = {*chain(*OPTIONS_OF_FORMAT.values())} - OPTIONS_OF_FORMAT.get(options.from_, set())
     call.report_unused(unused, f"on {options.from_}", screen)
@@ -343,7 +343,7 @@ def merge(results: FileArgs, call: CliCall) -> None:
     from pgcli.output.reader import read_results
     from pgcli.results.merge import MergedRows
 
-    options, screen = call.build(FileOptions), Screen(quiet=call.quiet)
+    options, screen = call.build(FileOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     target = result_target(options.output, overwrite=options.overwrite)
     outputs = [Path(name) for name in results]
     with screen.progress("reading rows") as progress:
