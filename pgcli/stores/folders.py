@@ -80,8 +80,8 @@ class LocalStore:
 
     def names(self, folder: str = "") -> list[str]:
         """The names of everything directly in the folder, including hidden files."""
-        with self._errors(folder), self._within(f"{folder}/") as (_, here), os.scandir(here) as it:
-            return sorted(entry.name for entry in it)
+        with self._errors(folder), self._within(f"{folder}/") as (_, here):
+            return sorted(os.listdir(here))  # noqa: PTH208 - a descriptor
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """The files with this prefix, in no particular order, without hidden (temporary) files.

@@ -89,8 +89,10 @@ class Target:
 
     def refuse_inside(self, source: str) -> None:
         """Raise UsageError for an input that is the target, or in its folder."""
-        if resolves_inside(source, self._root):
-            is_same = os.path.realpath(source) == self._root
+        is_same = os.path.realpath(source) == self._root
+        with suppress(OSError):  # another spelling, where file systems ignore case
+            is_same |= Path(source).samefile(self._root)
+        if is_same or resolves_inside(source, self._root):
             what = "would be overwritten" if is_same else f"is in {self.name}, which is written"
             kind = "an input" if os.path.lexists(source) else "another output"
             name = self.name if is_same else source

@@ -379,9 +379,13 @@ def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> I
         fields = {name: row[name] for name in names if name in row}
         item = Item(number, str(row["id"]), str(row["image"]), fields=fields)
         if not is_error_row(item):
-            found = locator.item(number, ImageRef.of(row, output))
+            recorded = locator.item(number, ImageRef.of(row, output))
             item = replace(
-                item, path=found.path, data=found.data, fault=found.fault, root=found.root
+                item,
+                path=recorded.path,
+                data=recorded.data,
+                fault=recorded.fault,
+                root=recorded.root,
             )
         yield item
 

@@ -27,7 +27,7 @@ def test_every_room_of_the_map_has_faults():
     folders = {fault.file.partition("/")[0] for fault in FAULTS}
     assert folders > {
         *("api", "checkpoints", "cli", "towers", "engine", "evaluation", "images", "inputs"),
-        *("model", "output", "run", "results", "search", "stores", "tasks", "training"),
+        *("model", "output", "run", "results", "search", "stores", "training"),
     }
     assert len(FAULTS) == len({fault.name for fault in FAULTS}) >= MIN_FAULTS
     assert len({(fault.file, fault.old, fault.new) for fault in FAULTS}) == len(FAULTS)
