@@ -20,7 +20,7 @@ from benchmarks.measure import hub_config
 from pgcli.bench.roofline import measure_rates
 from pgcli.checkpoints.config import parse_config
 from pgcli.model.config import VisionConfig
-from pgcli.model.cuda.fused_siglip import FusedSiglip
+from pgcli.model.cuda.fused import FusedSiglip
 from pgcli.model.siglip import SiglipVisionModel
 
 kernels = torch.ops.pgcli

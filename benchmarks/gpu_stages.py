@@ -39,7 +39,7 @@ from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import batch_bytes
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.model.cuda.fused_gemma import FusedGemma
+from pgcli.model.cuda.fused import FusedGemma
 from pgcli.model.gemma import Gemma
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma

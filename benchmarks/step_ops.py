@@ -29,7 +29,7 @@ from pgcli.checkpoints.weights import meta_model as empty_model
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler, SamplingParams
 from pgcli.model.cuda.optimize import fuse
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import quantize_mlps
+from pgcli.model.quantized import quantize_mlps
 
 PROMPT_TOKENS = 16
 #: Operators with more than one kernel: attention over few rows is split and merged.

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from pgcli.device.select import Stopwatch, free_bytes
 from pgcli.engine.memory import cache_bytes
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.linear_kernels import PackedLinearKernel
 from pgcli.model.cpu.processor import works
 
 MAX_ROWS = 4096  # of a product; larger products are not faster

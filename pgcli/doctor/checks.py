@@ -219,7 +219,7 @@ def kernels(index: int) -> Finding:
     from torch import device
 
     from pgcli.model.compiler_errors import INSTALL_COMPILER
-    from pgcli.model.cuda.check import triton_problem
+    from pgcli.model.cuda.optimize import triton_problem
 
     if problem := triton_problem(device("cuda", index)):
         description = f"cuda:{index}, Triton builds none, so models are slower: {problem}"

@@ -28,7 +28,7 @@ from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_part
-from pgcli.model.quantized.support import quantization_problem
+from pgcli.model.quantized import quantization_problem
 
 QUANTIZATIONS = ("none", "int8", "fp8")
 #: The tokens before and after an image, of models that mark them.

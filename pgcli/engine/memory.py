@@ -20,7 +20,7 @@ from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.cpu.optimize import prefills_in_bf16
 from pgcli.model.kv_cache import BUCKET, FEW_ROWS
-from pgcli.model.quantized.support import quantization_problem
+from pgcli.model.quantized import quantization_problem
 from pgcli.tasks import Question
 from pgcli.text import byte_count
 

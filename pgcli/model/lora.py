@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.gemma import QKVProjection
-from pgcli.model.quantized.frozen import Int8FrozenQKVProjection
+from pgcli.model.quantized import Int8FrozenQKVProjection
 
 
 class LoraAdapter(nn.Module):

@@ -41,7 +41,7 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.frozen import freeze_in_int8
+from pgcli.model.quantized import freeze_in_int8
 from pgcli.parsing import SEPARATOR, has_locations
 from pgcli.records import Answer, DecodedImage, Task
 from pgcli.rows import RowSchema

@@ -20,7 +20,7 @@ from pgcli.cli.main import main
 from pgcli.device import machine as nvidia_driver
 from pgcli.doctor import checks
 from pgcli.doctor.checks import bad, ok, warn
-from pgcli.model.cuda.check import triton_problem
+from pgcli.model.cuda.optimize import triton_problem
 from tests.support.kernels import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +191,7 @@ class TestAccelerator:
         ],
     )
     def test_kernels_are_tried_on_each_gpu(self, monkeypatch, has_triton, problem, state, remedy):
-        monkeypatch.setattr("pgcli.model.cuda.check.triton_problem", lambda device: problem)
+        monkeypatch.setattr("pgcli.model.cuda.optimize.triton_problem", lambda device: problem)
         monkeypatch.setattr(checks, "find_spec", lambda name: name if has_triton else None)
         monkeypatch.setattr(checks, "nvidia_driver", lambda: None)
         pytorch = pretended(available=True, capabilities=((9, 0), (8, 6)), free=(70, 20))

@@ -17,15 +17,18 @@ from pgcli.engine import loader, memory
 from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import parameters, weight_bytes
 from pgcli.errors import NoUsableDevice
-from pgcli.model.cpu.compact_linear import CompactLinearKernel
+from pgcli.model.cpu.linear_kernels import (
+    CompactLinearKernel,
+    Int8DecodeLinearKernel,
+    Int8LinearKernel,
+)
 from pgcli.model.cpu.optimize import choose_head_kernel
 from pgcli.model.cpu.packed_modules import CompactProjection, MappedEmbedding
 from pgcli.model.cpu.processor import LinearKernel
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
-from pgcli.model.quantized.gated_mlp import quantize_mlps
-from pgcli.model.quantized.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
+from pgcli.model.quantize import VALUES_AT_ONCE, quantize_per_channel, quantize_per_row
+from pgcli.model.quantized import quantize_mlps
 from pgcli.text import byte_count
 from tests.support.adapted_models import (
     DECODER,
@@ -209,7 +212,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.model.cpu.processor import works
 from pgcli.model.optimize import optimize_part
-from pgcli.model.quantized.cpu_linear import Int8LinearKernel
+from pgcli.model.cpu.linear_kernels import Int8LinearKernel
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

@@ -44,7 +44,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.cuda.optimize import fuse
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import quantize_mlps
+from pgcli.model.quantized import quantize_mlps
 from pgcli.tasks import Question
 from tests.support.published import PUBLISHED
 from tests.support.sequences import record_on_tape, run_together

@@ -26,7 +26,7 @@ from pgcli.engine.memory import (
 from pgcli.engine.model_runner import InFlightScore, ModelRunner
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
-from pgcli.model import kv_buffers
+from pgcli.model import kv_cache
 from pgcli.model.kv_cache import KVCache
 from pgcli.records import Answer
 from pgcli.tasks import Question
@@ -475,7 +475,7 @@ def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(loaded, monkey
 
 def test_a_cache_that_does_not_fit_shrinks_to_the_batch_size(loaded, expected_answers, monkeypatch):
     """As on a GPU, which allocates all rows at once and also runs other programs."""
-    engine, failures, allocate = fresh(loaded, 16), list[int](), kv_buffers.allocate
+    engine, failures, allocate = fresh(loaded, 16), list[int](), kv_cache.allocate
 
     def limited(config: Any, rows: int, slots: int, *, like: Tensor) -> Any:
         if rows > 9:
@@ -483,7 +483,7 @@ def test_a_cache_that_does_not_fit_shrinks_to_the_batch_size(loaded, expected_an
             raise torch.OutOfMemoryError
         return allocate(config, rows, slots, like=like)
 
-    monkeypatch.setattr(kv_buffers, "allocate", limited)
+    monkeypatch.setattr(kv_cache, "allocate", limited)
     monkeypatch.setattr(engine.model, "kv_cache", partial(engine.model.kv_cache, fixed_shape=True))
     for _ in range(2):
         expected = expected_answers["free", GREEDY]

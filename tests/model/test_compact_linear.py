@@ -13,11 +13,16 @@ from pgcli.checkpoints.find import find
 from pgcli.engine.loader import open_engine
 from pgcli.model import attention
 from pgcli.model.attention import chunked_attention
-from pgcli.model.cpu import compact_linear
-from pgcli.model.cpu.compact_linear import CompactInt8LinearKernel, CompactLinearKernel
+from pgcli.model.cpu import linear_kernels
+from pgcli.model.cpu.linear_kernels import (
+    CompactInt8LinearKernel,
+    CompactLinearKernel,
+    Int8DecodeLinearKernel,
+    Int8LinearKernel,
+    PackedLinearKernel,
+    gelu_,
+)
 from pgcli.model.cpu.optimize import choose_kernel
-from pgcli.model.cpu.packed_linear import PackedLinearKernel, gelu_
-from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.records import DecodedImage, Item
 from tests.support.kernels import ENVIRONMENT, KINDS, simulate
 from tests.support.runs import ROOT, run_python
@@ -48,9 +53,9 @@ def test_each_processor_has_one_kernel_for_each_way(monkeypatch, kind):
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 64, 700])
 @pytest.mark.parametrize(("inner", "outer"), [(16, 48), (33, 7), (24, 5), (192, 640)])
 @pytest.mark.parametrize("kernel", [CompactLinearKernel, CompactInt8LinearKernel])
-@pytest.mark.parametrize("block", [compact_linear.MOST_CHANNELS, 32])
+@pytest.mark.parametrize("block", [linear_kernels.MOST_CHANNELS, 32])
 def test_compact_kernels_equal_f_linear(monkeypatch, rows, inner, outer, kernel, block):
-    monkeypatch.setattr(compact_linear, "MOST_CHANNELS", block)
+    monkeypatch.setattr(linear_kernels, "MOST_CHANNELS", block)
     weight = drawn(outer, inner, dtype=torch.bfloat16)
     bias = drawn(outer, dtype=torch.bfloat16, seed=2)
     x = drawn(rows, inner, dtype=torch.bfloat16, seed=1)

@@ -20,8 +20,8 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.cuda import check, fused_siglip, operators, plain
-from pgcli.model.cuda.fused_gemma import FusedGemma
+from pgcli.model.cuda import fused, operators, optimize, plain
+from pgcli.model.cuda.fused import FusedGemma
 from pgcli.model.cuda.optimize import fuse, optimize_part_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from tests.support.kernels import interpreted_kernels
@@ -78,7 +78,7 @@ def test_the_fused_decoder_gives_the_logits_of_the_plain_one(folder, dtype, fixe
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @torch.inference_mode()
 def test_the_fused_tower_gives_the_features_of_the_plain_one(folder, dtype, monkeypatch):
-    monkeypatch.setattr(fused_siglip, "MIN_IMAGES", 2)
+    monkeypatch.setattr(fused, "MIN_IMAGES", 2)
     model = weights.load_paligemma(folder, read_config(folder), dtype=dtype)
     pixels_BCRR = normal(2, 3, RESOLUTION, RESOLUTION, dtype=dtype)
     expected = model.encode(pixels_BCRR)
@@ -100,7 +100,7 @@ def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(folder, kernel
 
 def test_a_decoder_with_wrong_or_missing_kernels_stays_plain(tiny, monkeypatch):
     def load() -> PaliGemma:
-        check.kernel_problem.cache_clear()
+        optimize.kernel_problem.cache_clear()
         model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
         for part in model.parts():
             optimize_part_for_cuda(model, part)
@@ -129,7 +129,7 @@ def test_a_decoder_with_wrong_or_missing_kernels_stays_plain(tiny, monkeypatch):
         library.impl("geglu", failing(launch), "CPU")
         with pytest.raises(RuntimeError, match="illegal memory access"):
             load()
-    check.kernel_problem.cache_clear()
+    optimize.kernel_problem.cache_clear()
 
 
 @pytest.mark.slow
@@ -141,12 +141,12 @@ def test_interpreted_kernels_pass_the_check_of_both_generations(folder, kernels)
         programs.append(len(given[0]) * config.decoder.num_kv_heads)
         return kernels.attend(*given)
 
-    check.kernel_problem.cache_clear()
+    optimize.kernel_problem.cache_clear()
     with torch.library._scoped_library("pgcli", "IMPL") as library:
         for name in operators.OPERATORS:
             library.impl(name, attend if name == "attend" else getattr(kernels, name), "CPU")
-        assert check.kernel_problem(torch.device("cpu"), torch.float32, config) == ""
-    check.kernel_problem.cache_clear()
+        assert optimize.kernel_problem(torch.device("cpu"), torch.float32, config) == ""
+    optimize.kernel_problem.cache_clear()
     most = sys.modules[kernels.attend.__module__].PROGRAMS
     assert min(programs) < most // 2 < max(programs)
 

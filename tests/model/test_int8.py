@@ -12,13 +12,15 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.engine.loader import open_engine
 from pgcli.errors import UsageError
-from pgcli.model.cpu import optimize
-from pgcli.model.cpu.compact_linear import CompactInt8LinearKernel
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu import linear_kernels, optimize
+from pgcli.model.cpu.linear_kernels import (
+    CompactInt8LinearKernel,
+    Int8DecodeLinearKernel,
+    Int8LinearKernel,
+    PackedLinearKernel,
+)
 from pgcli.model.cpu.processor import has_bfloat16, works
-from pgcli.model.quantized import cpu_linear
-from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
-from pgcli.model.quantized.quantize import VALUES_AT_ONCE
+from pgcli.model.quantize import VALUES_AT_ONCE
 
 needs_int8 = pytest.mark.skipif(
     not works(Int8LinearKernel, torch.float32), reason="this processor does not multiply int8"
@@ -138,7 +140,7 @@ def test_int8_decode_linear_quantizes_decode_only():
 @pytest.mark.parametrize("has_tiles", [True, False])
 def test_prefill_is_not_quantized_on_a_cpu_with_amx(monkeypatch, tiny, has_tiles):
     """In bfloat16, decode uses int8, and both copies of the weights take memory."""
-    for module in (optimize, cpu_linear):
+    for module in (optimize, linear_kernels):
         monkeypatch.setattr(module, "has_tiles", lambda: has_tiles)
     found = []
     for quantization in ("none", "int8"):

@@ -13,8 +13,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine.loader import open_engine
 from pgcli.model.cpu import optimize, packed_modules
-from pgcli.model.cpu.compact_linear import CompactLinearKernel
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.linear_kernels import CompactLinearKernel, PackedLinearKernel
 from pgcli.model.cpu.packed_modules import (
     PackedProjection,
     pack_decoder_layer,

@@ -10,9 +10,9 @@ from tests.support.runs import run_python
 
 ASK = """
 import torch
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.linear_kernels import PackedLinearKernel
 from pgcli.model.cpu.processor import has_bfloat16, has_tiles, works
-from pgcli.model.quantized.cpu_linear import Int8LinearKernel
+from pgcli.model.cpu.linear_kernels import Int8LinearKernel
 for dtype in (torch.float32, torch.bfloat16):
     print(works(PackedLinearKernel, dtype))
 print(works(Int8LinearKernel, torch.float32))

@@ -16,13 +16,13 @@ from pgcli.cli.main import main
 from pgcli.engine import loader
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
+from pgcli.model import quantized
+from pgcli.model.cpu.linear_kernels import quantize_per_token
 from pgcli.model.cuda import plain
 from pgcli.model.cuda.optimize import fuse, optimize_part_for_cuda
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized import support
-from pgcli.model.quantized.cpu_linear import quantize_per_token
-from pgcli.model.quantized.gated_mlp import QuantizedLinear, QuantizedMLP, quantize_mlps
-from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE, quantize_per_channel, quantize_per_row
+from pgcli.model.quantize import FLOAT8, MAX_VALUE, quantize_per_channel, quantize_per_row
+from pgcli.model.quantized import QuantizedLinear, QuantizedMLP, quantize_mlps
 from tests.support.kernels import FakeDevice, interpreted_kernels
 from tests.support.runs import EXAMPLES
 from tests.support.tiny import PATCHES, normal
@@ -186,7 +186,7 @@ def test_kernels_quantize_as_the_plain_operators(kernels, monkeypatch, dtype, is
 
 def refusal(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
     with pytest.raises(NoUsableDevice) as refused:
-        loader.check_quantization(name, device, dtype, support.SMALL)
+        loader.check_quantization(name, device, dtype, quantized.SMALL)
     assert refused.value.exit_code == 17
     return str(refused.value), refused.value.hint
 
@@ -211,13 +211,13 @@ def test_gpus_without_8_bit_products_are_rejected(
     monkeypatch, name, capability, dtype, problem, remedy
 ):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(support, "mlp_problem", lambda *given: "no such product")
+    monkeypatch.setattr(quantized, "mlp_problem", lambda *given: "no such product")
     found, hint = refusal(name, CUDA, dtype)
     assert problem in found
     assert hint.startswith(remedy)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(support, "mlp_problem", lambda *given: "")
-    loader.check_quantization("fp8", CUDA, torch.bfloat16, support.SMALL)
+    monkeypatch.setattr(quantized, "mlp_problem", lambda *given: "")
+    loader.check_quantization("fp8", CUDA, torch.bfloat16, quantized.SMALL)
 
 
 def test_other_devices_are_rejected(capsys):
@@ -229,8 +229,8 @@ def test_other_devices_are_rejected(capsys):
 
 def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
     def problem() -> str:
-        support.mlp_problem.cache_clear()
-        return support.mlp_problem(CPU, torch.bfloat16, support.SMALL)
+        quantized.mlp_problem.cache_clear()
+        return quantized.mlp_problem(CPU, torch.bfloat16, quantized.SMALL)
 
     assert problem() == ""
     shapes = []
@@ -250,7 +250,7 @@ def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
     assert problem().startswith("no such product; ")
     steps = [(rows, *shape) for rows in (1, 8) for shape in ((256, 64), (64, 128))]
     assert shapes == [*steps, (300, 256, 64)]
-    support.mlp_problem.cache_clear()
+    quantized.mlp_problem.cache_clear()
 
 
 def test_a_gpu_model_is_quantized_before_it_is_fused(tiny):

@@ -16,11 +16,9 @@ from torch.utils._pytree import tree_leaves
 
 from pgcli.device.select import Stopwatch
 from pgcli.model import attention
-from pgcli.model.cpu import optimize, packed_linear, processor
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu import linear_kernels, optimize, processor
+from pgcli.model.cpu.linear_kernels import Int8LinearKernel, PackedLinearKernel
 from pgcli.model.cpu.processor import has_bfloat16, has_tiles, works
-from pgcli.model.quantized import cpu_linear
-from pgcli.model.quantized.cpu_linear import Int8LinearKernel
 
 
 def interpreted_kernels() -> Iterator[ModuleType]:
@@ -219,7 +217,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
             make_kernel is not PackedLinearKernel or is_packed.get(dtype, False)
         )
 
-    for module in (attention, cpu_linear, optimize, packed_linear, processor):
+    for module in (attention, linear_kernels, optimize, processor):
         for name, value in (
             ("has_avx512", lambda: bfloat16),
             ("has_bfloat16", lambda: bfloat16),

@@ -18,8 +18,8 @@ from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
 from pgcli.checkpoints.weights import param_slices
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.frozen import freeze_in_int8
-from pgcli.model.quantized.quantize import quantize_per_channel
+from pgcli.model.quantize import quantize_per_channel
+from pgcli.model.quantized import freeze_in_int8
 from pgcli.training.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import (
     PROMPTS,

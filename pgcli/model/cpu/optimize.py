@@ -11,8 +11,13 @@ from typing import cast
 import torch
 from torch import nn
 
-from pgcli.model.cpu.compact_linear import CompactInt8LinearKernel, CompactLinearKernel
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.cpu.linear_kernels import (
+    CompactInt8LinearKernel,
+    CompactLinearKernel,
+    Int8DecodeLinearKernel,
+    Int8LinearKernel,
+    PackedLinearKernel,
+)
 from pgcli.model.cpu.packed_modules import (
     CompactProjection,
     PackedLMHead,
@@ -23,7 +28,6 @@ from pgcli.model.cpu.packed_modules import (
 from pgcli.model.cpu.processor import KernelFactory, has_bfloat16, has_tiles, works
 from pgcli.model.gemma import GemmaDecoderLayer, LMHead
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel
 from pgcli.model.siglip import ImageClassifier, SiglipEncoderLayer
 from pgcli.model.two_towers import TwoTowers
 

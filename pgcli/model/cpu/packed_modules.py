@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32
-from pgcli.model.cpu.compact_linear import CompactLinearKernel
-from pgcli.model.cpu.packed_linear import is_decode
+from pgcli.model.cpu.linear_kernels import CompactLinearKernel, is_decode
 from pgcli.model.cpu.processor import KernelFactory
 from pgcli.model.gemma import (
     GemmaDecoderLayer,

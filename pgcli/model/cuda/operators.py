@@ -18,7 +18,7 @@ from torch import Tensor
 from pgcli.model.attention import softcap
 from pgcli.model.cuda import plain
 from pgcli.model.gemma import rms_norm
-from pgcli.model.quantized.quantize import FLOAT8
+from pgcli.model.quantize import FLOAT8
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
 #: The dtypes of the kernels, and the head sizes of kernels that multiply matrices.

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.gemma import RotaryEmbedding, rms_norm, rotated
-from pgcli.model.quantized.quantize import FLOAT8, quantize_per_row
+from pgcli.model.quantize import FLOAT8, quantize_per_row
 
 
 def residual_norm(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pgcli.model.cuda import plain
 from pgcli.model.cuda.kernels.norms import row_scale
-from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE
+from pgcli.model.quantize import FLOAT8, MAX_VALUE
 
 ELEMENTS_AT_ONCE = 1024
 COLUMNS_AT_ONCE = 4096  # if the row is read twice

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE, MIN_SCALE
+from pgcli.model.quantize import FLOAT8, MAX_VALUE, MIN_SCALE
 
 LEAST = tl.constexpr(MIN_SCALE)
 

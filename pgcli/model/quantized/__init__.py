@@ -1,1 +1,0 @@
-"""8-bit weights and activations: int8 on CPUs, float8 on GPUs; frozen in training."""
