@@ -30,7 +30,7 @@ from pgcli.run.questions import (
     CommandOptions,
     SegmentOptions,
 )
-from pgcli.run.request import make_question, with_lines
+from pgcli.run.request import question_of, with_lines
 from pgcli.stores import Reader
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks import AnyQuestion
@@ -150,7 +150,7 @@ def make_call(task: str, options: Mapping[str, object], *, of_texts: bool = Fals
         records.append(AnsweringOptions)
     values = with_lines(parse_keywords(records, keywords, without=NOT_OF_CALLS))
     answering, command = build(AnsweringOptions, values), build(COMMAND_OPTIONS[task], values)
-    question = make_question(command, answering, () if of_texts else ("-",))
+    question = question_of(command, answering, () if of_texts else ("-",))
     return Call(question, command, answering, build(EngineOptions, values), progress)
 
 

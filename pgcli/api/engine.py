@@ -37,7 +37,7 @@ from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.records import Answer, error_answer
 from pgcli.rows import as_saved
-from pgcli.run.request import is_on_hub, make_question
+from pgcli.run.request import is_on_hub, question_of
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_json
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
@@ -319,7 +319,7 @@ class Engine:
             return self._vector_rows(call, source)
         check_kind(question.task, engine.label, engine.kind)
         if engine.kind == "instruct":
-            question = make_question(call.command, call.answering, ("-",), instructed=True)
+            question = question_of(call.command, call.answering, ("-",), instructed=True)
             call = replace(call, question=question)
         check_instructions(question, engine.label, takes_system=engine.takes_system)
         from pgcli.engine.sampler import SamplingParams  # imports torch

@@ -102,7 +102,7 @@ def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
     return None if cached is None else Checkpoint(name, cached, cached.name)
 
 
-def find_config(name: str, revision: str | None = None) -> Path | None:
+def find_model_config(name: str, revision: str | None = None) -> Path | None:
     """The folder with a model's `config.json`, the one file that may be downloaded; None without.
 
     Raises ModelUnavailable.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.families import FUSED, QKV, TensorNames, without_wrappers
-from pgcli.checkpoints.families.gemma3 import NAMES as GEMMA3
+from pgcli.checkpoints.families.gemma3 import GEMMA3_NAMES
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.files import INDEX, SINGLE, weight_files, weight_map
 from pgcli.checkpoints.safetensors_files import (
@@ -112,7 +112,7 @@ def load_paligemma(
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
     differs from the embedding is loaded even if the config says that they are tied.
     """
-    names = PALIGEMMA if config.pooled_side is None else GEMMA3
+    names = PALIGEMMA if config.pooled_side is None else GEMMA3_NAMES
     stored = find_tensors(folder, names)
     model = meta_model(replace(config, tied=config.tied and HEAD not in stored))
     _check_tensors(stored, param_slices(model), names)

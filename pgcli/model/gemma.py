@@ -90,7 +90,8 @@ class RotaryEmbedding:
         half = torch.arange(0, config.head_dim, 2, device=device, dtype=dtype)
         if sliding and config.local_rope_theta is not None:
             return 1 / config.local_rope_theta ** (half / config.head_dim)
-        return 1 / config.rope_theta ** (half / config.head_dim) / config.rope_factor
+        frequency = 1 / config.rope_theta ** (half / config.head_dim)
+        return frequency if config.rope_factor == 1 else frequency / config.rope_factor
 
     def __call__(self, x_BLNH: Tensor) -> Tensor:
         """The rotated heads of all slots, or of the last ones if `x` has fewer."""

@@ -18,7 +18,7 @@ from pgcli.checkpoints.find import (
     FETCH_DECODER,
     Checkpoint,
     find,
-    find_config,
+    find_model_config,
     folder_of,
     own_mask_decoder,
 )
@@ -27,7 +27,7 @@ from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.records import error_answer
 from pgcli.run.input_rows import AnswerFn, Ask, rows_in_order
 from pgcli.run.progress import EngineInfo, RunProgress
-from pgcli.run.request import make_question
+from pgcli.run.request import question_of
 from pgcli.run.state.record import RunRecord, loaded_model
 from pgcli.run.workers.work import EngineSlot, engine_slots
 from pgcli.tasks import (
@@ -165,10 +165,10 @@ def for_model(request: RunRequest) -> RunRequest:
     """
     if request.question.task not in MAX_INSTRUCTED_TOKENS or request.model.model is None:
         return request
-    folder = find_config(request.model.model, request.model.revision)
+    folder = find_model_config(request.model.model, request.model.revision)
     if folder is None or read_kind(folder) != "instruct":
         return request
-    question = make_question(request.command, request.answering, request.sources, instructed=True)
+    question = question_of(request.command, request.answering, request.sources, instructed=True)
     return replace(request, question=question, instructed=True)
 
 

@@ -263,7 +263,7 @@ class AnsweringOptions:
     max_new_tokens: int | None = _answering(
         "Longest answer, in tokens.",
         min=1,
-        default_text="caption 128, ask 64, detect 256, segment and ocr 512; Gemma 3: 256, ocr 1,024",
+        default_text="caption 128, ask 64, detect 256, segment, ocr 512; Gemma 3: 256, ocr 1,024",
     )
     system: str | None = _answering(
         "Text that opens each conversation, for models that follow instructions (Gemma 3).",

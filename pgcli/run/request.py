@@ -142,7 +142,7 @@ def build_request(
     answering = build(AnsweringOptions, values)
     own: CommandOptions = build(COMMAND_OPTIONS[command], values)
     return RunRequest(
-        question=make_question(own, answering, sources, instructed=instructed),
+        question=question_of(own, answering, sources, instructed=instructed),
         instructed=instructed,
         sources=sources,
         command=own,
@@ -155,7 +155,7 @@ def build_request(
     )
 
 
-def make_question(
+def question_of(
     command: CommandOptions,
     answering: AnsweringOptions,
     sources: Sequence[str],

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.families.gemma3 import parse_config
+from pgcli.checkpoints.families.gemma3 import parse_gemma3
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.memory import parameters, prompt_slots
@@ -63,7 +63,7 @@ def values(**text):
 
 
 def test_sparse_configuration_of_4b_has_its_sizes():
-    config = parse_config(SPARSE)
+    config = parse_gemma3(SPARSE)
     decoder = config.decoder
     assert (decoder.num_heads, decoder.num_kv_heads, decoder.head_dim) == (8, 4, 256)
     assert (decoder.vocab_size, decoder.max_positions) == (262_208, 131_072)
@@ -82,8 +82,8 @@ def test_old_and_new_keys_give_the_same_sizes():
     new = {key.replace("_token_index", "_token_id"): value for key, value in new.items()}
     old = values(rope_theta=1e6, rope_local_base_freq=1e4, sliding_window_pattern=6)
     older = values(rope_scaling={"factor": 8.0, "type": "linear"})
-    assert parse_config(new) == parse_config(old) == parse_config(older) == parse_config(SPARSE)
-    assert parse_config(values(rope_scaling=None)).decoder.rope_factor == 1
+    assert parse_gemma3(new) == parse_gemma3(old) == parse_gemma3(older) == parse_gemma3(SPARSE)
+    assert parse_gemma3(values(rope_scaling=None)).decoder.rope_factor == 1
 
 
 def test_configuration_that_transformers_writes_is_read(tmp_path):
@@ -115,13 +115,13 @@ def test_configuration_that_transformers_writes_is_read(tmp_path):
 )
 def test_unsupported_settings_of_the_decoder_are_refused_by_name(changes, named):
     with pytest.raises(ValueError, match=named):
-        parse_config(values(**changes))
+        parse_gemma3(values(**changes))
 
 
 @pytest.mark.parametrize("tokens", [250, 9, 4097])
 def test_image_tokens_must_be_a_grid_of_the_patches(tokens):
     with pytest.raises(ValueError, match="mm_tokens_per_image"):
-        parse_config(SPARSE | {"mm_tokens_per_image": tokens})
+        parse_gemma3(SPARSE | {"mm_tokens_per_image": tokens})
 
 
 def test_model_without_vision_is_refused_by_name(tmp_path):
@@ -131,7 +131,7 @@ def test_model_without_vision_is_refused_by_name(tmp_path):
 
 
 def test_float16_is_refused_by_name():
-    assert "Gemma 3" in float16_problem(parse_config(SPARSE))
+    assert "Gemma 3" in float16_problem(parse_gemma3(SPARSE))
 
 
 def test_images_are_resized_bilinearly_without_pan_and_scan(tmp_path):

@@ -194,7 +194,7 @@ def test_plan_and_settings_name_the_quantization(tmp_path, capsys):
     render(Scene.from_seed(1)).save(tmp_path / "one.png")
     arguments = ["caption", str(tmp_path), "--model", "demo", "--quantize", "int8"]
     assert main([*arguments, "--dry-run"]) == 0
-    assert "quantized: int8" in capsys.readouterr().err
+    assert "quantize: int8" in capsys.readouterr().err
     output = tmp_path / "rows.parquet"
     assert main([*arguments, "-o", str(output), "-q"]) == 0
     settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])

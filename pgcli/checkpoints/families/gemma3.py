@@ -14,7 +14,7 @@ from pgcli.checkpoints.families.paligemma import (
     TANH_GELU,
     check_decoder,
     read_layer_kinds,
-    read_vision,
+    read_siglip_tower,
     read_window,
 )
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
@@ -41,7 +41,7 @@ _PROJECTOR: Pairs = (
     ("multi_modal_projector.mm_soft_emb_norm.", "projector.norm."),
 )
 #: They read the names of PaliGemma's tensors too.
-NAMES = TensorNames(
+GEMMA3_NAMES = TensorNames(
     (
         *_PROJECTOR,
         *((f"model.{name}", own) for name, own in _PROJECTOR),
@@ -50,16 +50,16 @@ NAMES = TensorNames(
 )
 
 
-def parse_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
+def parse_gemma3(values: Mapping[str, Any]) -> PaliGemmaConfig:
     """The model's sizes from the values of a `config.json`; transformers' defaults if absent.
 
     Reads the keys of old and of new versions of transformers. Raises ValueError with the key's
-    name, as PaliGemma's `parse_config`.
+    name, as PaliGemma's `parse_gemma3`.
     """
     keys = ConfigReader("", values)
     keys.expect("model_type", "gemma3")
     text = ConfigReader("text_config", keys.pop("text_config"))
-    vision = read_vision(ConfigReader("vision_config", keys.pop("vision_config")))
+    vision = read_siglip_tower(ConfigReader("vision_config", keys.pop("vision_config")))
     text_stop_tokens = text.token_ids("eos_token_id")
     text.boolean("tie_word_embeddings", True)
     image_tokens = keys.integer("mm_tokens_per_image", IMAGE_TOKENS)
@@ -158,4 +158,4 @@ def _read_factor(rope: ConfigReader) -> float:
     return factor if kind == "linear" else 1.0
 
 
-GEMMA3 = Family("instruct", NAMES, parse_config)
+GEMMA3 = Family("instruct", GEMMA3_NAMES, parse_gemma3)

@@ -84,7 +84,7 @@ def parse_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     if keys.pop("model_type") != "paligemma":
         raise ValueError(f"model_type is {brief(values.get('model_type'))}, not 'paligemma'")
     text = ConfigReader("text_config", keys.pop("text_config"))
-    vision = read_vision(ConfigReader("vision_config", keys.pop("vision_config")))
+    vision = read_siglip_tower(ConfigReader("vision_config", keys.pop("vision_config")))
     text_stop_tokens = text.token_ids("eos_token_id")
     text.boolean("tie_word_embeddings", True)  # transformers ignores the decoder's
     decoder = _read_decoder(text)
@@ -111,7 +111,7 @@ def parse_config(values: Mapping[str, Any]) -> PaliGemmaConfig:
     return config
 
 
-def read_vision(keys: ConfigReader) -> VisionConfig:
+def read_siglip_tower(keys: ConfigReader) -> VisionConfig:
     """The vision tower of PaliGemma and of Gemma 3."""
     keys.expect("model_type", "siglip_vision_model")
     keys.expect("num_channels", 3)
