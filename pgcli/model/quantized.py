@@ -148,6 +148,8 @@ def quantization_problem(
 
     `name` is "int8" or "fp8". On a GPU an MLP of the model's shapes is tried.
     """
+    if config.qk_norm:
+        return f"<--quantize {name}> is not measured for Gemma 3", DROP
     if name == "int8":
         if device.type != "cpu":
             is_cuda = device.type == "cuda"

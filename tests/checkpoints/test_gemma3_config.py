@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families.gemma3 import parse_gemma3
@@ -11,6 +12,7 @@ from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.memory import parameters, prompt_slots
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.float16 import float16_problem
+from pgcli.model.quantized import quantization_problem
 from tests.support.tiny_gemma3 import reference
 
 VISION = {
@@ -132,6 +134,14 @@ def test_model_without_vision_is_refused_by_name(tmp_path):
 
 def test_float16_is_refused_by_name():
     assert "Gemma 3" in float16_problem(parse_gemma3(SPARSE))
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_quantization_is_refused_by_name(name):
+    decoder = parse_gemma3(SPARSE).decoder
+    problem = quantization_problem(name, torch.device("cpu"), torch.bfloat16, decoder)
+    assert problem is not None
+    assert "Gemma 3" in problem[0]
 
 
 def test_images_are_resized_bilinearly_without_pan_and_scan(tmp_path):
