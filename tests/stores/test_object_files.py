@@ -6,13 +6,14 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import Fault, Item
-from pgcli.stores import Reader, RemoteError, reader
+from pgcli.stores import Reader, RemoteError, objects, reader
 from tests.support.runs import ends_soon
 from tests.support.stores import (
     FILES,
@@ -253,6 +254,36 @@ def test_listing_has_the_code_of_the_response(status, reason, code):
     with s3_of(refusing(status, f"<Error><Code>{reason}</Code></Error>"), {}):
         for url in ("s3://images", "s3://images/photos"):
             assert fault_of(lambda url: list(Reader().entries(url)), url).code == code
+
+
+def test_key_that_looks_like_a_status_is_not_one(s3):
+    """Errors are classified by type and status, never by a text that contains the key."""
+    keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
+    keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
+    for key in keys:
+        s3[f"images/{key}"] = JPEG
+        assert Reader().read(f"s3://images/{key}") == JPEG
+        del s3[f"images/{key}"]
+        assert fault_of(Reader().read, f"s3://images/{key}").code == "missing"
+    with s3_of(refusing(500), {}):
+        reading = Reader()
+        for key in keys[:3]:
+            assert fault_of(reading.read, f"s3://images/{key}").code == "io_error"
+
+
+def test_stalled_store_times_out(monkeypatch):
+    release = threading.Event()
+
+    class Stalling(S3):
+        def answer(self, path: str, query: Any) -> None:
+            release.wait(20)
+
+    short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
+    monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
+    with s3_of(Stalling, {}):
+        assert fault_of(Reader().read, "s3://images/x.png").code == "timeout"
+        release.set()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pgcli.stores.urls import TOO_SLOW
 from pgcli.stores.web import WebFiles, checked_addresses, is_public
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
-from tests.support.runs import ends_soon, run_python
+from tests.support.runs import ends_soon, run_python, scaled
 
 ROOT = Path(__file__).parents[2]
 PNG = encoded(drawing(), "PNG")
@@ -270,6 +270,28 @@ def test_name_resolution_has_a_deadline(monkeypatch, short_timeouts):
     with ends_soon():
         assert outcome("http://images.test/good.png", reading) == "io_error"
     release.set()
+
+
+def test_all_tries_of_an_image_share_one_deadline(server, monkeypatch):
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
+    reading = Reader(allow_private_hosts=True)
+    with ends_soon():
+        assert outcome(f"{server.url}/silent.png", reading) == "timeout"
+
+
+@pytest.mark.slow
+def test_waiting_for_the_slot_of_large_images_does_not_count(server, monkeypatch):
+    monkeypatch.setattr(reader, "LARGE_BYTES", 10)
+    monkeypatch.setattr(reader, "FETCH_SECONDS", scaled(2))
+    reading = Reader(allow_private_hosts=True)
+    with reading.fetched(Item(0, "a", "a", f"{server.url}/good.png")) as first:
+        assert first.data
+        threads = [threading.Thread(target=lambda: codes.append(outcome(url, reading)))]
+        url, codes = f"{server.url}/good.png?2", list[str]()
+        threads[0].start()
+        time.sleep(scaled(2) + 0.5)
+    threads[0].join(60)
+    assert codes == ["good"]
 
 
 def test_proxies_of_the_environment_are_ignored(server, monkeypatch):
