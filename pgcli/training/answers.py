@@ -102,17 +102,22 @@ def fitting_rows(
     return rows.select(kept), lengths
 
 
-def make_answer_task(inputs: TaskInputs) -> AnswerTask:
-    """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
-    options, checkpoint = inputs.options, inputs.checkpoint
-    assert checkpoint is not None
-    folder = checkpoint.folder
-    if read_description(folder).kind != "paligemma":
+def check_answers(checkpoint: Checkpoint) -> None:
+    """Raise UsageError for a checkpoint other than PaliGemma, and InvalidCheckpoint."""
+    if read_description(checkpoint.folder).kind != "paligemma":
         raise UsageError(
             f"{checkpoint.name} is not a PaliGemma, which train needs without <--task=>",
             hint="name a PaliGemma; <--task contrastive> trains two towers, <--task classify> "
             "a classifier",
         )
+
+
+def make_answer_task(inputs: TaskInputs) -> AnswerTask:
+    """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
+    options, checkpoint = inputs.options, inputs.checkpoint
+    assert checkpoint is not None
+    check_answers(checkpoint)
+    folder = checkpoint.folder
     config = read_config(folder)
     tokenizer = read_tokenizer(folder, config)
     faults: dict[RowKey, str] = {}

@@ -46,7 +46,7 @@ from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import Target, wrap_write_errors, write_json
 from pgcli.text import MAX_NAMES, byte_count, count, duration, listed
-from pgcli.training.answers import AnswerTask, make_answer_task
+from pgcli.training.answers import AnswerTask, check_answers, make_answer_task
 from pgcli.training.classify import ClassifyTask, make_classify_task
 from pgcli.training.contrastive import ContrastiveTask, make_contrastive_task
 from pgcli.training.lora import lora_settings
@@ -165,6 +165,8 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
             del record["settings"]["checkpoint"]  # unknown before its download
         check_run(options, record)
         check_images(rows, options)
+        if checkpoint is not None and options.task is None:
+            check_answers(checkpoint)
         inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
         on_event(FactTable([*training_facts(inputs), ("output", str(options.folder))]))
 

@@ -179,6 +179,12 @@ def test_loss_that_is_not_finite_names_the_rows(run, monkeypatch, capsys):
     assert ".png" in capsys.readouterr().err.split("the loss of step 1 is nan", 1)[1]
 
 
+@pytest.mark.parametrize("plan", ["", "--dry-run"])
+def test_a_model_without_answers_is_refused_before_it_loads(run, capsys, plan):
+    assert run(f"questions.jsonl {LORA} --model demo-towers {plan} -o out") == 2
+    assert "demo-towers is not a PaliGemma" in capsys.readouterr().err
+
+
 def test_dry_run_prints_the_plan(run, capsys):
     assert run(f"questions.jsonl {LORA} --dry-run -o out") == 0
     err = capsys.readouterr().err
