@@ -3,11 +3,14 @@
 transformers gets `token_type_ids` of ones on an image's slots; without them, images are causal.
 """
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
 
 from pgcli.checkpoints import weights
+from pgcli.checkpoints.adapters import open_adapter
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.loader import open_engine, read_tokenizer
@@ -306,3 +309,34 @@ def test_choices_have_the_likelihood_of_their_tokens(tmp_path):
             row.log_softmax(-1)[token].item() for row, token in zip(logits, ids, strict=True)
         )
         assert choice.logprob == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
+def test_lora_adapters_in_both_spellings_change_the_logits_as_in_peft(prefix, tmp_path):
+    import peft
+    import safetensors.torch
+
+    hf_model = reference()
+    hf_model.save_pretrained(tmp_path / "base")
+    targets = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split()
+    pattern = rf".*language_model.*\.({'|'.join(targets)})"
+    adapted = peft.get_peft_model(hf_model, peft.LoraConfig(r=2, target_modules=pattern))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(std=0.1)
+    adapted.save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    assert len(tensors) == 2 * 7 * 4
+    renamed = {
+        name.replace("model.language_model.", prefix, 1): tensor for name, tensor in tensors.items()
+    }
+    safetensors.torch.save_file(renamed, file)
+    model = weights.load_paligemma(
+        tmp_path / "base",
+        read_config(tmp_path / "base"),
+        dtype=torch.float32,
+        adapter=partial(open_adapter, tmp_path / "adapter"),
+    )
+    _, hf_logits = hf_answers(adapted.merge_and_unload(), pixels(2), TAILS[:2], steps=1)
+    torch.testing.assert_close(first_logits(model, pixels(2), TAILS[:2]), hf_logits[0], **EXACT)
