@@ -102,13 +102,15 @@ def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
     return None if cached is None else Checkpoint(name, cached, cached.name)
 
 
-def find_model_config(name: str, revision: str | None = None) -> Path | None:
+def find_model_config(name: str, revision: str | None, *, download: bool) -> Path | None:
     """The folder with a model's `config.json`, the one file that may be downloaded; None without.
 
     Raises ModelUnavailable.
     """
     if (checkpoint := find_local(name, revision)) is not None:
         return checkpoint.folder
+    if not download:
+        return None
     from pgcli.checkpoints import hub
 
     return hub.config_folder(name, revision)

@@ -149,6 +149,8 @@ def config_folder(name: str, revision: str | None) -> Path | None:
     revision = constants.DEFAULT_REVISION if revision is None else revision
     if INVALID_REVISION.search(revision):
         raise _no_revision(name, revision)
+    if constants.HF_HUB_OFFLINE:
+        raise _offline(name)
     try:
         _check_token()
         file = hf_hub_download(name, "config.json", revision=revision, tqdm_class=SILENT)

@@ -160,12 +160,15 @@ def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
 def for_model(request: RunRequest) -> RunRequest:
     """The request as the model understands it: models that follow instructions get other prompts.
 
-    The kind of the model is in its configuration, which is downloaded if it is not on this machine.
+    The kind of the model is in its configuration, which is downloaded if it is not on this machine;
+    a dry run downloads nothing, and takes an unknown model for PaliGemma.
     Raises ModelUnavailable and InvalidCheckpoint.
     """
     if request.question.task not in MAX_INSTRUCTED_TOKENS or request.model.model is None:
         return request
-    folder = find_model_config(request.model.model, request.model.revision)
+    folder = find_model_config(
+        request.model.model, request.model.revision, download=not request.running.dry_run
+    )
     if folder is None or read_kind(folder) != "instruct":
         return request
     question = question_of(request.command, request.answering, request.sources, instructed=True)
