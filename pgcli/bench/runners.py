@@ -59,10 +59,10 @@ class BenchInputs:
     images: Sequence[DecodedImage]
     files: Sequence[Path]
     question: Question
-    head_ids: Sequence[int]
     prompt_ids: Sequence[int]
     lengths: Sequence[int]
     batch: int
+    head_ids: Sequence[int] = ()
     fast_decode: bool = False
 
 

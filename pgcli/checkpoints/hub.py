@@ -153,7 +153,9 @@ def config_folder(name: str, revision: str | None) -> Path | None:
         raise _offline(name)
     try:
         _check_token()
-        file = hf_hub_download(name, "config.json", revision=revision, tqdm_class=SILENT)
+        timeout = constants.HF_HUB_ETAG_TIMEOUT
+        commit = HfApi().model_info(name, revision=revision, timeout=timeout).sha
+        file = hf_hub_download(name, "config.json", revision=commit, tqdm_class=SILENT)
     except errors.RemoteEntryNotFoundError:
         return None
     except HUB_ERRORS as error:

@@ -169,6 +169,18 @@ def question_of(
     return with_region(replace(question, system=answering.system), answering.region)
 
 
+def is_instructed(model: str | None) -> bool:
+    """Whether a model follows instructions; True if that is unknown without a download."""
+    from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
+    from pgcli.checkpoints.model_description import read_kind
+
+    try:
+        checkpoint = find_local(model or DEMO)
+        return checkpoint is None or read_kind(checkpoint.folder) == "instruct"
+    except PgcliError:  # the checks of the run raise it
+        return True
+
+
 def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
     """Whether a model can answer a command; True if that is unknown without a download.
 
@@ -279,6 +291,8 @@ def applying(
 
 def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> None:
     """Drop the options that do not apply to the question, its items or its model."""
+    if o.has("system") and "system" not in o.typed and not is_instructed(o["model"]):
+        o.ignore("system", "needs a model that follows instructions")
     if command == "embed" and sources:
         o.drop("text")
         o.drop("texts_file")

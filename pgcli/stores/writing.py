@@ -89,6 +89,8 @@ class Target:
 
     def refuse_inside(self, source: str) -> None:
         """Raise UsageError for an input that is the target, or in its folder."""
+        if "\0" in source:  # the name of no file
+            return
         is_same = os.path.realpath(source) == self._root
         with suppress(OSError):  # another spelling, where file systems ignore case
             is_same |= Path(source).samefile(self._root)

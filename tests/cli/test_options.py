@@ -121,6 +121,7 @@ def run(cli, monkeypatch, address):
             return real_decode_ahead(items, decode, workers=0, total=total, **more)
 
         monkeypatch.setattr(running, "find_checkpoints", find_both)
+        monkeypatch.setattr(running, "find_model_config", lambda *_, **__: None)
         monkeypatch.setitem(sys.modules, "pgcli.engine.loader", SimpleNamespace(open_engine=load))
         monkeypatch.setitem(
             sys.modules, "pgcli.engine.sampler", SimpleNamespace(SamplingParams=sampling_params)
@@ -248,6 +249,7 @@ CASES = {
     "--temperature": Case(PHOTOS, "--temperature 0.5", sampling("temperature"), 0.0, 0.5),
     "--top-p": Case(f"{PHOTOS} --temperature 1", "--top-p 0.25", sampling("top_p"), 1.0, 0.25),
     "--top-k": Case(f"{PHOTOS} --temperature 1", "--top-k 3", sampling("top_k"), 0, 3),
+    "--system": Case(PHOTOS, "--system x", lambda outcome: outcome.code, 0, 2),  # not for demo
     "--seed": Case(PHOTOS, "--seed 7", sampling("seed"), 0, 7),
     "--region": Case(PHOTOS, "--region 1,2,3,4", question("region"), None, (1, 2, 3, 4)),
     "--lang": Case(PHOTOS, "--lang de", question("templates"), ("caption en",), ("caption de",)),

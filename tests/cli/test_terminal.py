@@ -126,7 +126,6 @@ ALLOWED_CALLS = {
         "checkpoints/files.py",
         "engine/tokenizer.py",
         "engine/recorded_step.py",
-        "inputs/lines.py",
         "model/attention.py",
         "model/cuda/optimize.py",
         "registry.py",

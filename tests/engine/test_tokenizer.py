@@ -240,7 +240,7 @@ def test_a_folder_without_a_tokenizer_is_an_error_with_a_hint(tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"), "it is not PaliGemma's"),
+        (models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"), "it is not the model's"),
         (models.WordLevel({"a": 0}, unk_token="nowhere"), "cannot encode"),
     ],
 )

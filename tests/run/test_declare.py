@@ -116,7 +116,7 @@ def test_defaults_are_valid_and_names_are_unique(command):
 
 def test_fingerprint_has_the_options_that_rows_depend_on():
     assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
-    names = "max_new_tokens temperature top_p top_k seed region"
+    names = "max_new_tokens system temperature top_p top_k seed region"
     assert fingerprint_values(AnsweringOptions()).keys() == {*names.split()}
     assert fingerprint_values(RunningOptions()) == {}
     assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}

@@ -62,5 +62,6 @@ def test_record_has_the_given_options():
         "command": "ask",
         "sources": ["photos"],
         "folder": str(Path.cwd()),
+        "instructed": False,
         "options": {"prompt": ["one", "two"]},
     }

@@ -77,7 +77,7 @@ def test_read_only_disk_is_reported_before_loading(disk):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=100)
     run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
     assert run.returncode == 14
-    assert b"is on a read-only file system" in run.stderr
+    assert b"is not writable" in run.stderr
     assert b"Traceback" not in run.stderr
 
 

@@ -64,7 +64,7 @@ def test_a_command_is_imported_when_it_is_called():
         return {name.removeprefix(folder) for name in modules if name.startswith(folder)}
 
     assert commands("--help") == set()
-    assert commands("merge", "--help") == {"merge"}
+    assert commands("merge", "--help") == {"results"}
 
 
 def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback():
