@@ -8,12 +8,10 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from pgcli.checkpoints.files import read_object
+from pgcli.checkpoints.files import CHAT_TEMPLATES, TOKEN_NAMES, read_object
 from pgcli.errors import InvalidCheckpoint
 from pgcli.stores.files import read_text
 
-#: The files of a chat template; transformers reads the first one that exists.
-JINJA, JSON, TOKENIZER = "chat_template.jinja", "chat_template.json", "tokenizer_config.json"
 MAX_CHARACTERS = 2**14
 _PROBE = [
     {"role": "system", "content": [{"type": "text", "text": "s\n"}]},
@@ -54,9 +52,11 @@ def has_conversations(folder: Path) -> bool:
 
 
 def _read_template(folder: Path) -> str | None:
-    if (folder / JINJA).is_file():
-        return read_text(folder / JINJA)
-    for name in (JSON, TOKENIZER):
+    """The template in the first of the files that has one, as transformers reads them."""
+    jinja, in_json = CHAT_TEMPLATES
+    if (folder / jinja).is_file():
+        return read_text(folder / jinja)
+    for name in (in_json, TOKEN_NAMES[0]):
         values: dict[str, Any] = read_object(folder / name) if (folder / name).is_file() else {}
         template = values.get("chat_template")
         if template is not None:

@@ -36,7 +36,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 #: The start of the names of files in open_clip's layout.
 OPEN_CLIP = "open_clip_"
 #: Endings of the files that determine answers.
-SUFFIXES = (".safetensors", ".json", ".model", ".npz")
+SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".npz")
 MAX_CACHED = 1000
 CheckpointKind = Literal["model", "adapter"]
 CONFIG = "config.json"
@@ -49,6 +49,8 @@ IMAGE_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 TOKENIZER = "tokenizer.json"
 # the names of the tokens that end and pad texts
 TOKEN_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+#: The files of a chat template, which may also stand in `tokenizer_config.json`.
+CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 # the files of a tokenizer without a tokenizer.json
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "added_tokens.json", *TOKEN_NAMES)
 TOKENIZER_FILES = (TOKENIZER, *SENTENCEPIECE, "vocab.json", "merges.txt")
@@ -250,7 +252,7 @@ def required_files(
         return [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
     weights = _weight_names(repository, names, path_of)
     described = [config, *((TOKENIZER, *TOKEN_NAMES) if TOKENIZER in names else SENTENCEPIECE)]
-    described += [GENERATION, *IMAGE_PROCESSOR_FILES, INDEX]
+    described += [*CHAT_TEMPLATES, GENERATION, *IMAGE_PROCESSOR_FILES, INDEX]
     return [*(name for name in described if name in names), *weights]
 
 

@@ -5,15 +5,17 @@ import json
 import pytest
 import torch
 
+from pgcli.checkpoints.chat_template import has_conversations
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families.gemma3 import parse_gemma3
+from pgcli.checkpoints.files import required_files
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.memory import parameters, prompt_slots
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.float16 import float16_problem
 from pgcli.model.quantized import quantization_problem
-from tests.support.tiny_gemma3 import reference
+from tests.support.tiny_gemma3 import TEMPLATE, reference
 
 VISION = {
     "model_type": "siglip_vision_model",
@@ -130,6 +132,16 @@ def test_model_without_vision_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
     with pytest.raises(InvalidCheckpoint, match="without vision"):
         read_description(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "chat_template.json"])
+def test_a_template_of_its_own_file_is_downloaded_and_read(name, tmp_path):
+    names = ["config.json", "model.safetensors", "tokenizer.json", name]
+    assert name in required_files("google/gemma-3-4b-it", "model", names, tmp_path.joinpath)
+    assert not has_conversations(tmp_path)
+    text = TEMPLATE if name.endswith(".jinja") else json.dumps({"chat_template": TEMPLATE})
+    (tmp_path / name).write_text(text)
+    assert has_conversations(tmp_path)
 
 
 def test_float16_is_refused_by_name():

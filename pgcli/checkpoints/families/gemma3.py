@@ -54,7 +54,7 @@ def parse_gemma3(values: Mapping[str, Any]) -> PaliGemmaConfig:
     """The model's sizes from the values of a `config.json`; transformers' defaults if absent.
 
     Reads the keys of old and of new versions of transformers. Raises ValueError with the key's
-    name, as PaliGemma's `parse_gemma3`.
+    name, as `parse_config` of PaliGemma.
     """
     keys = ConfigReader("", values)
     keys.expect("model_type", "gemma3")
