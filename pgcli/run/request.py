@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
 from pgcli.declare import build, options_of
@@ -32,6 +32,9 @@ from pgcli.run.questions import (
 )
 from pgcli.stores.urls import is_in_object_store
 from pgcli.tasks import AnyQuestion, Question, with_region
+
+if TYPE_CHECKING:
+    from pgcli.checkpoints.families import ModelKind
 
 
 def current_folder() -> str:
@@ -169,16 +172,16 @@ def question_of(
     return with_region(replace(question, system=answering.system), answering.region)
 
 
-def is_instructed(model: str | None) -> bool:
-    """Whether a model follows instructions; True if that is unknown without a download."""
+def local_kind(model: str | None) -> ModelKind | None:
+    """The kind of a model; None if it is unknown without a download, or without a valid model."""
     from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
-    from pgcli.checkpoints.model_description import read_kind
+    from pgcli.checkpoints.model_description import read_description
 
     try:
-        checkpoint = find_local(model or DEMO)
-        return checkpoint is None or read_kind(checkpoint.folder) == "instruct"
+        checkpoint = None if model is None else find_local(model)
+        return None if checkpoint is None else read_description(checkpoint.folder).kind
     except PgcliError:  # the checks of the run raise it
-        return True
+        return None
 
 
 def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
@@ -186,18 +189,12 @@ def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
 
     With `texts` the command embeds texts in place of images.
     """
-    from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
-    from pgcli.checkpoints.model_description import read_description
-    from pgcli.towers.abilities import ABILITIES
+    from pgcli.towers.abilities import ABILITIES  # not at the top: --help has to be fast
 
-    try:
-        checkpoint = None if model is None else find_local(model)
-        if checkpoint is None:
-            return True
-        kind = read_description(checkpoint.folder).kind
-        return command in ABILITIES[kind] and (kind == "two_towers" or not texts)
-    except PgcliError:  # the checks of the run raise it
+    kind = local_kind(model)
+    if kind is None:
         return True
+    return command in ABILITIES[kind] and (kind == "two_towers" or not texts)
 
 
 DEFAULTS: Mapping[str, Any] = {
@@ -291,7 +288,11 @@ def applying(
 
 def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> None:
     """Drop the options that do not apply to the question, its items or its model."""
-    if o.has("system") and "system" not in o.typed and not is_instructed(o["model"]):
+    if (
+        o.has("system")
+        and "system" not in o.typed
+        and local_kind(o["model"] or DEMO) not in (None, "instruct")
+    ):
         o.ignore("system", "needs a model that follows instructions")
     if command == "embed" and sources:
         o.drop("text")

@@ -321,8 +321,11 @@ def check_generates(checkpoint: Checkpoint) -> None:
     """Raise UsageError for a model that generates no answers, and InvalidCheckpoint."""
     from pgcli.checkpoints.model_description import read_description
 
-    names = {"two_towers": "a two-tower model", "vision_tower": "a vision tower"}
-    names["instruct"] = "Gemma 3"
+    names = {
+        "two_towers": "a two-tower model",
+        "vision_tower": "a vision tower",
+        "instruct": "Gemma 3",
+    }
     kind = read_description(checkpoint.folder).kind
     if kind != "paligemma":
         raise UsageError(
