@@ -70,7 +70,7 @@ class Answers:
         self._task, self._call = task, call
         self._keep = None if keeps_all else tuple(keep)  # None: all columns
         self._question, self._columns = question, columns_of(question)
-        self._schema = RowSchema(base=question.columns)
+        self._schema = RowSchema(base=question.columns, values=question.schema)
         for name in self._keep or ():
             if name in self._schema.columns:
                 raise UsageError(

@@ -197,9 +197,10 @@ class Answer(Record):
     """The output row of an image and a prompt; the fields are the columns of all commands.
 
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
-    has an entry for each candidate. `embedding` holds float32 values, of the image or of the
-    `text`; `scores` has an entry for each text, `labels` for the most probable ones; `truncated`
-    says whether a text among these is longer than the model's input.
+    has an entry for each candidate; `values` are those of an answer to a JSON Schema. `embedding`
+    holds float32 values, of the image or of the `text`; `scores` has an entry for each text,
+    `labels` for the most probable ones; `truncated` says whether a text among these is longer than
+    the model's input.
     """
 
     index: int
@@ -224,6 +225,7 @@ class Answer(Record):
     error_message: str | None = None
     masks: tuple[Mask | None, ...] | None = None
     choices: tuple[Choice, ...] | None = None
+    values: Mapping[str, Any] | None = None
     text: str | None = None
     embedding: array[float] | None = None
     scores: tuple[TextScore, ...] | None = None
@@ -240,8 +242,8 @@ class Answer(Record):
         return f"Answer({', '.join(shown)})"
 
 
-#: The columns that only some answers have: of `segment`, or picked among choices.
-EXTRA_COLUMNS = ("masks", "choices")
+#: The columns that only some answers have: of `segment`, picked among choices, or to a JSON Schema.
+EXTRA_COLUMNS = ("masks", "choices", "values")
 #: The columns that only rows of `embed`, `score` and `classify` have.
 EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels", "truncated")
 #: The columns of every answer in order, before the extra columns and the `--keep` columns.

@@ -77,13 +77,14 @@ class RowSchema:
     `base` are the columns of the command, `extras` those that only some of its runs have, as masks
     and choices. Without `timing` the timing columns are null. Embeddings have the precision of
     float16 where `float16` says so. Kept values that JSON does not have are text, or null. With
-    `exact`, embeddings are text of their bytes.
+    `exact`, embeddings are text of their bytes. `values` is the schema of the column of this name.
     """
 
     timing: bool = True
     extras: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     exact: bool = False
+    values: str | None = None
     base: tuple[str, ...] = COLUMNS
     float16: bool = False
 

@@ -37,6 +37,7 @@ MAX_NEW_TOKENS: Mapping[Task, int] = {
 
 #: The limit for models that follow instructions.
 MAX_INSTRUCTED_TOKENS: Mapping[Task, int] = {"caption": 256, "ask": 256, "ocr": 1024}
+MAX_TYPED_TOKENS = 256  # of an answer to a JSON Schema
 CAPTION = "Describe this image in one or two sentences, without an introduction."
 OCR = "Write down all text in this image exactly as it stands, and nothing else."
 #: The names of languages in instructions; another tag is named as it is.
@@ -69,6 +70,7 @@ class Absent:
     region: Region | None = None
     objects: tuple[str, ...] = ()
     each: bool = False
+    schema: str | None = None
     text_column: str | None = None
     float16: bool = False
 
@@ -92,7 +94,8 @@ class Question(Absent):
     these as an answer. `box_filter` selects the boxes to keep. `choices` are the candidates for
     every answer; `choices_column` has the candidates of each item. `region` is the part of every
     image that the prompts are about, unless an item has its own. `system` is a text that opens the
-    conversation, for models that follow instructions.
+    conversation, for models that follow instructions. With a JSON `schema`, which
+    `answer_schema.read_schema` made, answers are JSON that fits it.
     """
 
     task: Task
@@ -106,6 +109,7 @@ class Question(Absent):
     each: bool = False
     box_filter: BoxFilter = NO_FILTER
     system: str | None = None
+    schema: str | None = None
 
     @property
     def objects_of_prompts(self) -> dict[str, tuple[str, ...]]:
@@ -116,7 +120,11 @@ class Question(Absent):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the rows."""
-        extra = {"masks": self.task == "segment", "choices": self.has_choices}
+        extra = {
+            "masks": self.task == "segment",
+            "choices": self.has_choices,
+            "values": self.schema is not None,
+        }
         return (*COLUMNS, *(name for name in EXTRA_COLUMNS if extra[name]))
 
     @property
@@ -153,14 +161,20 @@ def ask(
     *,
     choices: Sequence[str] = (),
     choices_column: str | None = None,
+    schema: str | None = None,
     max_new_tokens: int | None = None,
     instructed: bool = False,
 ) -> Question:
     """One answer per image and prompt. With `prompts` None, each item has its own prompt.
 
-    With `choices`, or a manifest's column of them, the answer is the most probable choice. Raises
-    UsageError for a repeated prompt, as image and prompt are the key of a row.
+    With `choices`, or a manifest's column of them, the answer is the most probable choice; with a
+    `schema`, JSON that fits it. Raises UsageError for a repeated prompt, as image and prompt are
+    the key of a row.
     """
+    if schema is not None and (choices or choices_column is not None):
+        raise UsageError("<--schema=> and choices exclude each other", hint="omit one of them")
+    if schema is not None and max_new_tokens is None:
+        max_new_tokens = MAX_TYPED_TOKENS
     if choices and choices_column is not None:
         raise UsageError(
             "<--choice=> and <--choices-column=> exclude each other", hint="omit one of them"
@@ -173,7 +187,7 @@ def ask(
     question = make_question(
         "ask", _check_templates(prompts), max_new_tokens, instructed=instructed
     )
-    return replace(question, choices=stripped, choices_column=choices_column)
+    return replace(question, choices=stripped, choices_column=choices_column, schema=schema)
 
 
 def detect(

@@ -30,7 +30,7 @@ from pgcli.run.questions import (
     CommandOptions,
     SegmentOptions,
 )
-from pgcli.run.request import question_of, with_lines
+from pgcli.run.request import question_of, with_files
 from pgcli.stores import Reader
 from pgcli.stores.urls import url_scheme
 from pgcli.tasks import AnyQuestion
@@ -49,6 +49,7 @@ class CallOptions(TypedDict, total=False):
     prompts_file: str | os.PathLike[str] | None
     choice: str | Sequence[str] | None
     choices_column: str | os.PathLike[str] | None
+    schema: Any
     min_confidence: float | None
     object: str | Sequence[str] | None
     strict: bool | None
@@ -148,7 +149,7 @@ def make_call(task: str, options: Mapping[str, object], *, of_texts: bool = Fals
     records = [COMMAND_OPTIONS[task], EngineOptions]
     if task not in WITHOUT_ANSWERS:
         records.append(AnsweringOptions)
-    values = with_lines(parse_keywords(records, keywords, without=NOT_OF_CALLS))
+    values = with_files(parse_keywords(records, keywords, without=NOT_OF_CALLS))
     answering, command = build(AnsweringOptions, values), build(COMMAND_OPTIONS[task], values)
     question = question_of(command, answering, () if of_texts else ("-",))
     return Call(question, command, answering, build(EngineOptions, values), progress)

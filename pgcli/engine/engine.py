@@ -12,6 +12,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.input_processor import InputProcessor, Sampling
+from pgcli.engine.json_grammar import JsonGrammar
 from pgcli.engine.memory import (
     GROUP_TOKENS,
     LARGE_PARAMETERS,
@@ -160,7 +161,7 @@ class InferenceEngine:
             )
         rows = min(batch_size or self._batch_size, self.batch_limits.rows)
         settings = RunnerSettings(rows, self._vocabulary, params)
-        grammar = self._grammar(question) if question.strict else None
+        grammar = self._grammar(question)
         with self._runner(settings, grammar) as runner:
             inputs = self._inputs(question, sampling, grammar)
             scheduler = self._scheduler(rows, question, should_stop)
@@ -204,7 +205,9 @@ class InferenceEngine:
             yield row_index, answer
 
     @contextmanager
-    def _runner(self, settings: RunnerSettings, grammar: Grammar | None) -> Iterator[ModelRunner]:
+    def _runner(
+        self, settings: RunnerSettings, grammar: Grammar | JsonGrammar | None
+    ) -> Iterator[ModelRunner]:
         """A model runner for a question: the last one, if it has the same settings.
 
         Questions whose generators alternate have a runner each. After an error a runner is dropped.
@@ -233,7 +236,7 @@ class InferenceEngine:
                 self._idle_runner = settings, runner
 
     def _inputs(
-        self, question: Question, sampling: Sampling, grammar: Grammar | None
+        self, question: Question, sampling: Sampling, grammar: Grammar | JsonGrammar | None
     ) -> InputProcessor:
         starts = grammar.starts if grammar else ()
         return InputProcessor(
@@ -285,8 +288,13 @@ class InferenceEngine:
         fitting = WINDOW_BYTES // (3 * self.spec.resolution**2)
         return max(rows, min(WINDOW_BATCHES * rows, fitting))
 
-    def _grammar(self, question: Question) -> Grammar:
+    def _grammar(self, question: Question) -> Grammar | JsonGrammar | None:
+        """What the answers are bound to, if to anything."""
         stop_tokens = self.model.config.stop_tokens
+        if question.schema is not None:
+            return JsonGrammar(self.tokenizer, question.schema, stop_tokens)
+        if not question.strict:
+            return None
         prompts = list(question.objects_of_prompts.values())
         return Grammar(self.tokenizer, prompts, stop_tokens)
 

@@ -96,6 +96,10 @@ class Grammar:
         children = (self.nodes[child] for child in node.children.values())
         return any(child.min_tokens_to_end >= tokens_left for child in children)
 
+    def rows(self, *, max_rows: int, device: torch.device) -> GrammarRows:
+        """The states of rows."""
+        return GrammarRows(self, max_rows=max_rows, device=device)
+
     def _add_prompt(self, tokenizer: Tokenizer, objects: Sequence[str]) -> GrammarState:
         """Add the nodes of a prompt about these objects; the state in which its answer begins."""
         begin = len(self.nodes)
@@ -183,6 +187,8 @@ class Tables(NamedTuple):
 
 class GrammarRows:
     """The state of each row, the tokens that it allows, and the state after a token."""
+
+    can_record = True
 
     def __init__(self, grammar: Grammar, *, max_rows: int, device: torch.device):
         self._tables = Tables.of(grammar, device)

@@ -24,6 +24,7 @@ from pgcli.engine.choices import (
 )
 from pgcli.engine.grammar import Grammar, GrammarRows
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
+from pgcli.engine.json_grammar import JsonGrammar, JsonRows
 from pgcli.engine.memory import LONG_PROMPT, OutOfMemory, run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import (
@@ -87,7 +88,7 @@ class ModelRunner:
         self.rows: list[Sequence] = []
         self._model, self._vocabulary = model, vocabulary
         self._sampling = sampling
-        self._grammar: Grammar | None = None
+        self._grammar: Grammar | JsonGrammar | None = None
         self._images = images or ImageFeatureCache(model, Preprocessing(), ImageCacheStats())
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
@@ -109,12 +110,12 @@ class ModelRunner:
         self._in_flight.clear()
         self._drop_recordings()
 
-    def set_grammar(self, grammar: Grammar | None) -> None:
+    def set_grammar(self, grammar: Grammar | JsonGrammar | None) -> None:
         """Bind the answers of the next rows to a grammar, or to none. No row may be running."""
         self._grammar = grammar
-        self._grammar_rows: GrammarRows | None = None
+        self._grammar_rows: GrammarRows | JsonRows | None = None
         if grammar is not None:
-            self._grammar_rows = GrammarRows(grammar, max_rows=self._max_rows, device=self._device)
+            self._grammar_rows = grammar.rows(max_rows=self._max_rows, device=self._device)
 
     def _drop_recordings(self) -> None:
         if self._recorder is not None:
@@ -196,6 +197,8 @@ class ModelRunner:
         if self._recorder is None:
             return self._step(len(self.rows))
         rows = self._cache.padded_rows
+        if self._grammar_rows is not None and not self._grammar_rows.can_record:
+            return self._step(rows)
         memory = [self._token_R, *self._cache.tensors, *self._sampler.tensors]
         if self._grammar_rows is not None:
             memory += self._grammar_rows.tensors
@@ -365,7 +368,7 @@ def generate(
     patch_BPD: Tensor,
     sequences: abc.Sequence[Sequence],
     vocabulary: OutputVocabulary,
-    grammar: Grammar | None = None,
+    grammar: Grammar | JsonGrammar | None = None,
 ) -> list[Sequence]:
     """Run one batch of sequences with encoded images until all have finished, and return them."""
     group = list(sequences)

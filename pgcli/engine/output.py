@@ -5,9 +5,11 @@ B masks · R resolution of the mask decoder
 
 from __future__ import annotations
 
+import json
 import math
 from collections import abc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,20 +78,32 @@ class OutputProcessor:
             best, choices = output.best, output.choices
             answer = choices[best].text
             return replace(row, answer=answer, logprob=output.logprob, choices=choices)
+        row = replace(
+            row,
+            answer=text_of(spans),
+            tokens=len(sequence.tokens),
+            finish=sequence.finish,
+            logprob=sum(sequence.logprobs) / len(sequence.logprobs),
+        )
+        if self._question.schema is not None:
+            values = json_values(text_of(spans))
+            return self._cut(sequence, spans) if values is None else replace(row, values=values)
         width, height = self._size(sequence)
         boxes = parsing.boxes(spans, width=width, height=height)
         if self._question.box_filter:
             kept = self._question.box_filter.kept(boxes)
             boxes = tuple(boxes[index] for index in kept)
             masks = None if masks is None else tuple(masks[index] for index in kept)
+        return replace(row, boxes=boxes, masks=masks)
+
+    def _cut(self, sequence: Sequence, spans: list[Span]) -> Answer:
+        """The error row of an answer whose JSON does not end, with its text."""
         return replace(
-            row,
+            self._unanswered(sequence),
             answer=text_of(spans),
-            boxes=boxes,
-            tokens=len(sequence.tokens),
-            finish=sequence.finish,
-            logprob=sum(sequence.logprobs) / len(sequence.logprobs),
-            masks=masks,
+            error="cut",
+            error_message=f"The JSON is incomplete after {len(sequence.tokens)} tokens; "
+            "--max-new-tokens raises the limit.",
         )
 
     def _spans(self, sequence: Sequence) -> list[Span]:
@@ -115,6 +129,14 @@ class OutputProcessor:
 def text_of(spans: abc.Iterable[Span]) -> str:
     """The text of an answer."""
     return "".join(span.text for span in spans).strip()
+
+
+def json_values(text: str) -> Any:
+    """The values of a JSON answer; None if it is cut."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def oom_answer(row: Answer) -> Answer:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pgcli.device.select import TimedPass
 from pgcli.engine.grammar import START_STATE, Grammar, GrammarState
+from pgcli.engine.json_grammar import JsonGrammar
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import DecodedImage, Finish
@@ -95,7 +96,11 @@ class Sequence:
         return [stream.random() for _ in range(self.max_new_tokens)]
 
     def append(
-        self, token: int, logprob: float, stop_tokens: Collection[int], grammar: Grammar | None
+        self,
+        token: int,
+        logprob: float,
+        stop_tokens: Collection[int],
+        grammar: Grammar | JsonGrammar | None,
     ) -> None:
         """Append a sampled token, which may finish the sequence; InvalidCheckpoint for NaN."""
         check_finite(logprob)

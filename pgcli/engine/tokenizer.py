@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -60,6 +61,7 @@ class Tokenizer:
         specials = [re.escape(token.content) for token in added if token.special]
         self._control = re.compile("|".join([CONTROL.pattern, *specials]))
         self._has_warned = False
+        self._for_matchers: Any = None
 
     @classmethod
     def from_folder(cls, folder: Path, image_marks: tuple[int, int] | None = None) -> Tokenizer:
@@ -148,6 +150,15 @@ class Tokenizer:
             for kind, run in groupby(tokens, key=lambda token: self._kind(token[0]))
             for span in self._spans(kind, list(run))
         ]
+
+    def for_matchers(self, stop_tokens: tuple[int, ...]) -> Any:
+        """The tokenizer as llguidance's, made once; these tokens end an answer."""
+        from llguidance import LLTokenizer
+
+        if self._for_matchers is None:
+            text = self._tokenizer.to_str()
+            self._for_matchers = LLTokenizer(text, n_vocab=self.size, eos_token=[*stop_tokens])
+        return self._for_matchers
 
     def _spans(self, kind: str, tokens: list[tuple[int, float, float | None]]) -> Iterator[Span]:
         if kind == "location":

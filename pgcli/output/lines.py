@@ -78,9 +78,8 @@ class LineFormat:
         """Write the rows of a result file; return the row count."""
         names, count = (*schema.columns, *schema.keep), 0
         for row in rows:
-            values = {name: row.get(name) for name in names}
-            for name in schema.keep:
-                values[name] = getattr(values[name], "json", values[name])  # for a cell
+            cells = {name: row.get(name) for name in names}
+            values = {name: getattr(value, "json", value) for name, value in cells.items()}
             file.write(f"{safe_json_text(values)}\n".encode())
             count += 1
         return count

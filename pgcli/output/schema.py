@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy
 import pyarrow
 
+from pgcli.answer_schema import values_type
 from pgcli.arrow import STRING, cast_column, common_type, json_column, to_values
 from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values, json_safe
 
@@ -25,6 +26,8 @@ TEXT_SCORE = pyarrow.struct(
 LABEL = pyarrow.struct([("label", STRING), ("probability", FLOAT)])
 #: A column with a type that depends on the model, and the setting with its list length.
 EMBEDDING, EMBEDDING_DIM = "embedding", "embedding_dim"
+#: The column whose type is that of the JSON Schema of answers.
+VALUES = "values"
 #: The types of the columns; embeddings may also be in float16.
 TYPES: Mapping[str, pyarrow.DataType] = {
     "index": pyarrow.int64(),
@@ -81,7 +84,7 @@ def rows_table(
         if kept is not None:
             columns.append(kept[name])
         else:
-            columns.append(kept_column([row.get(name) for row in rows]))
+            columns.append(inferred_column([row.get(name) for row in rows]))
     return pyarrow.Table.from_arrays(columns, names=[*schema.columns, *schema.keep])
 
 
@@ -97,7 +100,7 @@ class Cell(NamedTuple):
         return json_safe(to_values(self.column.slice(self.number, 1))[0])
 
 
-def kept_column(values: Sequence[Any]) -> pyarrow.Array:
+def inferred_column(values: Sequence[Any]) -> pyarrow.Array:
     """JSON values or cells in their common type, or else as text. Raises LossyCast."""
     if not any(isinstance(value, Cell) for value in values):
         return json_column(values) if values else pyarrow.nulls(0)
@@ -117,6 +120,10 @@ def embedding_dim_of(rows: Iterable[Row]) -> int | None:
 
 def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) -> pyarrow.Array:
     values = [row.get(name) for row in rows]
+    if name == VALUES:
+        if any(isinstance(value, Cell) for value in values):
+            return inferred_column(values)
+        return pyarrow.array(values, schema.values and values_type(schema.values))
     if name != EMBEDDING:
         return pyarrow.array(values, TYPES[name])
     number = pyarrow.float16() if schema.float16 else pyarrow.float32()

@@ -19,7 +19,7 @@ from pgcli.arrow import MISMATCHES, NULL, STRING, LossyCast, cast_column, common
 from pgcli.errors import UsageError
 from pgcli.images.child_process import memory_limit
 from pgcli.output.lines import MAX_LEVELS
-from pgcli.output.schema import EMBEDDING, Cell, embedding_dim_of, rows_table
+from pgcli.output.schema import EMBEDDING, VALUES, Cell, embedding_dim_of, rows_table
 from pgcli.rows import RowSchema, json_safe
 from pgcli.stores.files import open_regular
 from pgcli.text import is_deep
@@ -88,7 +88,10 @@ class TableFormat:
         the tables until all types are known. Raises UsageError for a value that does not fit.
         """
         tables = row_tables(rows, schema)
-        if not schema.keep and EMBEDDING not in schema.columns:
+        inferred = [
+            name for name in (VALUES, *schema.keep) if name in (*schema.columns, *schema.keep)
+        ]
+        if not inferred and EMBEDDING not in schema.columns:
             return self.write_tables(file, tables)
         schemas: list[pyarrow.Schema] = []
         with TemporaryFile(dir=Path(file.name).parent) as spool:
@@ -97,7 +100,7 @@ class TableFormat:
                 with pyarrow.ipc.new_stream(spool, table.schema) as stream:
                     stream.write_table(table)
             common = schemas[-1]  # of embeddings, the last table has the type
-            for name in schema.keep:
+            for name in inferred:
                 kind = common_type(dict.fromkeys(each.field(name).type for each in schemas))
                 field = pyarrow.field(name, STRING if kind == NULL else kind)
                 common = common.set(common.get_field_index(name), field)
@@ -154,7 +157,7 @@ class TableFormat:
         """
         with open_regular(file) as stream:
             schema = self.read_schema(stream)
-            kept = {*RowSchema.of(schema.names).keep}
+            kept = {*RowSchema.of(schema.names).keep, VALUES}
             if max(map(_levels, schema.types), default=0) >= MAX_LEVELS:
                 raise ValueError("its columns are nested too deeply")
             stream.seek(0)

@@ -158,6 +158,7 @@ def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowS
         float16=question.float16,
         keep=tuple(keep),
         exact=exact,
+        values=question.schema,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
 from pgcli import tasks
+from pgcli.answer_schema import read_schema
 from pgcli.boxes import BoxFilter
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
@@ -23,6 +26,15 @@ _raw_text = partial(
     default=False,
 )
 _share = partial(opt, panel="Boxes", min=0.0, max=1.0)
+
+
+def schema_option(value: object) -> str:
+    """The name of a file, or a schema itself: as JSON, or as a dict of Python."""
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"must be the name of a file or a schema, not {value!r}")
+    return os.fsdecode(value)
 
 
 class CommandOptions(Protocol):
@@ -67,6 +79,11 @@ class AskOptions:
         "Manifest column with the candidates of each row: a list, or a text such as yes|no.",
         metavar="NAME",
     )
+    schema: str | None = _answering(
+        "JSON Schema that answers fit; their values are the column values.",
+        metavar="FILE",
+        parse=schema_option,
+    )
 
     def question(
         self, answering: AnsweringOptions, sources: Sequence[str], *, instructed: bool
@@ -77,6 +94,7 @@ class AskOptions:
             self.prompt or None,
             choices=self.choice,
             choices_column=self.choices_column,
+            schema=self.schema,
             max_new_tokens=answering.max_new_tokens,
             instructed=instructed,
         )
@@ -233,6 +251,20 @@ COMMAND_OPTIONS: Mapping[str, type[Any]] = {
 WITHOUT_ANSWERS = ("embed", "score", "classify")
 #: Options that name a text file, and the option that its lines are values of.
 LINES_OF = {"prompts_file": "prompt", "label_file": "label"}
+
+
+def schema_of_file(value: str) -> str:
+    """The schema in a file, or in this JSON text. Raises UsageError."""
+    if value.lstrip().startswith("{"):
+        return read_schema(value)
+    try:
+        text = read_text(value)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"{value} cannot be read: {reason}", hint="name a file with a JSON Schema"
+        ) from problem
+    return read_schema(text)
 
 
 def lines_of_file(file: str | None, *, noun: str) -> list[str]:

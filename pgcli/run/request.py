@@ -29,6 +29,7 @@ from pgcli.run.questions import (
     WITHOUT_ANSWERS,
     CommandOptions,
     lines_of_file,
+    schema_of_file,
 )
 from pgcli.stores.urls import is_in_object_store
 from pgcli.tasks import AnyQuestion, Question, with_region
@@ -111,7 +112,7 @@ def make_request(
     Options that do not apply are dropped. Raises UsageError for values that make no question or
     contradict each other.
     """
-    sources, values = tuple(sources), with_lines(values)
+    sources, values = tuple(sources), with_files(values)
     texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
     if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
         for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
@@ -120,12 +121,17 @@ def make_request(
     return build_request(command, sources, values, ignored=ignored)
 
 
-def with_lines(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with the lines of text files added to the options that they extend."""
+def with_files(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with the lines of text files added to the options that they extend.
+
+    The schema of answers is the content of its file. Raises UsageError.
+    """
     values = {**values}
     for name, option in LINES_OF.items():
         if lines := lines_of_file(values.pop(name, None), noun=option):
             values[option] = (*values.get(option, ()), *lines)
+    if values.get("schema") is not None:
+        values["schema"] = schema_of_file(values["schema"])
     return values
 
 
@@ -305,6 +311,8 @@ def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> N
     for name in ("keep", "choices_column"):
         if o.has(name) and name not in o.typed and not may_have_columns(sources, o.values):
             o.drop(name)
+    o.drop("schema", "choice")
+    o.drop("schema", "choices_column")
     o.drop("choices_column", "choice")
     o.drop("text_column", "text")
     if command in WITHOUT_ANSWERS:

@@ -83,6 +83,7 @@ def folder():
     Path("rows.jsonl").write_text(json.dumps(row) + "\n")
     Path("unasked.jsonl").write_text(json.dumps(row | {"prompt": None}) + "\n")
     Path("prompts.txt").write_text("how?\nwhy?\n")
+    Path("schema.json").write_text(SCHEMA)
     Path("exists.jsonl").write_text("")
     Path("c.toml").write_text("limit = 1")
     Path("masks.npz").touch()
@@ -228,6 +229,7 @@ class Case:
 PHOTOS = "caption photos --model demo"
 LETTERS = ["a.png", "b.png", "c.png", "d.png"]
 ROW = "ask rows.jsonl --model demo"
+SCHEMA = '{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}'
 BOX = "segment photos --object a --model demo"
 CASES = {
     # model
@@ -262,6 +264,7 @@ CASES = {
     "--choices-column": Case(
         ROW, "--choices-column candidates", question("choices_column"), None, "candidates"
     ),
+    "--schema": Case(ROW, "--schema schema.json", question("schema"), None, SCHEMA),
     "--object": Case("detect photos --model demo", "--object a", code, 2, 0),
     "--strict": Case(
         "detect photos --model demo --object a", "--strict", question("strict"), False, True

@@ -44,7 +44,7 @@ LATE: dict[str, list[str]] = {
         *("api", "device", "doctor", "engine", "model", "run", "verify"),
     ],
     "runs into lines start without pyarrow's files": [
-        *("labels", "output", "ray", "results", "training"),
+        *("answer_schema", "labels", "output", "ray", "results", "training"),
     ],
     "only runs that reach a server or its cache need its client": ["checkpoints", "stores"],
     "the interpreter is prepared before other imports": ["__main__", "process_end"],

@@ -181,6 +181,7 @@ VALUES = {
     "prompts_file": "prompts.txt",
     "texts_file": "prompts.txt",
     "label_file": "prompts.txt",
+    "schema": "schema.json",
     "lang": "de",
     "region": "1,2,3,4",
     "dtype_out": "float16",
@@ -210,6 +211,7 @@ def value_for(option: Option) -> str:
 def set_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set all options of all commands, by variables and in a file; files that they name exist."""
     Path("prompts.txt").write_text("how many?\n")
+    Path("schema.json").write_text('{"type":"object","properties":{"a":{"const":1}}}')
     Path("masks.npz").touch()
     Path("lora").mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):

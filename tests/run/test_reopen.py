@@ -15,6 +15,7 @@ RUNS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("caption", ["photos", "more"], {"lang": "pt-BR", "limit": 3}),
     ("ask", ["photos"], {"prompt": ["a {b}?", "é\udcff"], "prompts_file": "lines.txt"}),
     ("ask", ["rows.csv"], {"choices_column": "options", "keep": ["a", "b"], "id_column": "n"}),
+    ("ask", ["-"], {"prompt": "x", "schema": '{"type":"object","properties":{"a":{"const":1}}}'}),
     ("ask", ["-"], {"prompt": "yes?", "choice": ["yes", "no"], "null": True}),
     ("detect", ["photos"], {"object": ["cat", "{dog}"], "each": True, "strict": True}),
     ("detect", ["photos"], {"object": "cat", "region": "1,2,3.5,4", "max_new_tokens": 9}),
