@@ -174,7 +174,7 @@ class _Reader:
 
     def _bounded(self, own: Schema, where: str) -> Schema:
         """The schema of a value that is no container; a number has both bounds."""
-        largest = LARGEST_VALUES.get(own["type"])
+        largest = LARGEST_VALUES.get(own["type"], 0)
         for key, exclusive, sign in BOUNDS if largest else ():
             bounds = [own[name] for name in (key, exclusive) if name in own]
             if not all(isinstance(bound, int | float) and abs(bound) < 2**63 for bound in bounds):
