@@ -197,7 +197,6 @@ def summary(runs: list[BenchRun], recorded: BenchRun) -> dict[str, Any]:
             1000 * seconds
             for seconds in (last.stages.vision, last.stages.prefill, last.stages.decode)
         ],
-        "peak GB": (last.peak_bytes or 0) / 1e9,
         "tokens as recorded": same.share,
     }
 

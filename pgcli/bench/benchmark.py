@@ -16,7 +16,7 @@ import torch
 from pgcli import tasks
 from pgcli.bench import roofline
 from pgcli.bench.report import BenchReport, compare_programs, in_turns, stage_times
-from pgcli.bench.roofline import MachineRates, Stages, Workload, limit
+from pgcli.bench.roofline import Workload, limit
 from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, Runner
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
@@ -58,9 +58,9 @@ def bench(
 ) -> BenchReport:
     """Run both programs alternately on the same images and the same decoded pixels.
 
-    Without a `batch_size` it is the automatic one of runs. A quantized model is also measured
-    unquantized. With `fast_decode` pgcli decodes files at a reduced size. Raises NoInputError if no
-    image can be read, NoUsableDevice for too little memory, UsageError without transformers.
+    Without a `batch_size` it is the automatic one of runs. With `fast_decode` pgcli decodes files
+    at a reduced size. Raises NoInputError if no image can be read, NoUsableDevice for too little
+    memory, UsageError without transformers.
     """
     reference.import_transformers()
     with reference.quiet_transformers(), TemporaryDirectory() as scratch:
@@ -70,18 +70,11 @@ def bench(
             )
             check_memory(engine)
             bench = Bench(engine, checkpoint.folder, items, Path(scratch), fast_decode=fast_decode)
-            if quantize != "none":
-                exact = open_engine(
-                    checkpoint, device=device, dtype=dtype, batch_size=engine.batch_size
-                )
-                bench.add_exact(exact, quantize)
-        with waiting("measuring this machine"):
-            before = bench.machine()
         with waiting(f"answers of {TOKENS} tokens, batches of {engine.batch_size}"):
             model = bench.runs(in_files=False)
             files = bench.runs(in_files=True)
-        with waiting("measuring this machine again"):  # it may have been busy before
-            return bench.report(files, model, roofline.highest_rates(before, bench.machine()))
+        with waiting("measuring this machine"):
+            return bench.report(files, model)
 
 
 def check_memory(engine: InferenceEngine) -> None:
@@ -144,20 +137,6 @@ class Bench:
         if weight.device.type == "cuda":  # transformers compiles decoding with a static cache
             self._runners.append(make_reference(static=True))
 
-    def add_exact(self, exact: InferenceEngine, quantize: str) -> None:
-        """Also measure the model with unquantized weights."""
-        self._runners[:1] = [
-            EngineRunner(self._engine, name=f"pgcli, {quantize}"),
-            EngineRunner(exact, name=f"pgcli, {exact.dtype}"),
-        ]
-
-    def machine(self) -> MachineRates:
-        """The machine's peak rates for a batch."""
-        weight = self._engine.model.projector.weight
-        return roofline.measure_rates(
-            self._engine.model.config, self._engine.batch_size, weight.device, weight.dtype
-        )
-
     def runs(self, *, in_files: bool) -> list[list[BenchRun]]:
         """Every program's runs, after a warm-up batch that determines the number of images.
 
@@ -172,14 +151,16 @@ class Bench:
         return in_turns(self._acts(self._inputs(batches * batch), in_files), rounds)
 
     def report(
-        self,
-        files: Sequence[Sequence[BenchRun]],
-        model: Sequence[Sequence[BenchRun]],
-        machine: MachineRates,
+        self, files: Sequence[Sequence[BenchRun]], model: Sequence[Sequence[BenchRun]]
     ) -> BenchReport:
-        """The report on the runs of all programs."""
+        """The report on the runs of all programs; measures this machine's rates."""
         engine, names = self._engine, [runner.name for runner in self._runners]
-        least = self._limit(model[0][-1], machine)
+        config, weight = engine.model.config, engine.model.projector.weight
+        machine = roofline.measure_rates(config, engine.batch_size, weight.device, weight.dtype)
+        prompt = len(engine.tokenizer.encode_head()) + len(engine.tokenizer.encode_prompt(PROMPT))
+        lengths = [len(tokens) for tokens in model[0][-1].tokens]
+        work = Workload(engine.batch_size, prompt, lengths, weight.itemsize)
+        least = limit(config, work, machine.peak)
         return BenchReport(
             device=engine.device,
             dtype=engine.dtype,
@@ -189,23 +170,13 @@ class Bench:
             batch_size=engine.batch_size,
             answers=f"{TOKENS} tokens",
             machine=machine,
-            files=compare_programs(names, files, of_model=False),
-            clock=compare_programs(names, model, of_model=False),
-            model=compare_programs(names, model, of_model=True),
+            files=compare_programs(names, files),
+            model=compare_programs(names, model),
             stages=tuple(
                 stage_times(name, runs, least) for name, runs in zip(names, model, strict=True)
             ),
             limit=least,
         )
-
-    def _limit(self, run: BenchRun, machine: MachineRates) -> Stages:
-        """The lower bound of the seconds for a run's rows."""
-        tokenizer = self._engine.tokenizer
-        prompt = len(tokenizer.encode_head()) + len(tokenizer.encode_prompt(PROMPT))
-        lengths = [len(tokens) for tokens in run.tokens]
-        itemsize = self._engine.model.projector.weight.itemsize
-        work = Workload(self._engine.batch_size, prompt, lengths, itemsize)
-        return limit(self._engine.model.config, work, machine.peak)
 
     def _acts(self, inputs: BenchInputs, in_files: bool) -> list[Callable[[], BenchRun]]:
         output = self._scratch / "rows.jsonl"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -65,17 +65,12 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Rows of one image and one prompt each, with the lengths of prompts and answers.
-
-    Unless `trimmed`, the last layer is computed for every slot of the prompt, as in transformers,
-    although only the last slot's output is used.
-    """
+    """Rows of one image and one prompt each, with the lengths of prompts and answers."""
 
     batch: int
     prompt_tokens: int
     lengths: Sequence[int]
     itemsize: int
-    trimmed: bool = True
 
 
 def limit(config: PaliGemmaConfig, work: Workload, rates: PeakRates) -> Stages:
@@ -83,7 +78,7 @@ def limit(config: PaliGemmaConfig, work: Workload, rates: PeakRates) -> Stages:
     rows, itemsize = min(work.batch, len(work.lengths)), work.itemsize
     passes = len(work.lengths) / rows
     slots = config.image_tokens + work.prompt_tokens
-    read = prefill(config, rows, work.prompt_tokens, itemsize, trimmed=work.trimmed)
+    read = prefill(config, rows, work.prompt_tokens, itemsize)
     decode = 0.0
     for number in range(1, max(work.lengths)):
         alive = sum(length > number for length in work.lengths)
@@ -102,15 +97,13 @@ def vision(config: PaliGemmaConfig, rows: int, itemsize: int) -> PassCost:
     return PassCost(rows * (2 * patches * weights + attention), weights * itemsize)
 
 
-def prefill(
-    config: PaliGemmaConfig, rows: int, prompt_tokens: int, itemsize: int, *, trimmed: bool
-) -> PassCost:
+def prefill(config: PaliGemmaConfig, rows: int, prompt_tokens: int, itemsize: int) -> PassCost:
     """The cost of the decoder over images and prompts, and of the first token's logits."""
     decoder, slots = config.decoder, config.image_tokens + prompt_tokens
     keys, others = _key_value_weights(decoder), _other_weights(decoder)
-    full, last = (decoder.depth - 1, 1) if trimmed else (decoder.depth, 0)
-    flops = 2 * slots * (decoder.depth * keys + full * others) + 2 * last * others
-    flops += _attention(decoder, full * slots**2 + last * slots)
+    full = decoder.depth - 1  # the last layer needs all keys and values, but one slot's output
+    flops = 2 * slots * (decoder.depth * keys + full * others) + 2 * others
+    flops += _attention(decoder, full * slots**2 + slots)
     return PassCost(
         rows * (flops + 2 * _lm_head_params(decoder)), _decoder_params(decoder) * itemsize
     )
@@ -170,13 +163,6 @@ def measure_rates(
     measured = [large, *shapes(config, rows)]
     flops = max(_product(*shape, device, dtype) for shape in measured)
     return MachineRates(_device(device), torch.get_num_threads(), PeakRates(flops, _memory(device)))
-
-
-def highest_rates(first: MachineRates, second: MachineRates) -> MachineRates:
-    """The higher rates of two measurements."""
-    flops = max(first.peak.flops_per_second, second.peak.flops_per_second)
-    bytes_per_second = max(first.peak.bytes_per_second, second.peak.bytes_per_second)
-    return replace(first, peak=PeakRates(flops, bytes_per_second))
 
 
 def shapes(config: PaliGemmaConfig, rows: int) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -71,33 +71,17 @@ class BenchRun:
     """One run: its wall-clock seconds, the model's seconds by stage, and each row's tokens.
 
     `start_seconds` passed before the first image was decoded, while decoding processes started.
-    `peak_bytes` is the peak GPU memory on top of the weights, None without a GPU; `kept_bytes` is
-    the program's cached memory before the run.
     """
 
     seconds: float
     stages: Stages
     tokens: tuple[tuple[int, ...], ...]
     start_seconds: float = 0.0
-    peak_bytes: int | None = None
-    kept_bytes: int = 0
 
     @property
     def clock_seconds(self) -> float:
         """The wall-clock seconds after the start."""
         return self.seconds - self.start_seconds
-
-
-class Runner(Protocol):
-    """A program under measurement."""
-
-    name: str
-
-    def run_arrays(self, inputs: BenchInputs) -> BenchRun:
-        """From the images' pixels in memory to every row's tokens."""
-
-    def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
-        """From the images' files to rows of JSON in a file."""
 
 
 class TokenRecorder:
@@ -138,21 +122,23 @@ class TokenRecorder:
 class EngineRunner:
     """The engine, which makes its own batches from a stream of images."""
 
-    def __init__(self, engine: InferenceEngine, *, name: str = "pgcli"):
-        self.name, self._engine = name, engine
+    name = "pgcli"
+
+    def __init__(self, engine: InferenceEngine):
+        self._engine = engine
 
     def run_arrays(self, inputs: BenchInputs) -> BenchRun:
         """From the images' pixels in memory to every row's tokens."""
         self._engine.batch_size = inputs.batch
         recorder, prompts = TokenRecorder(inputs.lengths), inputs.question.templates or ()
-        kept, start = self._engine.kept_bytes, perf_counter()
+        start = perf_counter()
         stream = (
             (number, replace(image, item=replace(image.item, prompts=prompts)))
             for number, image in enumerate(inputs.images)
         )
         rows = recorder.ask(self._engine, stream, inputs.question)
         answers = [answer for _, answer in rows]
-        return _run(perf_counter() - start, 0.0, answers, recorder, kept)
+        return _run(perf_counter() - start, 0.0, answers, recorder)
 
     def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
         """From the images' files to rows of JSON in a file, as a command writes them.
@@ -161,8 +147,7 @@ class EngineRunner:
         measured separately, up to the first decoded image.
         """
         self._engine.batch_size = inputs.batch
-        recorder = TokenRecorder(inputs.lengths)
-        kept, start = self._engine.kept_bytes, perf_counter()
+        recorder, start = TokenRecorder(inputs.lengths), perf_counter()
         answers = []
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with closing(RowFile(descriptor, output)) as rows:
@@ -170,7 +155,7 @@ class EngineRunner:
                 rows.append(json_line(answer, RowSchema()).encode())
                 answers.append(answer)
         end, first_image = perf_counter(), recorder.first_image or start
-        return _run(end - start, first_image - start, answers, recorder, kept)
+        return _run(end - start, first_image - start, answers, recorder)
 
     def _answers(self, inputs: BenchInputs, recorder: TokenRecorder) -> Iterator[Answer]:
         """The answers of the images' files, which are decoded as for a command."""
@@ -192,7 +177,7 @@ class EngineRunner:
 
 
 def _run(
-    seconds: float, start: float, answers: Iterable[Answer], recorder: TokenRecorder, kept: int
+    seconds: float, start: float, answers: Iterable[Answer], recorder: TokenRecorder
 ) -> BenchRun:
     vision = prefill = decode = 0.0
     for answer in answers:
@@ -205,8 +190,7 @@ def _run(
         prefill += (answer.prefill_ms or 0.0) / 1000
         decode += (answer.decode_ms or 0.0) / 1000
     tokens = tuple(recorder.tokens[row] for row in sorted(recorder.tokens))
-    stages = Stages(vision, prefill, decode)
-    return BenchRun(seconds, stages, tokens, start_seconds=start, kept_bytes=kept)
+    return BenchRun(seconds, Stages(vision, prefill, decode), tokens, start)
 
 
 class ReferenceRunner:
@@ -232,8 +216,6 @@ class ReferenceRunner:
         self._device, self._dtype = weight.device, weight.dtype
         self._mean = torch.tensor(preprocessing.mean, device=self._device)
         self._std = torch.tensor(preprocessing.std, device=self._device)
-        # the answers of both programs have the same length, whatever the checkpoint's own settings
-        model.generation_config = import_transformers().GenerationConfig()
         self._processor = import_transformers().SiglipImageProcessor(
             size=dict.fromkeys(("height", "width"), config.vision.resolution),
             resample=preprocessing.resample,
@@ -305,7 +287,7 @@ class ReferenceRunner:
             eos_token_id=None,
             cache_implementation="static" if self._static else None,
         )
-        timer.end_batch()
+        timer.mark()
         generated = sequence_BS[:, start:].tolist()
         return {
             row: tuple(ids[:length])
@@ -355,11 +337,11 @@ class StageTimer:
             # for non-contiguous rows PyTorch copies the head's weights for each row, which on a CPU
             # takes five times as long as everything else
             model.lm_head.register_forward_pre_hook(lambda _, args: (args[0].contiguous(),)),
-            towers.vision_tower.register_forward_pre_hook(lambda *_: self._mark()),
-            towers.multi_modal_projector.register_forward_hook(lambda *_: self._mark()),
+            towers.vision_tower.register_forward_pre_hook(lambda *_: self.mark()),
+            towers.multi_modal_projector.register_forward_hook(lambda *_: self.mark()),
         ]
 
-    def __enter__(self) -> StageTimer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -368,7 +350,7 @@ class StageTimer:
 
     def __call__(self, token_BS: Tensor, score_BV: Tensor) -> Tensor:
         if len(self._batches[-1]) == 3:
-            self._mark()
+            self.mark()
         score_BV[:, self._vocabulary :] = -torch.inf
         if self._image_token < self._vocabulary:
             score_BV[:, self._image_token] = -torch.inf
@@ -376,10 +358,10 @@ class StageTimer:
 
     def start_batch(self) -> None:
         self._batches.append([])
-        self._mark()
+        self.mark()
 
-    def end_batch(self) -> None:
-        self._mark()
+    def mark(self) -> None:
+        self._batches[-1].append(self._stopwatch.mark())
 
     def stages(self) -> Stages:
         """The seconds of all batches; the time before the vision tower counts as prefill."""
@@ -391,5 +373,5 @@ class StageTimer:
             decode += between(prefill_end, end) / 1000
         return Stages(vision, prefill, decode)
 
-    def _mark(self) -> None:
-        self._batches[-1].append(self._stopwatch.mark())
+
+Runner: TypeAlias = EngineRunner | ReferenceRunner

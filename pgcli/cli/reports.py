@@ -171,8 +171,6 @@ def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
         yield "logprob", "not compared: " + LOGPROB
     for reason in proof.skipped:
         yield "not compared", reason
-    if proof.not_followed:
-        yield "ignored settings", ", ".join(proof.not_followed)
     yield "verdict", proof.verdict
 
 
@@ -233,12 +231,6 @@ def tokens(stage: TokenComparison) -> str:
 
 def verify_hint(proof: Proof) -> str:
     """The hint for a difference."""
-    if proof.not_followed and {run.first_difference for run in proof.comparisons} <= {
-        None,
-        "generated tokens",
-    }:
-        names = ", ".join(setting.partition(" = ")[0] for setting in proof.not_followed)
-        return f"the checkpoint's generation_config.json sets {names}, which pgcli ignores"
     if any(run.first_difference for run in proof.comparisons):
         return "please report it, with the output of --json and the name of the model"
     return f"pgcli and {proof.program} tokenize texts differently: please report it"
@@ -248,8 +240,7 @@ def show_benchmark(report: BenchReport) -> None:
     """Print tables on a terminal, or lines of cells separated by tabs in a pipe."""
     speeds = [
         *comparison_rows("files to rows", report.files),
-        *comparison_rows("model, clock", report.clock),
-        *comparison_rows("model, stages", report.model),
+        *comparison_rows("model", report.model),
     ]
     for heads, rows in ((SPEEDS, speeds), (STAGES, [*stages(report)])):
         if draws_tables():
@@ -318,10 +309,6 @@ def bench_facts(report: BenchReport) -> Facts:
             f"{files} of files, {model} of the model, alternating; medians, and ranges of all",
         ),
     ]
-    for program in report.stages:
-        if program.peak_bytes is not None:
-            memory = f"{byte_count(program.peak_bytes)} on top of the weights"
-            facts.append((f"memory of {program.name}", memory))
     if any(max(astuple(program.shares)) > 1 for program in report.stages):
         facts.append(
             ("warning", "shares above 100 %: this machine was busier when its rates were measured")

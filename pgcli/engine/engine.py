@@ -117,11 +117,6 @@ class InferenceEngine:
         return parameters(self.model.config) > LARGE_PARAMETERS
 
     @property
-    def kept_bytes(self) -> int:
-        """The bytes of the KV cache that is kept for the next question."""
-        return self._idle_runner[1].cache_bytes if self._idle_runner else 0
-
-    @property
     def batch_size(self) -> int:
         """The maximum number of rows at once; if automatic, it is computed for each question."""
         return self._batch_size

@@ -8,14 +8,12 @@ N texts · E embedding · D width · V vocabulary
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.checkpoints import weights
-from pgcli.checkpoints.config import read_config, settings_not_followed
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.model_description import (
     ModelDescription,
     image_preprocessing,
@@ -37,7 +35,6 @@ from pgcli.engine.sampler import OutputVocabulary
 from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.images import ImageSpec
-from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.float16 import float16_problem
 from pgcli.model.optimize import optimize_part
@@ -45,7 +42,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import ImageClassifier, normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage
-from pgcli.towers.engine import TextProcessor, encoder_config, read_model, text_processor
+from pgcli.towers.engine import encoder_config, read_model, text_processor
 from pgcli.verify import reference
 from pgcli.verify.compare import EXACT, Outputs, PromptComparison, compare_prompts
 
@@ -75,65 +72,12 @@ TEXTS = (
 )
 
 
-class Case(ABC):
-    """Both programs on one checkpoint.
-
-    `parameters` counts the weights. Exact float32 outputs differ by at most `bound`. `rows` counts
-    images and prompts, None if no text is generated; `image_token` is never part of an answer.
-    `not_followed` has settings of the checkpoint that change only the reference's answers.
-    `float16_problem` says why float16 does not suit the model.
-    """
-
-    parameters: int
-    bound: float
-    rows: int | None = None
-    image_token: int = -1
-    not_followed: tuple[str, ...] = ()
-    float16_problem: str = "only PaliGemma 1 runs in float16"
-
-    def __init__(
-        self,
-        folder: Path,
-        device: torch.device,
-        preprocessing: Preprocessing,
-        resolution: int,
-        read_images: ReadImages,
-    ):
-        reference.import_transformers()
-        self.folder, self.device, self.preprocessing = folder, device, preprocessing
-        self.program = f"transformers {version('transformers')}"
-        self.images = read_images(preprocessing.image_spec(resolution))
-
-    def pixels(self, rows: int) -> Tensor:
-        """The normalized images (B, C, R, R) in float32, repeated up to this many rows."""
-        pixels = [image.pixels for image in self.images if image.pixels is not None]
-        mean, std = torch.tensor(self.preprocessing.mean), torch.tensor(self.preprocessing.std)
-        stacked = torch.from_numpy(np.stack([pixels[row % len(pixels)] for row in range(rows)]))
-        return normalize_pixels(stacked, mean, std, torch.float32)
-
-    @abstractmethod
-    def needed_memory(self, itemsize: int) -> int:
-        """The bytes that either program needs, for values of so many bytes."""
-
-    @abstractmethod
-    def ours(self, dtype: torch.dtype) -> Outputs:
-        """pgcli's outputs in this dtype."""
-
-    @abstractmethod
-    def load(self, dtype: torch.dtype) -> Any:
-        """The reference in this dtype."""
-
-    @abstractmethod
-    def expected(self, model: Any) -> Outputs:
-        """The reference's outputs."""
-
-    @abstractmethod
-    def eager(self, model: Any) -> Outputs | None:
-        """The reference's outputs with another attention; None if there is only one."""
-
-    @abstractmethod
-    def compare_texts(self) -> PromptComparison | None:
-        """Whether both programs make the same tokens of texts; None without a text tower."""
+def normalized(images: Sequence[DecodedImage], preprocessing: Preprocessing, rows: int) -> Tensor:
+    """The normalized images (B, C, R, R) in float32, repeated up to this many rows."""
+    pixels = [image.pixels for image in images if image.pixels is not None]
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    stacked = torch.from_numpy(np.stack([pixels[row % len(pixels)] for row in range(rows)]))
+    return normalize_pixels(stacked, mean, std, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +94,7 @@ class Inputs:
     head: tuple[int, ...] = ()
 
 
-class PaliGemmaCase(Case):
+class PaliGemmaCase:
     """Both programs on a checkpoint that generates text.
 
     Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
@@ -159,16 +103,25 @@ class PaliGemmaCase(Case):
     bound = EXACT
 
     def __init__(self, folder: Path, device: torch.device, read_images: ReadImages):
-        config = read_config(folder)
+        self.folder, self.device, config = folder, device, read_config(folder)
         self.tokenizer = Tokenizer.from_folder(folder, config.image_marks)
         self.prompts = PROMPTS if config.image_marks is None else INSTRUCTIONS
-        preprocessing = image_preprocessing(folder, read_description(folder))
-        super().__init__(folder, device, preprocessing, config.vision.resolution, read_images)
+        self.preprocessing = image_preprocessing(folder, read_description(folder))
+        self.images = read_images(self.preprocessing.image_spec(config.vision.resolution))
         self.config, self.parameters = config, parameters(config)
-        self.rows = max(len(self.images), len(self.prompts))
-        self.inputs = make_inputs(self.pixels(self.rows), self.prompts, self.tokenizer, config)
+        rows = max(len(self.images), len(self.prompts))
+        self.rows: int | None = rows
+        prompts = tuple(self.prompts[row % len(self.prompts)] for row in range(rows))
+        self.inputs = Inputs(
+            normalized(self.images, self.preprocessing, rows),
+            prompts,
+            ids=tuple(tuple(self.tokenizer.encode_prompt(prompt)) for prompt in prompts),
+            vocabulary=OutputVocabulary(
+                self.tokenizer.size, config.image_token_id, config.stop_tokens
+            ),
+            head=self.tokenizer.encode_head(),
+        )
         self.image_token = config.image_token_id
-        self.not_followed = settings_not_followed(folder, never_generated={config.image_token_id})
         self.float16_problem = float16_problem(config)
 
     def needed_memory(self, itemsize: int) -> int:
@@ -216,20 +169,6 @@ class PaliGemmaCase(Case):
         )
 
 
-def make_inputs(
-    pixels_BCRR: Tensor, texts: tuple[str, ...], tokenizer: Tokenizer, config: PaliGemmaConfig
-) -> Inputs:
-    """A row for each image, with the prompts in turn."""
-    prompts = tuple(texts[row % len(texts)] for row in range(len(pixels_BCRR)))
-    return Inputs(
-        pixels_BCRR,
-        prompts,
-        ids=tuple(tuple(tokenizer.encode_prompt(prompt)) for prompt in prompts),
-        vocabulary=OutputVocabulary(tokenizer.size, config.image_token_id, config.stop_tokens),
-        head=tokenizer.encode_head(),
-    )
-
-
 @torch.inference_mode()
 def engine_outputs(model: PaliGemma, inputs: Inputs) -> Outputs:
     """Image features, prefill logits within the vocabulary, and greedy tokens."""
@@ -271,7 +210,7 @@ def reference_row(
     model: Any, inputs: Inputs, row: int, perturbed: bool
 ) -> tuple[Tensor, tuple[int, ...], Tensor]:
     """A row's features (P, D), tokens, and the logits (L, V) before each of them."""
-    weight, vocabulary, own = model.lm_head.weight, inputs.vocabulary, model.generation_config
+    weight, vocabulary = model.lm_head.weight, inputs.vocabulary
     pixels_1CRR = inputs.pixels_BCRR[row : row + 1].to(weight.device, weight.dtype)
     projector = model.model.multi_modal_projector
     features_1PD = projector(model.model.vision_tower(pixels_1CRR).last_hidden_state)
@@ -284,17 +223,12 @@ def reference_row(
             image_token=vocabulary.image_token,
             image_slots=features_1PD.shape[1],
             max_new_tokens=MAX_NEW_TOKENS,
-            eos_token_id=own.eos_token_id or sorted(vocabulary.stop_tokens),
-            suppress_tokens=[
-                *(own.suppress_tokens or ()),
-                vocabulary.image_token,
-                *range(vocabulary.size, weight.shape[0]),
-            ],
+            eos_token_id=sorted(vocabulary.stop_tokens),
+            suppress_tokens=[vocabulary.image_token, *range(vocabulary.size, weight.shape[0])],
             output_logits=True,
             return_dict_in_generate=True,
         )
-    # a beam search has a row for each beam
-    logits = torch.stack([step_BV[0] for step_BV in generated.logits])[:, : vocabulary.size]
+    logits = torch.cat(generated.logits)[:, : vocabulary.size]
     tokens = tuple(generated.sequences[0, start:].tolist())
     return features_1PD[0].float().cpu(), tokens, logits.float().cpu()
 
@@ -315,21 +249,16 @@ def perturbed_output(module: torch.nn.Module) -> Iterator[None]:
         hook.remove()
 
 
-@dataclass(frozen=True, slots=True)
-class TowerInputs:
-    """Normalized pixels in float32, and the tokens of texts, if there is a text tower."""
-
-    pixels_BCRR: Tensor
-    token_NT: Tensor | None
-
-
-class TowersCase(Case):
+class TowersCase:
     """Both programs on two towers or a classifier.
 
     Raises UsageError without transformers, NoInputError and InvalidCheckpoint.
     """
 
     bound = 1e-5  # for values up to 1 in float32
+    rows: int | None = None
+    image_token = -1  # no text is generated
+    float16_problem = "only PaliGemma 1 runs in float16"
 
     def __init__(
         self,
@@ -338,13 +267,13 @@ class TowersCase(Case):
         read_images: ReadImages,
         description: ModelDescription,
     ):
-        preprocessing = image_preprocessing(folder, description)
-        resolution = description.vision.resolution
-        super().__init__(folder, device, preprocessing, resolution, read_images)
-        self.description, self.texts = description, text_processor(folder, description)
+        self.folder, self.device, self.description = folder, device, description
+        self.preprocessing = image_preprocessing(folder, description)
+        self.images = read_images(self.preprocessing.image_spec(description.vision.resolution))
+        self.texts = text_processor(folder, description)
         self.parameters = count_parameters(encoder_config(description))
-        token_NT = None if self.texts is None else self.texts(TEXTS)
-        self.inputs = TowerInputs(self.pixels(len(self.images)), token_NT)
+        self.token_NT = None if self.texts is None else self.texts(TEXTS)
+        self.pixels_BCRR = normalized(self.images, self.preprocessing, len(self.images))
 
     def needed_memory(self, itemsize: int) -> int:
         return self.parameters * itemsize
@@ -352,7 +281,7 @@ class TowersCase(Case):
     def ours(self, dtype: torch.dtype) -> Outputs:
         model = read_model(self.folder, self.description, dtype=dtype, device=self.device)
         optimize_encoders_for_cpu(model)
-        return our_outputs(model, self.inputs)
+        return our_outputs(model, self.pixels_BCRR, self.token_NT)
 
     def load(self, dtype: torch.dtype) -> Any:
         is_classifier = self.description.kind == "classifier"
@@ -360,29 +289,44 @@ class TowersCase(Case):
         return reference.load_reference(self.folder, dtype, self.device, name)
 
     def expected(self, model: Any) -> Outputs:
-        return towers_outputs(model, self.inputs)
+        return towers_outputs(model, self.pixels_BCRR, self.token_NT)
 
     def eager(self, model: Any) -> Outputs | None:
         if not hasattr(model, "set_attn_implementation"):
             return None
         model.set_attn_implementation("eager")
-        return towers_outputs(model, self.inputs)
+        return towers_outputs(model, self.pixels_BCRR, self.token_NT)
 
     def compare_texts(self) -> PromptComparison | None:
-        return None if self.texts is None else compare_texts(self.folder, self.texts)
+        """Whether both programs make the same tokens of texts; None without a text tower."""
+        texts = self.texts
+        if texts is None:
+            return None
+        cleaned = [*TEXTS]
+        if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # if equal, the tokenizer cleans texts
+            cleaned = [texts.format.clean(text) for text in TEXTS]
+        expected = partial(reference.text_ids, self.folder, cleaned, texts.format.length)
+        return compare_prompts(TEXTS, texts(TEXTS).tolist(), expected)
+
+
+#: `bound` is the largest difference of exact float32 outputs; `rows` counts images and prompts,
+#: None if no text is generated; `image_token` is never part of an answer.
+Case: TypeAlias = PaliGemmaCase | TowersCase
 
 
 @torch.inference_mode()
-def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outputs:
+def our_outputs(
+    model: TwoTowers | ImageClassifier, pixels_BCRR: Tensor, token_NT: Tensor | None
+) -> Outputs:
     """The embeddings of images and texts and their logits, or a classifier's logits."""
     weight = model.vision.post_layernorm.weight
-    pixels_BCRR = inputs.pixels_BCRR.to(weight.device, weight.dtype)
+    pixels_BCRR = pixels_BCRR.to(weight.device, weight.dtype)
     if isinstance(model, ImageClassifier):
         return on_cpu({"classifier logits": model(pixels_BCRR)})
     image_BE = model.encode_images(pixels_BCRR)
-    if inputs.token_NT is None:
+    if token_NT is None:
         return on_cpu({"image embeddings": image_BE})
-    text_NE = model.encode_texts(inputs.token_NT.to(weight.device))
+    text_NE = model.encode_texts(token_NT.to(weight.device))
     logits_BN = model.logits(image_BE @ text_NE.T)
     outputs = {"image embeddings": image_BE, "text embeddings": text_NE, "logits": logits_BN}
     # logits of cosines 0 and 1; between them scale and bias cancel, but not their rounding
@@ -391,13 +335,13 @@ def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outp
 
 
 @torch.inference_mode()
-def towers_outputs(model: Any, inputs: TowerInputs) -> Outputs:
+def towers_outputs(model: Any, pixels_BCRR: Tensor, token_NT: Tensor | None) -> Outputs:
     """The reference's outputs, one image at a time."""
     weight = next(model.parameters())
-    texts = None if inputs.token_NT is None else inputs.token_NT.to(weight.device)
+    texts = None if token_NT is None else token_NT.to(weight.device)
     rows = [
         towers_row(model, pixels_1CRR.to(weight.device, weight.dtype), texts)
-        for pixels_1CRR in inputs.pixels_BCRR[:, None]
+        for pixels_1CRR in pixels_BCRR[:, None]
     ]
     outputs = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     if texts is not None:  # the same for all rows
@@ -423,12 +367,3 @@ def towers_row(model: Any, pixels_1CRR: Tensor, texts: Tensor | None) -> Mapping
 def on_cpu(tensors: Mapping[str, Tensor]) -> Outputs:
     """The outputs of stages, in float32 on the CPU."""
     return Outputs({stage: tensor.float().cpu() for stage, tensor in tensors.items()})
-
-
-def compare_texts(folder: Path, texts: TextProcessor) -> PromptComparison:
-    """Compare the tokens of each text."""
-    cleaned = [*TEXTS]
-    if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # if equal, the tokenizer cleans texts
-        cleaned = [texts.format.clean(text) for text in TEXTS]
-    expected = partial(reference.text_ids, folder, cleaned, texts.format.length)
-    return compare_prompts(TEXTS, texts(TEXTS).tolist(), expected)

@@ -125,30 +125,24 @@ def generate_greedily(
     """Generate greedily; return transformers' result, and the number of slots before the answer.
 
     Prompts follow the image's slots, and `head` precedes them; rows are left-padded. `settings` are
-    fields of GenerationConfig; the others are the model's own. Raises Difference if transformers
-    rejects these.
+    fields of GenerationConfig. The checkpoint's own settings, of which loading it warns, are
+    ignored, as pgcli ignores them.
     """
     image = [image_token] * image_slots
     token_BS, is_real_BS = left_pad([[*head, *image, *ids] for ids in prompts])
     is_real = torch.ones_like(token_BS) if is_real_BS is None else is_real_BS.long()
     device = model.lm_head.weight.device
-    try:
-        generated = model.generate(
-            input_ids=token_BS.to(device),
-            attention_mask=is_real.to(device),
-            token_type_ids=token_types(model, token_BS).to(device),
-            pixel_values=pixels_BCRR,
-            logits_processor=[*logits_processor],
-            do_sample=False,
-            pad_token_id=0,
-            **settings,
-        )
-    except (ValueError, TypeError) as error:
-        reason = first_line(error)
-        raise Difference(
-            f"different: transformers rejects the checkpoint's generation_config.json: {reason}",
-            hint="pgcli ignores the settings that it warns of",
-        ) from error
+    model.generation_config = import_transformers().GenerationConfig()
+    generated = model.generate(
+        input_ids=token_BS.to(device),
+        attention_mask=is_real.to(device),
+        token_type_ids=token_types(model, token_BS).to(device),
+        pixel_values=pixels_BCRR,
+        logits_processor=[*logits_processor],
+        do_sample=False,
+        pad_token_id=0,
+        **settings,
+    )
     return generated, token_BS.shape[1]
 
 

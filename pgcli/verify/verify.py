@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from time import perf_counter
 
 import torch
@@ -60,7 +61,6 @@ class Proof:
 
     `rows` counts images and prompts, None if no text is generated. `texts` compares the tokens of
     prompts or texts, None without a text tower; `levels` compares the pixels, for information.
-    `not_followed` has settings of the checkpoint that change only transformers' answers.
     """
 
     device: str
@@ -71,7 +71,6 @@ class Proof:
     levels: PixelComparison | None
     comparisons: tuple[Comparison, ...]
     skipped: tuple[str, ...]
-    not_followed: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -118,6 +117,7 @@ def prove(
     InvalidCheckpoint for a broken checkpoint.
     """
     folder, torch_device = checkpoint.folder, choose_device(device)
+    reference.import_transformers()
     description, read_images = read_description(folder), partial(readable_images, items)
     case: Case
     if description.kind in GENERATING:
@@ -131,14 +131,13 @@ def prove(
         levels = compare_pixels(folder, case.images, case.preprocessing)
     return Proof(
         device=str(torch_device),
-        program=case.program,
+        program=f"transformers {version('transformers')}",
         images=len(case.images),
         rows=case.rows,
         texts=texts,
         levels=levels,
         comparisons=comparisons,
         skipped=tuple(skipped),
-        not_followed=case.not_followed,
     )
 
 

@@ -5,7 +5,6 @@ import shutil
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 
 import pytest
@@ -19,7 +18,7 @@ from pgcli import tasks
 from pgcli.bench import benchmark, roofline
 from pgcli.bench import runners as programs
 from pgcli.bench.benchmark import BenchImages
-from pgcli.bench.report import agreement, compare_programs, in_turns, speed, speedup
+from pgcli.bench.report import agreement, compare_programs, in_turns, speedup
 from pgcli.bench.roofline import MachineRates, PeakRates, Stages, Workload, limit
 from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, StageTimer
 from pgcli.checkpoints import weights
@@ -33,7 +32,6 @@ from pgcli.engine.memory import cache_bytes
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoUsableDevice
 from pgcli.inputs import Inventory
-from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.verify import reference
 from pgcli.verify.reference import SIZES, default_images, generate_images
@@ -181,27 +179,6 @@ class TestEqualInputs:
 
 
 class TestSpeeds:
-    @pytest.mark.nightly
-    def test_a_slowed_program_is_measured_slower(self, tiny, monkeypatch):
-        def slowed(function):
-            def slow(*arguments):
-                time.sleep(SLEPT)
-                return function(*arguments)
-
-            return slow
-
-        with monkeypatch.context() as patched:
-            patched.setattr(PaliGemma, "encode", slowed(PaliGemma.encode))
-            report = measured(tiny)
-        for comparison in (report.files, report.model):
-            assert min(comparison.speeds[0].seconds) >= SLEPT
-        stages = report.stages[0].seconds
-        assert stages.vision >= SLEPT
-        assert stages.vision > stages.decode  # only the vision tower is delayed
-        generate = slowed(ReferenceRunner._generate)
-        monkeypatch.setattr(ReferenceRunner, "_generate", generate)
-        assert min(measured(tiny).files.speeds[1].seconds) >= SLEPT
-
     def test_runs_alternate_in_both_orders(self):
         order = []
 
@@ -216,23 +193,11 @@ class TestSpeeds:
         assert "".join(order) == "ABBAAB"
         assert [run.seconds for run in runs[1]] == [2, 3, 6]
 
-    def test_a_kept_kv_cache_counts_as_memory_of_a_run(self, runners, monkeypatch):
-        ours, _, work = runners
-        bytes_allocated = iter((100, 130, 200, 260))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(bytes_allocated))
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: next(bytes_allocated))
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-        act = partial(ours.run_arrays, work(3))
-        first, second = (run.peak_bytes for run in in_turns([act], 2)[0])
-        assert first == 30
-        assert second == 60 + ours._engine.kept_bytes
-        assert ours._engine.kept_bytes >= 4 * cache_bytes(ours._engine.model.config, 4)
-
     def test_ratio_compares_medians_and_has_the_range_of_rounds(self):
         reported = speedup("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
         assert (reported.times, reported.lowest, reported.highest) == (1.5, 1.5, 5.0)
-        pace = speed("this", 8, [1.0, 2.0, 4.0])
+        runs = [BenchRun(seconds, Stages(0, 0, 0), ((),) * 8) for seconds in (1.0, 2.0, 4.0)]
+        (pace,) = compare_programs(["this"], [runs]).speeds
         assert (pace.rows_per_second, pace.slowest, pace.fastest) == (4.0, 2.0, 8.0)
 
     def test_the_start_of_decoding_processes_is_measured_separately(
@@ -249,7 +214,7 @@ class TestSpeeds:
         run = ours.run_files(work(3), tmp_path / "rows.jsonl")
         assert run.start_seconds >= SLEPT
         assert run.clock_seconds == run.seconds - run.start_seconds > 0
-        (speed,) = compare_programs(["pgcli"], [[run]], of_model=False).speeds
+        (speed,) = compare_programs(["pgcli"], [[run]]).speeds
         assert speed.rows_per_second == pytest.approx(9 / run.clock_seconds)
         assert speed.start_seconds == run.start_seconds
         assert speed.busy == run.stages.total / run.clock_seconds
@@ -272,6 +237,7 @@ class TestSpeeds:
         monkeypatch.setattr(benchmark, "SECONDS", 60.0)
         assert benchmark.run_length(batch_seconds, batch, device) == length
 
+    @pytest.mark.slow
     def test_few_images_are_repeated_on_a_gpu_after_a_batch_that_compiles(self, tiny, monkeypatch):
         monkeypatch.setattr(InferenceEngine, "device", "cuda:0")
         warm_ups, run_arrays = [], EngineRunner.run_arrays
@@ -281,20 +247,13 @@ class TestSpeeds:
             lambda self, inputs: warm_ups.append(len(inputs.images)) or run_arrays(self, inputs),
         )
         report = measured(tiny, items=islice(generate_images(), 3))
-        assert report.files.rows == report.clock.rows == 8 * 2
+        assert report.files.rows == report.model.rows == 8 * 2
         assert report.files.agreements[0].share == 1
         assert warm_ups == [2, 2, 16, 16]
 
-    def test_more_time_makes_longer_runs(self, tiny, monkeypatch):
-        monkeypatch.setattr(benchmark, "MAX_IMAGES", 8)  # small, so that a busy machine reaches it
-        assert measured(tiny).model.rows == 2  # at least one batch
-        monkeypatch.setattr(benchmark, "SECONDS", 60.0)
-        assert measured(tiny).model.rows > 2
-
 
 class TestAgreement:
-    def test_agreement_is_1_for_equal_weights_and_less_for_changed_ones(self, tiny, monkeypatch):
-        assert measured(tiny).model.agreements[0].share == 1
+    def test_agreement_is_less_than_1_for_changed_weights(self, tiny, monkeypatch):
         whole = weights.load_paligemma
 
         def load(*arguments, finish, **options):
@@ -306,14 +265,11 @@ class TestAgreement:
             return whole(*arguments, finish=negate, **options)
 
         monkeypatch.setattr(weights, "load_paligemma", load)
-        reported = measured(tiny).model.agreements[0]
-        assert reported.share < 1
-        assert reported.same_rows < reported.rows == 2
+        assert measured(tiny).model.agreements[0].share < 1
 
     def test_tokens_after_the_first_difference_are_not_counted(self):
         compared = agreement("other", [(1, 2, 3), (4, 5)], [(1, 9, 3), (4, 5)])
-        assert (compared.same_rows, compared.same_tokens, compared.tokens) == (1, 3, 5)
-        assert compared.share == 0.6
+        assert (compared.tokens, compared.share) == (5, 0.6)
         assert agreement("other", [(1,)], [(1, 2)]).share == 0.5
 
 
@@ -329,15 +285,13 @@ class TestRoofline:
         pixels, token_BT = torch.zeros(rows, 3, size, size), torch.ones(rows, prompt).long()
         slots = config.image_tokens + prompt
         seen = roofline.vision(config, rows, 4).flops
-        whole = roofline.prefill(config, rows, prompt, 4, trimmed=False).flops
-        trimmed = roofline.prefill(config, rows, prompt, 4, trimmed=True).flops
+        least = roofline.prefill(config, rows, prompt, 4).flops
         more = roofline.step(config, rows, slots + 1, 4).flops
 
         patch_BPD = model.encode(pixels)
         cache = model.kv_cache(rows)
         assert counted(lambda: model.encode(pixels)) == seen
-        read = counted(lambda: model.prefill(patch_BPD, token_BT, None, cache))
-        assert read in (whole, trimmed)
+        assert counted(lambda: model.prefill(patch_BPD, token_BT, None, cache)) == least
         assert counted(lambda: model.decode_step(token_BT[:, 0], cache)) == more
 
         image_BP = torch.full((rows, config.image_tokens), config.image_token_id)
@@ -353,9 +307,10 @@ class TestRoofline:
             return counted(lambda: other.generate(**inputs, attention_mask=torch.ones_like(types)))
 
         with reference.quiet_transformers():
-            assert passes(1) == seen + whole
+            first = passes(1)  # transformers computes the last layer for every slot
+            assert first > seen + least
             if config.decoder.sliding_window is None:  # transformers frees slots outside the window
-                assert passes(2) == seen + whole + more
+                assert passes(2) == first + more
 
     def test_bytes_are_the_weights_and_the_cache(self, tiny):
         config = read_config(tiny)
@@ -371,9 +326,9 @@ class TestRoofline:
 
     def test_limit_of_a_3b_on_an_h200_equals_a_manual_estimate(self):
         config = parse_config(paligemma_3b())
-        work = Workload(256, 16, [32] * 256, 2, trimmed=False)
+        work = Workload(256, 16, [32] * 256, 2)
         seconds = limit(config, work, PeakRates(790e12, 4.3e12)).total
-        assert 256 / seconds == pytest.approx(538, rel=0.01)
+        assert 256 / seconds == pytest.approx(555, rel=0.02)
 
     def test_finished_row_costs_nothing(self, tiny):
         config, roof = read_config(tiny), PeakRates(1e9, 1e9)
@@ -402,10 +357,6 @@ class TestRoofline:
         assert list(rates)[-1][1:] == (config.decoder.mlp_dim, config.decoder.width)
         assert measured.peak.flops_per_second == max(rates.values())
         assert measured.peak.bytes_per_second > 1e6
-        other = replace(measured, peak=PeakRates(1.0, 1e18))
-        highest = PeakRates(measured.peak.flops_per_second, 1e18)
-        assert roofline.highest_rates(other, measured).peak == highest
-        assert roofline.highest_rates(measured, other).peak == highest
 
 
 def counted(act):
@@ -425,18 +376,6 @@ def test_stop_tokens_do_not_end_a_forced_length(runners):
     engine_runner._engine.model.config = replace(config, stop_tokens=range(10**6))
     tokens = engine_runner.run_arrays(work(6)).tokens
     assert [len(row) for row in tokens] == [6] * len(tokens)
-
-
-def test_lm_head_of_transformers_gets_contiguous_rows(runners, monkeypatch):
-    """PyTorch copies the head's weight for each non-contiguous row."""
-    _, hf_runner, work = runners
-    seen = []
-    hf_runner.model.lm_head.register_forward_hook(
-        lambda _, given, out: seen.append(given[0].is_contiguous())
-    )
-    hf_runner.run_arrays(work(2))
-    assert seen
-    assert all(seen)
 
 
 def test_too_little_memory_for_both_programs_is_an_error(tiny, monkeypatch):
@@ -475,13 +414,6 @@ def test_json_has_speeds_agreements_stages_and_the_limit(tiny, capsys):
         assert report[name]["agreements"][0]["share"] == 1
     assert len(report["stages"]) == 2
     assert set(report["limit"]) == {"vision", "prefill", "decode"}
-
-
-@pytest.mark.slow
-def test_a_quantized_model_is_measured_beside_the_exact_one(tiny):
-    report = measured(tiny, quantize="int8")
-    names = [speed.name for speed in report.model.speeds]
-    assert names == ["pgcli, int8", "pgcli, float32", "transformers"]
 
 
 def test_bench_and_verify_run_no_code_of_a_checkpoint(tiny, tmp_path, monkeypatch):

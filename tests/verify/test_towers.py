@@ -11,7 +11,7 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.cli.main import main
 from pgcli.towers import engine
-from pgcli.verify.cases import TowerInputs, our_outputs
+from pgcli.verify.cases import our_outputs
 from pgcli.verify.compare import compare_tensors
 from tests.support import towers
 
@@ -98,9 +98,9 @@ def test_report_is_readable(folders, capsys):
 
 
 def test_rounding_of_logits_comes_from_scale_and_bias(folders):
-    inputs = TowerInputs(torch.zeros(1, 3, 32, 32), torch.zeros(1, 16, dtype=torch.long))
+    inputs = (torch.zeros(1, 3, 32, 32), torch.zeros(1, 16, dtype=torch.long))
     for kind, bias in (("siglip2", -3.0), ("clip", 0.0)):
-        outputs = our_outputs(towers.load_from(folders[kind]), inputs)
+        outputs = our_outputs(towers.load_from(folders[kind]), *inputs)
         assert outputs.terms["logits"] == pytest.approx(math.exp(2) + abs(bias))
     logits = torch.ones(4, 3)
     for terms, same in ((0.0, False), (20.0, True)):

@@ -83,6 +83,7 @@ class TestSame:
         printed = json.loads(json.dumps(asdict(proof)))
         assert printed["comparisons"][0]["stages"][1]["same"] is True
 
+    @pytest.mark.slow
     def test_float16_is_compared_with_float32_on_any_device(self, tiny, tiny2):
         proof = proof_of(tiny, dtype="float16")
         assert proof.same, proof.verdict
@@ -253,6 +254,7 @@ class TestCommand:
         assert err.startswith("pgcli: different: prefill logits differ in float32\nhint: ")
 
 
+@pytest.mark.slow
 def test_eager_only_models_have_the_noise_of_one_rounding_step(tiny2):
     """transformers runs Gemma 2 only eagerly; the noise comes from the vision tower."""
     case = PaliGemmaCase(tiny2, torch.device("cpu"), partial(readable_images, default_images()))

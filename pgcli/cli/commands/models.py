@@ -141,10 +141,10 @@ class BenchOptions(JsonOptions):
 @command(
     "bench",
     "Runs pgcli and transformers alternately on the same checkpoint, prompt and pixels. Shows "
-    "images per second from files to rows and of the model alone (by the clock and as the sum of "
-    "its stages), the share of this machine's limit, and the share of equal tokens. Start is the "
-    "time until the first image is decoded; busy is the share of the remaining time in which the "
-    "model computes. Answers have 16 tokens. All runs take about half a minute, longer on slow "
+    "images per second from files to rows and of the model alone, the time of its stages, the "
+    "share of this machine's limit, and the share of equal tokens. Start is the time until the "
+    "first image is decoded; busy is the share of the remaining time in which the model computes. "
+    "Answers have 16 tokens. All runs take about half a minute, longer on slow "
     "machines.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default.",
     BenchOptions,
