@@ -19,7 +19,7 @@ from pgcli.cli.commands.models import check_config
 from pgcli.cli.main import main
 from pgcli.device import machine as nvidia_driver
 from pgcli.doctor import checks
-from pgcli.doctor.checks import bad, ok, warn
+from pgcli.doctor.checks import bad, ok
 from pgcli.model.cuda.optimize import triton_problem
 from tests.support.kernels import simulate
 
@@ -97,12 +97,6 @@ class TestCommand:
         shown_table = capsys.readouterr().out
         assert "model demo-towers" in shown_table
         assert "→ hf auth login" in shown_table
-
-    def test_overall_state_is_the_worst_one(self):
-        fine, so_so, broken = ok("a", ""), warn("b", "", "x"), bad("c", "", "y")
-        assert reports.worst_state([fine]) == "ok"
-        assert reports.worst_state([so_so, fine]) == "warn"
-        assert reports.worst_state([fine, broken, so_so]) == "bad"
 
     def test_control_characters_do_not_reach_the_terminal(self):
         finding = bad("x", "\x1b[31mred", "rm \x07")
@@ -259,20 +253,6 @@ class TestPackages:
         assert checks.namesake().state == "bad"
         assert "uninstall -y pgcli" in checks.namesake().remedy
 
-    def test_other_program_earlier_on_the_path_is_reported(self, monkeypatch, tmp_path):
-        own, other = tmp_path / "own", tmp_path / "other"
-        for folder in (own, other):
-            folder.mkdir()
-            (folder / "pgcli").write_text("#!/bin/sh\n")
-            (folder / "pgcli").chmod(0o755)
-        monkeypatch.setattr(checks.sysconfig, "get_path", lambda name: str(own))
-        monkeypatch.setenv("PATH", f"{other}:{own}")
-        assert checks.shell_command().state == "warn"
-        monkeypatch.setenv("PATH", f"{own}:{other}")
-        assert checks.shell_command().state == "ok"
-        monkeypatch.setenv("PATH", str(tmp_path))
-        assert "pgcli is not on PATH" in checks.shell_command().description
-
 
 class TestMachine:
     def test_the_built_in_models_are_intact_and_a_truncated_one_is_not(self, tmp_path):
@@ -297,7 +277,6 @@ class TestMachine:
         [
             (2.0, "", "export OMP_NUM_THREADS=2"),
             (2.0, "16", "export OMP_NUM_THREADS=2"),
-            (16, "1", "unset OMP_NUM_THREADS"),
             (2.0, "2", ""),
             (16, "", ""),
         ],
@@ -306,7 +285,6 @@ class TestMachine:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
         monkeypatch.setattr(checks.machine, "processors", lambda: granted)
         monkeypatch.setattr(os, "cpu_count", lambda: 16)
-        monkeypatch.setattr(checks, "affinity", lambda: 16)
         assert checks.processor().remedy == remedy
 
     def test_low_memory_is_reported_with_its_limit(self, monkeypatch):
@@ -344,6 +322,3 @@ class TestHub:
         assert checks.login() == ok("login", "token from `hf auth login`")
         monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
         assert checks.login() == ok("login", "token from HF_TOKEN")
-        monkeypatch.setenv("HF_TOKEN", "password")
-        assert checks.login().state == "warn"
-        assert "password" not in checks.login().description

@@ -206,18 +206,18 @@ class DoctorOptions(JsonOptions):
 )
 def doctor(call: CliCall) -> None:
     from pgcli.cli.reports import show_findings
-    from pgcli.doctor.checks import examine, has_device
+    from pgcli.doctor.checks import TORCH, examine
 
     options = call.build(DoctorOptions)
     with Screen().status("checking this machine"):
         settings = check_config(call.values.get("config") or os.environ.get("PGCLI_CONFIG"))
         findings = [settings, *examine()]
     show_findings(findings, as_json=options.json)
-    if not has_device(findings):
-        broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
-        message = f"no model can run here: PyTorch {broken.description}"
-        raise NoUsableDevice(message, hint=broken.remedy)
     bad = [finding for finding in findings if finding.state == "bad"]
+    for finding in bad:
+        if finding.name == TORCH:
+            message = f"no model can run here: PyTorch {finding.description}"
+            raise NoUsableDevice(message, hint=finding.remedy)
     if options.exit_code and bad:
         names = ", ".join(finding.name for finding in bad)
         raise Difference(f"bad on this machine: {names}", hint=bad[0].remedy)
