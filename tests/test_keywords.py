@@ -1,6 +1,5 @@
 """Errors of calls from Python: they name keywords, not options of the command line."""
 
-import inspect
 import re
 import traceback
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.api import CallOptions
 from pgcli.errors import PgcliError, UsageError, called_from_python
 from pgcli.run import model as running
 from tests.support import pretend
@@ -32,9 +30,7 @@ TEXTS = {
         "use a smaller batch_size",
     ),
     "name it: <-o rows/>": ("name it: -o rows/", 'name it: output="rows/"'),
-    "<--limit 16> measures it": ("--limit 16 measures it", "limit=16 measures it"),
     "name a folder: <--model DIR>": ("name a folder: --model DIR", "name a folder: model=DIR"),
-    'write <--prompt "what?">': ('write --prompt "what?"', 'write prompt="what?"'),
     "`hf auth login --force`, a < b > c": ("`hf auth login --force`, a < b > c",) * 2,
 }
 
@@ -86,9 +82,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "choose another output, or replace it with overwrite=True",
     ),
     "errors": (lambda: run(on_error="stop"), 'on_error="record"'),
-    "dtype": (lambda: run(dtype="float64"), "dtype must be one of"),
     "required": (lambda: run("detect"), "object: Object to find"),
-    "column": (lambda: run(keep=["a"]), "photos has no column"),
     "address": (
         lambda: pgcli.run("caption", "s3://a/b.png", output="rows.jsonl", model="demo"),
         "pgcli reads URLs only with allow_urls=True",
@@ -98,7 +92,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "epochs and steps both set",
     ),
     "load": (lambda: pgcli.load("no-such-model"), "name a folder with config.json"),
-    "quantize": (lambda: pgcli.load("demo", quantize="fp8", device="cpu"), 'quantize="fp8" needs'),
 }
 
 
@@ -110,26 +103,6 @@ def test_errors_of_python_name_keywords(name, photos):
     shown = f"{refused.value} {refused.value.hint}"
     assert text in shown
     assert not re.search(r"(?<!\w)--?[a-z]", shown)
-
-
-def test_errors_of_an_engine_name_keywords_of_its_methods(photos):
-    engine = pgcli.load("demo", device="cpu")
-    with pytest.raises(UsageError) as refused:
-        engine.ask("photos", "which?", choice=["yes"])
-    assert refused.value.hint == 'name two or more: choice="yes" choice="no"'
-    rows = engine.ask(iter([{"image": "photos/a.png"}]))  # checked as it is taken
-    with pytest.raises(UsageError) as late:
-        next(rows)
-    assert "--" not in f"{late.value} {late.value.hint}"
-    with pytest.raises(UsageError) as towers:
-        engine.score("photos", [])
-    assert 'write text="a red car"' in towers.value.hint
-
-
-def test_answers_can_be_left_early(photos):
-    answers = pgcli.load("demo", device="cpu").caption("photos")
-    next(answers)
-    answers.close()  # type: ignore[attr-defined]
 
 
 def test_command_line_spells_the_same_errors_as_options(photos, cli):
@@ -145,9 +118,3 @@ def test_command_line_spells_the_same_errors_as_options(photos, cli):
         said = " ".join(cli(line)[2].split())
         assert text in said
         assert "<-" not in said
-
-
-def test_static_types_match_the_declarations():
-    from docs.call_options import call_options
-
-    assert inspect.getsource(CallOptions) == call_options()

@@ -4,7 +4,7 @@
 `runs` saves answers as the command line does.
 """
 
-from pgcli.api.arguments import CallOptions, Source
+from pgcli.api.arguments import Source
 from pgcli.api.engine import Engine, load
 
-__all__ = ["CallOptions", "Engine", "Source", "load"]
+__all__ = ["Engine", "Source", "load"]

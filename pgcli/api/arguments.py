@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 from numpy.typing import ArrayLike
 from PIL import Image
@@ -32,87 +30,9 @@ from pgcli.run.questions import (
 )
 from pgcli.run.request import question_of, with_files
 from pgcli.stores import Reader
-from pgcli.stores.urls import url_scheme
 from pgcli.tasks import AnyQuestion
 
 PathName: TypeAlias = str | os.PathLike[str]
-
-
-class CallOptions(TypedDict, total=False):
-    """Keyword arguments of `pgcli.run`, `pgcli.load` and the methods of `pgcli.Engine`.
-
-    Each is the option of the command line with this name; `progress` shows it on stderr.
-    """
-
-    lang: str | os.PathLike[str] | None
-    prompt: str | Sequence[str] | None
-    prompts_file: str | os.PathLike[str] | None
-    choice: str | Sequence[str] | None
-    choices_column: str | os.PathLike[str] | None
-    schema: Any
-    min_confidence: float | None
-    object: str | Sequence[str] | None
-    strict: bool | None
-    each: bool | None
-    mask_decoder: str | os.PathLike[str] | None
-    text: str | Sequence[str] | None
-    texts_file: str | os.PathLike[str] | None
-    raw_text: bool | None
-    dtype_out: Literal["float32", "float16"] | None
-    text_column: str | os.PathLike[str] | None
-    label: str | Sequence[str] | None
-    label_file: str | os.PathLike[str] | None
-    template: str | Sequence[str] | None
-    top: int | None
-    image_column: str | os.PathLike[str] | None
-    id_column: str | os.PathLike[str] | None
-    prompt_column: str | os.PathLike[str] | None
-    keep: str | Sequence[str] | None
-    limit: int | None
-    shard: str | os.PathLike[str] | None
-    include: str | Sequence[str] | None
-    exclude: str | Sequence[str] | None
-    null: bool | None
-    workers: int | None
-    max_pixels: int | None
-    fast_decode: bool | None
-    allow_outside_root: bool | None
-    allow_urls: bool | None
-    allow_private_hosts: bool | None
-    format: Literal["auto", "jsonl", "text"] | None
-    draw: str | os.PathLike[str] | None
-    sidecar: str | os.PathLike[str] | None
-    no_timing: bool | None
-    rows_per_file: int | None
-    overwrite: bool | None
-    model: str | os.PathLike[str] | None
-    revision: str | os.PathLike[str] | None
-    adapter: str | os.PathLike[str] | None
-    device: Any
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] | None
-    quantize: Literal["none", "int8", "fp8"] | None
-    batch_size: int | None
-    engines: int | None
-    ray: str | os.PathLike[str] | None
-    max_new_tokens: int | None
-    system: str | os.PathLike[str] | None
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    seed: int | None
-    region: Any
-    on_error: Literal["record", "stop"] | None
-    max_errors: Any
-    retry_errors: bool | None
-    retry_changed: bool | None
-    dry_run: bool | None
-    quiet: bool | None
-    verbose: bool | None
-    config: str | os.PathLike[str] | None
-    log_format: Literal["text", "json"] | None
-    no_progress: bool | None
-    debug: bool | None
-    progress: bool
 
 
 #: The options of `load`; of a call, these and the other forms of files do not apply.
@@ -297,69 +217,3 @@ def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterat
                 image, fault = b"", problem.fault
         named = ManifestRow(f"row {index}", {**row, "image": image}, fault)
         yield row_to_item(named, index, options, locate=locate, manifest=str(index))
-
-
-BATCH = 256  # rows whose images are encoded at once
-
-
-@contextmanager
-def as_sources(rows: Any) -> Iterator[list[str]]:
-    """The sources as paths; rows that are dicts become a temporary manifest.
-
-    Raises UsageError for anything else.
-    """
-    listed = source_list(rows)
-    if all(isinstance(source, str | os.PathLike) for source in listed):
-        yield [os.fspath(source) for source in listed]
-        return
-    for number, row in enumerate(listed):
-        if not isinstance(row, Mapping) or "image" not in row:
-            raise UsageError(
-                f"row {number} is not a dict with an image",
-                hint='rows are paths, or dicts such as {"image": image, "prefix": "caption en", '
-                '"suffix": "a star"}',
-            )
-        check_row_image(number, row["image"])
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "rows.parquet")
-        write_manifest(file, listed)
-        yield [str(file)]
-
-
-def write_manifest(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows; images in memory as bytes. Raises UsageError for columns of mixed types."""
-    import pyarrow
-    import pyarrow.parquet
-
-    columns = {}
-    for name in dict.fromkeys(name for row in rows for name in row if name != "image"):
-        try:
-            columns[name] = pyarrow.array([row.get(name) for row in rows])
-        except (pyarrow.ArrowException, TypeError) as problem:
-            raise UsageError(
-                f"the values of {name!r} have different types: {problem}",
-                hint="make all of them texts, or all numbers",
-            ) from problem
-    image = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
-    schema = pyarrow.schema({name: column.type for name, column in columns.items()})
-    with pyarrow.parquet.ParquetWriter(
-        file, schema.append(pyarrow.field("image", image)), compression="none"
-    ) as writer:
-        for start in range(0, len(rows), BATCH):
-            part = rows[start : start + BATCH]
-            images = pyarrow.array([image_cell(row["image"]) for row in part], image)
-            values = [column.slice(start, BATCH) for column in columns.values()]
-            writer.write_batch(pyarrow.record_batch([*values, images], writer.schema))
-
-
-def image_cell(image: Any) -> dict[str, Any]:
-    """The bytes of an image in memory, or the whole path of a file; a URL stays."""
-    if isinstance(image, str | os.PathLike):
-        path = os.fspath(image)
-        return {"bytes": None, "path": path if url_scheme(path) else str(Path(path).absolute())}
-    if isinstance(image, Mapping):
-        return {"bytes": image.get("bytes"), "path": image.get("path")}
-    try:
-        return {"bytes": file_bytes(image), "path": None}
-    except ImageError:  # the row has no image, and is counted as one that cannot be read
-        return {"bytes": None, "path": None}

@@ -10,17 +10,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy
 
 from pgcli import tasks
 from pgcli.api.arguments import (
     Call,
-    CallOptions,
     PathName,
     Source,
-    as_sources,
     make_call,
     make_items,
     parse_loading,
@@ -37,10 +35,10 @@ from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.records import Answer, error_answer
 from pgcli.rows import as_saved
-from pgcli.run.request import is_on_hub, question_of
+from pgcli.run.request import question_of
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_json
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.tasks import EmbeddingQuestion
 from pgcli.text import encodable
 from pgcli.towers.abilities import check_instructions, check_kind, check_labels
 
@@ -53,12 +51,12 @@ if TYPE_CHECKING:
 
 #: Answers that were not read to their end. They are closed before the interpreter ends: after that,
 #: what closes them is gone, and Python would print tracebacks.
-UNFINISHED: weakref.WeakSet[AnswerIterator] = weakref.WeakSet()
+UNFINISHED: weakref.WeakSet[Generator[Answer, None, None]] = weakref.WeakSet()
 READING = ("fast_decode", "allow_urls", "allow_private_hosts")
 
 
 @called_from_python
-def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
+def load(model: PathName = "demo", /, **options: Any) -> Engine:
     """Load a checkpoint folder, a model of the Hub, or `demo` or `demo-towers`, the built-in ones.
 
     Takes the options of the command line for models and images: `revision`, `adapter`,
@@ -71,18 +69,8 @@ def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
     adapter, mask_decoder = values.get("adapter"), values.get("mask_decoder")
     device, dtype = values.get("device", "auto"), values.get("dtype", "auto")
     quantize, batch_size = values.get("quantize", "none"), values.get("batch_size")
-    revision = values.get("revision")
-    name = values["model"]
-    checkpoint = find(name, revision)
+    checkpoint = find(values["model"], values.get("revision"))
     found_adapter = None if adapter is None else find(adapter, kind="adapter")
-    # this engine's files and device as options of `train`; automatic values stay automatic
-    origin = {
-        "model": name,
-        "revision": checkpoint.revision if is_on_hub(name) else None,
-        "adapter": None if found_adapter is None else str(found_adapter.folder),
-        "device": None if device == "auto" else device,
-        "dtype": None if dtype == "auto" else dtype,
-    }
     reading = {name: values.get(name, False) for name in READING}
     if read_kind(checkpoint.folder) not in (*GENERATING, None):
         from pgcli.towers.engine import open_towers
@@ -93,7 +81,7 @@ def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
                 hint="omit them: only models that generate text take them",
             )
         towers = open_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
-        return Engine(towers, origin=origin, **reading)
+        return Engine(towers, **reading)
     from pgcli.engine.loader import open_engine
 
     loaded = open_engine(
@@ -105,14 +93,14 @@ def load(model: PathName = "demo", /, **options: Unpack[CallOptions]) -> Engine:
         batch_size=batch_size,
         quantize=quantize,
     )
-    return Engine(loaded, origin=origin, **reading)
+    return Engine(loaded, **reading)
 
 
 class Engine:
     """A loaded model.
 
     The methods that answer yield one Answer per image and prompt, in input order; `embed` returns
-    an array, `search` its hits, `train` a report. PaliGemma answers with text, by `caption`, `ask`,
+    an array, `search` its hits. PaliGemma answers with text, by `caption`, `ask`,
     `detect`, `segment` and `ocr`, and embeds images. Two towers embed images and texts, score and
     classify; classifiers classify. A method that the model does not have raises UsageError.
 
@@ -122,14 +110,8 @@ class Engine:
     name, with `batch_size`, `workers` and `progress`; options of other commands raise UsageError.
     """
 
-    def __init__(
-        self,
-        engine: InferenceEngine | EmbeddingEngine,
-        *,
-        origin: Mapping[str, str | None] | None = None,
-        **reading: bool,
-    ):
-        self._engine, self._origin = engine, origin
+    def __init__(self, engine: InferenceEngine | EmbeddingEngine, **reading: bool):
+        self._engine = engine
         self._reading = {name: reading.get(name, False) for name in READING}
 
     @property
@@ -145,9 +127,7 @@ class Engine:
         )
 
     @called_from_python
-    def caption(
-        self, source: Source | Iterable[Source], /, **options: Unpack[CallOptions]
-    ) -> Iterator[Answer]:
+    def caption(self, source: Source | Iterable[Source], /, **options: Any) -> Iterator[Answer]:
         """One caption per image."""
         return self.answer(make_call("caption", options), source)
 
@@ -157,7 +137,7 @@ class Engine:
         source: Source | Iterable[Source],
         prompt: str | Sequence[str] | None = None,
         /,
-        **options: Unpack[CallOptions],
+        **options: Any,
     ) -> Iterator[Answer]:
         """One answer per image and prompt; without a prompt, the manifest's prompts.
 
@@ -172,7 +152,7 @@ class Engine:
         source: Source | Iterable[Source],
         object: str | Sequence[str] | None = None,
         /,
-        **options: Unpack[CallOptions],
+        **options: Any,
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects in pixels.
 
@@ -187,15 +167,13 @@ class Engine:
         source: Source | Iterable[Source],
         object: str | Sequence[str] | None = None,
         /,
-        **options: Unpack[CallOptions],
+        **options: Any,
     ) -> Iterator[Answer]:
         """One answer per image, with `boxes` around the named objects and their `masks`."""
         return self.answer(make_call("segment", {"object": object, **options}), source)
 
     @called_from_python
-    def ocr(
-        self, source: Source | Iterable[Source], /, **options: Unpack[CallOptions]
-    ) -> Iterator[Answer]:
+    def ocr(self, source: Source | Iterable[Source], /, **options: Any) -> Iterator[Answer]:
         """The text in each image."""
         return self.answer(make_call("ocr", options), source)
 
@@ -204,7 +182,7 @@ class Engine:
         self,
         source: Source | Iterable[Source] | None = None,
         /,
-        **options: Unpack[CallOptions],
+        **options: Any,
     ) -> numpy.ndarray:
         """The embeddings (N, E) of images, or of texts, in float32, each with a length of 1.
 
@@ -235,7 +213,7 @@ class Engine:
         source: Source | Iterable[Source],
         text: str | Sequence[str] = (),
         /,
-        **options: Unpack[CallOptions],
+        **options: Any,
     ) -> Iterator[Answer]:
         """One Answer per image, with `scores`: how well each text describes it.
 
@@ -249,7 +227,7 @@ class Engine:
         source: Source | Iterable[Source],
         label: str | Sequence[str] = (),
         /,
-        **options: Unpack[CallOptions],
+        **options: Any,
     ) -> Iterator[Answer]:
         """One Answer per image, with the most probable `labels`; `answer` is the best one.
 
@@ -277,40 +255,6 @@ class Engine:
 
         queries = self.embed(image, text=text)
         return nearest(queries, vectors, k, min_similarity=min_similarity)
-
-    def train(
-        self,
-        rows: PathName | Iterable[PathName | Mapping[str, Any]],
-        *,
-        output: PathName,
-        progress: bool = False,
-        **options: Any,
-    ) -> TrainingReport:
-        """Train the engine's model, as `pgcli train ROWS -o OUTPUT` does; this engine stays as it
-        is. The same call again resumes the run.
-
-        It begins with the files that the engine was loaded from, of the same commit of the Hub, and
-        with the engine's adapter, on its device and in its dtype: the loaded weights themselves are
-        packed for inference, which cannot be trained.
-
-        Args:
-            rows: Manifests, result files, folders or archives; or dicts with an `image`, which may
-                be in memory, a `prefix` and a `suffix`, or whatever columns the task reads.
-            output: The folder of the adapter or model, its metrics and curves.
-            progress: Show progress, evaluations and the summary on stderr.
-            options: The options of the command line with `_` in place of `-`: `epochs=10`,
-                `eval_fraction=0.05`, `task="classify"`. `eval` may be dicts too.
-
-        Returns the report of the run; `report.load()` is an engine with the trained weights.
-        Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
-        """
-        if self._origin is None:
-            raise UsageError(
-                "the engine's model is not from a checkpoint",
-                hint="train an engine that pgcli.load returns",
-            )
-        own = {**self._origin, "allow_outside_root": True, **self._reading}
-        return train(rows, output=output, progress=progress, **own | options)
 
     def answer(self, call: Call, source: Any) -> Iterator[Answer]:
         """The answers of a call that `make_call` made."""
@@ -372,15 +316,19 @@ class Engine:
             default_workers=decoding_processes(engine.device),
         )
         refuse = partial(error_answer, task=question.task, model=engine.label)
-        rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
-        if call.progress:
-            rows = with_progress(rows, question, total)
-        return AnswerIterator(rows)
+        prompts = 1 if question.templates is None else len(question.templates)
+        rows = saved(
+            answer_items(tasks.with_prompts(items, question), decode, ask, refuse),
+            None if total is None else total * prompts,
+            progress=call.progress,
+        )
+        UNFINISHED.add(rows)
+        return rows
 
 
 @called_from_python
 def train(
-    sources: PathName | Iterable[PathName | Mapping[str, Any]],
+    sources: PathName | Iterable[PathName],
     *,
     output: PathName,
     progress: bool = False,
@@ -388,11 +336,9 @@ def train(
 ) -> TrainingReport:
     """Train as `pgcli train SOURCES -o OUTPUT` does; the same call again resumes the run.
 
-    Rows may be dicts with an `image`, which may be in memory, a `prefix` and a `suffix`, or
-    other columns that the task reads, also in `eval`. Options have the names of the command line,
-    with `_` in place of `-`: `model="demo"`, `epochs=10`, `freeze=["vision", "projector"]`.
-    `progress` shows progress, evaluations and the summary on stderr. Ctrl-C ends after the update
-    in progress and raises KeyboardInterrupt.
+    Options have the names of the command line, with `_` in place of `-`: `model="demo"`,
+    `epochs=10`, `freeze=["vision", "projector"]`. `progress` shows progress, evaluations and the
+    summary on stderr. Ctrl-C ends after the update in progress and raises KeyboardInterrupt.
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
@@ -400,17 +346,15 @@ def train(
     from pgcli.cli.commands.learning import run_training
     from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 
-    rows = source_list(sources)
-    with as_sources(rows) as names, as_sources(options.pop("eval", None) or []) as held_out:
-        if len(held_out) > 1:
-            raise UsageError("eval= takes one source", hint="give one manifest, or dicts")
-        typed = without_none(options) | {"output": os.fspath(output)}
-        if held_out:
-            typed["eval"] = held_out[0]
-        if any(isinstance(row, Mapping) for row in rows):  # in a manifest in a folder of its own
-            typed.setdefault("allow_outside_root", True)
-        with read_values("train", TRAIN_RECORDS, typed, progress=progress) as values:
-            run_training(TrainOptions.of(names, values, typed.keys()))
+    names = source_list(sources)
+    if not all(isinstance(name, str | os.PathLike) for name in names):
+        raise UsageError(
+            "train takes the paths of manifests, folders or archives",
+            hint="write the rows to a Parquet file: its images may be bytes",
+        )
+    typed = without_none(options) | {"output": os.fspath(output)}
+    with read_values("train", TRAIN_RECORDS, typed, progress=progress) as values:
+        run_training(TrainOptions.of([*map(os.fspath, names)], values, typed.keys()))
     folder = Path(output)
     result = (read_json(folder / "run.json") or {}).get("result", {})
     return TrainingReport(
@@ -445,7 +389,7 @@ class TrainingReport:
 
         return read_metrics(Path(self.folder, METRICS))
 
-    def load(self, **options: Unpack[CallOptions]) -> Engine:
+    def load(self, **options: Any) -> Engine:
         """The best weights as an engine; takes the options of `pgcli.load`."""
         if (Path(self.folder) / ADAPTER_CONFIG).exists():
             options = {"revision": self.revision, "adapter": self.folder, **options}
@@ -453,46 +397,19 @@ class TrainingReport:
         return load(self.folder, **options)
 
 
-class AnswerIterator(Iterator[Answer]):
-    """The answers of a call, each computed when it is taken."""
-
-    def __init__(self, answers: Generator[Answer, None, None]):
-        self._answers = answers
-        UNFINISHED.add(self)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Answer:
-        with naming_keywords():
-            return next(self._answers)
-
-    def close(self) -> None:
-        """Stop the computation of further answers."""
-        self._answers.close()
-
-
 @atexit.register
 def close_unfinished() -> None:
-    """Close the unfinished iterators of answers, except those that another thread is reading."""
+    """Close the unfinished generators of answers, except those that another thread is reading."""
     for answers in [*UNFINISHED]:
         with suppress(ValueError):
             answers.close()
 
 
-def saved(rows: Generator[Answer, None, None]) -> Generator[Answer, None, None]:
-    """The rows, with the numbers that a file of them has."""
-    with closing(rows):
-        yield from map(as_saved, rows)
-
-
-def with_progress(
-    rows: Generator[Answer, None, None], question: AnyQuestion, images: int | None
+def saved(
+    rows: Generator[Answer, None, None], total: int | None, *, progress: bool
 ) -> Generator[Answer, None, None]:
-    """The same rows, counted by a progress bar."""
+    """The rows, with the numbers that a file of them has; `progress` shows a bar of the `total`."""
     from tqdm.auto import tqdm
 
-    prompts = 1 if question.templates is None else len(question.templates)
-    total = None if images is None else images * prompts
-    with closing(rows):
-        yield from tqdm(rows, total=total, unit="row")
+    with naming_keywords(), closing(rows):
+        yield from map(as_saved, tqdm(rows, total=total, unit="row", disable=not progress))

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from signal import SIGINT, raise_signal
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
-from pgcli.api.arguments import CallOptions, PathName, without_none
+from pgcli.api.arguments import PathName, without_none
 from pgcli.cli.config import ProgramOptions, outside_values
 from pgcli.cli.console import Screen, StderrStyle
 from pgcli.cli.run_on_screen import run_request
@@ -47,7 +47,7 @@ def run(
     sources: PathName | Iterable[PathName],
     *,
     output: PathName,
-    **options: Unpack[CallOptions],
+    **options: Any,
 ) -> RunReport:
     """Answer as `pgcli COMMAND SOURCES -o OUTPUT` does; the same call again resumes the run.
 
