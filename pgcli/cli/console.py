@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 import threading
 import traceback
@@ -17,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import RawIOBase
 from pathlib import Path
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.console import Console, RenderableType
@@ -42,9 +40,6 @@ MAX_MESSAGE_LENGTH = 4000
 BAR_DELAY = 2.0
 #: The folder of this package, in which warnings of its own come from.
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-DEFAULT, OTHER = "pgcli", "paligemma-cli"
-#: The name at the beginning of a command, not in a path, an address or a sentence about it.
-COMMAND = re.compile(rf"(?<![\w./-]){DEFAULT}(?= (?:[a-z]+\b|COMMAND|--|\[OPTIONS\]))")
 
 
 class Stderr(Console):
@@ -101,16 +96,12 @@ class Screen:
             return
         message, hint = in_flags(message), in_flags(hint)
         self.event("message", message=message, hint=hint)
-        self._print("pgcli: ", "bold", message)
-        if hint:
-            self._print("hint: ", "bold", with_program_name(hint), is_command=True)
+        self._print_message("bold", message, hint)
 
     def error(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
         """Show what went wrong and how to fix it, one line each."""
         self.event("error", message=message, hint=hint, exit_code=exit_code)
-        self._print("pgcli: ", "bold red", message)
-        if hint:
-            self._print("hint: ", "bold", with_program_name(hint), is_command=True)
+        self._print_message("bold red", message, hint)
 
     def traceback(self, entries: Iterable[str]) -> None:
         """Show a traceback; its message may hold foreign text."""
@@ -145,14 +136,6 @@ class Screen:
         """The progress of a task without a count, such as loading a model: how long it takes."""
         return self.progress(message, unit="")
 
-    def stdout_above_bar(self) -> BinaryIO | None:
-        """Standard output for rows that appear above the progress bar on the same terminal.
-
-        None where no bar is drawn there; rows then go to standard output itself.
-        """
-        is_above = self._draws_bars and shares_terminal()
-        return cast(BinaryIO, OutputAboveBar(self.console)) if is_above else None
-
     def progress(
         self, task: str, total: int | None = None, *, initial: int = 0, unit: str = "rows"
     ) -> StageProgress:
@@ -181,6 +164,11 @@ class Screen:
         is_hidden = self.quiet or self.style.no_progress or self.console.is_dumb_terminal
         return self.is_terminal and not is_hidden
 
+    def _print_message(self, style: str, message: str, hint: str) -> None:
+        self._print("pgcli: ", style, message)
+        if hint:
+            self._print("hint: ", "bold", hint, is_command=True)
+
     def _print(self, label: str, style: str, message: str, *, is_command: bool = False) -> None:
         """Print a line, except in a log of JSON lines, which has its event.
 
@@ -191,24 +179,6 @@ class Screen:
             return
         line = Text.assemble((label, style), printable(presentable(message)))
         self.console.print(line, soft_wrap=is_command or not self.is_terminal)
-
-
-class OutputAboveBar(RawIOBase):
-    """Standard output on the terminal that has the bar: rows are printed above it.
-
-    What writes the rows has made them printable.
-    """
-
-    def __init__(self, console: Console):
-        self._console = console
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, rows: Any) -> int:
-        text = Text(bytes(rows).decode(errors="replace"))
-        self._console.print(text, soft_wrap=True, end="")
-        return len(rows)
 
 
 def event_line(event: str, **values: object) -> str:
@@ -363,15 +333,3 @@ def show_unraisable(hook: sys.UnraisableHookArgs) -> None:
         message = hook.err_msg or "exception ignored in"
         entries = traceback.format_exception(hook.exc_value)
         Screen().traceback([f"{message}: {hook.object!r}\n", *entries])
-
-
-def program_name() -> str:
-    """The name of this process's program."""
-    name = os.path.basename(sys.argv[0]) if sys.argv else DEFAULT  # noqa: PTH119 - a plain str
-    return OTHER if name == OTHER else DEFAULT
-
-
-def with_program_name(text: str) -> str:
-    """The text with that name in its commands."""
-    name = program_name()
-    return text if name == DEFAULT else COMMAND.sub(name, text)

@@ -8,8 +8,7 @@ from time import perf_counter
 from typing import Any, Self, TypeVar
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from pgcli.text import byte_count, count, duration, printable
@@ -156,37 +155,24 @@ class Bar(Progress):
 
     def __init__(self, progress: StageProgress, console: Console):
         self._progress = progress
-        is_narrow = console.width < NARROW
+        self._is_narrow = is_narrow = console.width < NARROW
         super().__init__(
             *([] if is_narrow else [TextColumn("{task.description}", style="bold", markup=False)]),
             BarColumn(bar_width=max(4, min(40, console.width - NARROW))),
-            Counts(progress, is_narrow=is_narrow),
+            TextColumn("{task.fields[counts]}", markup=False),
             console=console,
             transient=True,
             redirect_stdout=False,
         )
-        self.add_task(printable(progress.task), total=progress.total)
+        self.add_task(printable(progress.task), total=progress.total, counts="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        for task in self.tasks:
-            task.completed = self._progress.done
-        yield self.make_tasks_table(self.tasks)
-        if details := self._progress.details:
-            yield Text(printable(details), no_wrap=True, overflow="ellipsis")
-
-
-class Counts(ProgressColumn):
-    """What is done, the rate, the errors and the time left, as far as the line has room."""
-
-    def __init__(self, progress: StageProgress, *, is_narrow: bool):
-        super().__init__(Column(no_wrap=True))
-        self._progress, self._is_narrow = progress, is_narrow
-
-    def render(self, task: Task) -> Text:
         progress = self._progress
-        text = Text(progress.amount())
         time_left = "" if self._is_narrow else progress.time_left()
-        errors = progress.error_count()
-        for part, style in ((progress.speed(), ""), (errors, "red"), (time_left, "")):
-            text.append(f"  {part}" if part else "", style=style)
-        return text
+        parts = (progress.amount(), progress.speed(), progress.error_count(), time_left)
+        for task in self.tasks:
+            task.completed = progress.done
+            task.fields["counts"] = "  ".join(filter(None, parts))
+        yield self.make_tasks_table(self.tasks)
+        if details := progress.details:
+            yield Text(printable(details), no_wrap=True, overflow="ellipsis")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pgcli.checkpoints.find import DEMO, Checkpoint, find
 from pgcli.cli.console import Screen
@@ -19,7 +19,7 @@ from pgcli.results.image_locator import saved_record
 from pgcli.run import events
 from pgcli.run.events import Interrupted
 from pgcli.run.progress import Summary
-from pgcli.run.request import RunRequest, is_able, is_on_hub
+from pgcli.run.request import RunRequest, is_on_hub
 from pgcli.run.run import run
 from pgcli.stores.urls import url_scheme
 from pgcli.text import byte_count
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def run_request(request: RunRequest) -> int:
     """Run what the command asks, and return its exit code. Raises the errors of the run."""
     screen = Screen(quiet=request.running.quiet)
-    shown = RunOnScreen(screen)
+    shown = RunOnScreen(screen, has_bars=request.output.output != "-" or not screen.shows_rows)
     for line in request.ignored:
         screen.info(line)
     try:
@@ -65,10 +65,13 @@ def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
 
 
 class RunOnScreen:
-    """Shows what a run says: messages, tables and a bar for each stage."""
+    """Shows what a run says: messages, tables and a bar for each stage.
 
-    def __init__(self, screen: Screen):
-        self._screen = screen
+    Without `has_bars`, stages that count rows have none, as these appear on the same terminal.
+    """
+
+    def __init__(self, screen: Screen, *, has_bars: bool = True):
+        self._screen, self._has_bars = screen, has_bars
         self._stages = ExitStack()
         self._progress: StageProgress | None = None
 
@@ -81,16 +84,13 @@ class RunOnScreen:
                 screen.table(facts)
             case events.Stage(task, total, initial, unit):
                 self.close()
-                progress = screen.progress(task, total, initial=initial, unit=unit)
-                self._progress = self._stages.enter_context(progress)
+                if self._has_bars or not unit:
+                    progress = screen.progress(task, total, initial=initial, unit=unit)
+                    self._progress = self._stages.enter_context(progress)
             case events.Progress():
                 self._update(event)
             case events.StageEnd():
                 self.close()
-
-    def output(self) -> BinaryIO | None:
-        """Standard output for rows above the bar; None where it has no bar."""
-        return self._screen.stdout_above_bar()
 
     def downloads(self) -> Downloads:
         """What shows the download of a model."""
@@ -142,10 +142,9 @@ def find_model(call: CliCall, name: str, screen: Screen) -> Checkpoint:
     return find(name, revision, progress=Downloads(screen))
 
 
-def default_model(command: str | None = None) -> str:
-    """The model of PGCLI_MODEL, if it can answer the command, where one is named; or else demo."""
-    model = os.environ.get("PGCLI_MODEL")
-    return model if model and (command is None or is_able(command, model)) else DEMO
+def default_model() -> str:
+    """The model of PGCLI_MODEL, or else demo."""
+    return os.environ.get("PGCLI_MODEL") or DEMO
 
 
 def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[str]) -> str | None:

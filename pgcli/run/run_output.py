@@ -288,9 +288,7 @@ def open_row_stream(
         with text_file(Path(output.output), overwrite=output.overwrite) as write:
             yield lambda number, line: write(as_text(line))
         return
-    # above the progress display, if there is one
-    above = getattr(on_event, "output", lambda: None)()
-    stream = above or sys.stdout.buffer
+    stream = sys.stdout.buffer
     is_terminal = stream.isatty()
     is_text = output.format == "text" or (output.format == "auto" and is_terminal)
 

@@ -145,7 +145,6 @@ NOT_FOREIGN = {
     "cli/console.py: typer.echo(json.dumps(value, indent=2))",
     "cli/progress.py: Text(progress.amount())",  # numbers
     "cli/console.py: Text(line)",  # JSON of clean values
-    "cli/console.py: Text(bytes(rows).decode(errors='replace'))",  # made printable by a sink
     "cli/reports.py: Text(f.state, colour)",  # ok, warn or bad
 }
 OUTPUT_CALLS = ("typer.echo", "Text", "Text.assemble", "TextColumn", "tqdm.write", "SystemExit")
