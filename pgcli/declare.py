@@ -6,7 +6,7 @@ import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -194,20 +194,20 @@ _OPTIONS: dict[type, tuple[Option, ...]] = {}
 
 def options_of(record: type) -> tuple[Option, ...]:
     """The options that the fields of a record declare."""
-    if record not in _OPTIONS:
-        hints = get_type_hints(record)
-        declared = [field for field in fields(record) if "option" in field.metadata]
-        _OPTIONS[record] = tuple(_bound(field, hints[field.name]) for field in declared)
-    return _OPTIONS[record]
-
-
-def _bound(declared: Field[Any], hint: Any) -> Option:
-    option: Option = declared.metadata["option"]
-    if get_origin(hint) in (Union, types.UnionType):
-        (hint, *_) = (kind for kind in get_args(hint) if kind is not types.NoneType)
-    choices = get_args(hint) if get_origin(hint) is Literal else option.choices
-    kind = hint if hint in (bool, int, float) else str
-    return replace(option, name=declared.name, kind=kind, choices=choices, default=declared.default)
+    if record in _OPTIONS:
+        return _OPTIONS[record]
+    hints, options = get_type_hints(record), []
+    for declared in fields(record):
+        if (option := declared.metadata.get("option")) is None:
+            continue
+        name, hint = declared.name, hints[declared.name]
+        if get_origin(hint) in (Union, types.UnionType):
+            (hint, *_) = (kind for kind in get_args(hint) if kind is not types.NoneType)
+        choices = get_args(hint) if get_origin(hint) is Literal else option.choices
+        kind = hint if hint in (bool, int, float) else str
+        default = declared.default
+        options.append(replace(option, name=name, kind=kind, choices=choices, default=default))
+    return _OPTIONS.setdefault(record, tuple(options))
 
 
 def parse_value(option: Option, value: object, source: str) -> Any:
@@ -218,10 +218,7 @@ def parse_value(option: Option, value: object, source: str) -> Any:
     try:
         return option.read(value)
     except ValueError as problem:
-        choices = () if callable(option.choices) else option.choices
-        close = get_close_matches(str(value), choices, n=1, cutoff=0.75)
-        hint = f"did you mean {close[0]}?" if close else help_of(option)
-        raise UsageError(f"{source} {problem}", hint=hint) from None
+        raise UsageError(f"{source} {problem}", hint=help_of(option)) from None
 
 
 def parse_keywords(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.api import Engine, load
 from pgcli.api.arguments import LOADING, make_call, parse_loading
-from pgcli.errors import NoUsableDevice, PgcliError, UsageError, called_from_python
+from pgcli.errors import NoUsableDevice, UsageError, called_from_python
 from pgcli.inputs.options import REGION
 from pgcli.inputs.rows import has_region, is_missing, is_path, shown_id
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
@@ -133,11 +133,10 @@ class Answers:
 
     def _refused(self, problem: Exception) -> Answer:
         """The error row of an image that could not be answered."""
-        code = "unsupported_format" if isinstance(problem, UsageError) else "worker_crashed"
-        if isinstance(problem, NoUsableDevice):
-            code = "oom"
-        kind = "" if isinstance(problem, PgcliError) else f"{type(problem).__name__}: "
-        fault = Fault(code, f"{kind}{problem}")
+        fault = Fault("worker_crashed", f"{type(problem).__name__}: {problem}")
+        if isinstance(problem, UsageError | NoUsableDevice):
+            code = "oom" if isinstance(problem, NoUsableDevice) else "unsupported_format"
+            fault = Fault(code, str(problem))
         task: Any = self._task
         image = DecodedImage(Item(0, "0", "0"), None, None, None, 0.0, fault)
         return error_answer(image, "", task=task, model=self._engine.label)

@@ -10,7 +10,7 @@ from datetime import date, time
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from pgcli.boxes import NO_FILTER, BoxFilter, parse_region
+from pgcli.boxes import NO_FILTER, BoxFilter
 from pgcli.errors import UsageError
 from pgcli.records import (
     CLASSIFY_COLUMNS,
@@ -184,9 +184,11 @@ def ask(
         raise UsageError(
             "there is only one choice", hint="name two or more: <--choice yes> <--choice no>"
         )
-    question = make_question(
-        "ask", _check_templates(prompts), max_new_tokens, instructed=instructed
-    )
+    templates = None if prompts is None else [prompt.strip() for prompt in prompts]
+    if templates == []:
+        raise UsageError("no prompt to ask", hint='write <--prompt "what is this?">')
+    check_distinct("prompt", templates or ())
+    question = make_question("ask", templates, max_new_tokens, instructed=instructed)
     return replace(question, choices=stripped, choices_column=choices_column, schema=schema)
 
 
@@ -232,40 +234,23 @@ def make_question(
     """The question; the limit defaults to the task's."""
     default = (MAX_INSTRUCTED_TOKENS if instructed else MAX_NEW_TOKENS)[task]
     limit = default if max_new_tokens is None else max_new_tokens
-    if limit < 1:
-        raise UsageError(
-            f"<--max-new-tokens=> must be at least 1, not {limit}",
-            hint=f"the default is {default}",
-        )
     return Question(task, None if templates is None else tuple(templates), limit)
-
-
-def with_region(question: Question, region: Any) -> Question:
-    """The question about this region of every image; None is all of it.
-
-    Raises UsageError for an invalid region.
-    """
-    try:
-        return replace(question, region=None if region is None else parse_region(region))
-    except ValueError as problem:
-        raise UsageError(
-            f"the region {problem}, not {region!r}", hint="for example (10, 10, 200, 150)"
-        ) from problem
 
 
 def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
     """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(
-            f"{noun}s must be a list of texts, not {texts!r}", hint=f'{noun}s=["a cat", "a dog"]'
-        )
     stripped = tuple(map(normalize, texts))
     if "" in stripped:
         raise UsageError(f"a {noun} is empty", hint=f"write a text, or remove this {noun}")
-    for text in stripped:
-        if stripped.count(text) > 1:
-            raise UsageError(f"the {noun} {text!r} is given twice", hint="remove one of the two")
+    check_distinct(noun, stripped)
     return stripped
+
+
+def check_distinct(noun: str, texts: Sequence[str]) -> None:
+    """Raise UsageError for a repeated text."""
+    for text in texts:
+        if texts.count(text) > 1:
+            raise UsageError(f"the {noun} {text!r} is given twice", hint="remove one of the two")
 
 
 def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:
@@ -285,21 +270,6 @@ def normalize(prompt: str) -> str:
 def box_prompt(task: Task, objects: Sequence[str]) -> str:
     """The prompt for boxes around these objects."""
     return f"{task} {' ; '.join(objects)}"
-
-
-def _check_templates(prompts: Sequence[str] | None) -> list[str] | None:
-    """The prompts, stripped. Raises UsageError for a repeated prompt, or without any."""
-    if prompts is None:
-        return None
-    templates = [prompt.strip() for prompt in prompts]
-    if not templates:
-        raise UsageError("no prompt to ask", hint='write <--prompt "what is this?">')
-    for template in templates:
-        if templates.count(template) > 1:
-            raise UsageError(
-                f"the prompt {template!r} is given twice", hint="remove one of the two"
-            )
-    return templates
 
 
 def _box_question(
@@ -323,8 +293,8 @@ def _box_question(
                 f"the object {name!r} is {problem}",
                 hint=f"name one object, and repeat the option for several: {options}",
             )
-        if each and names.count(name) > 1:
-            raise UsageError(f"the object {name!r} is given twice", hint="remove one of the two")
+    if each:
+        check_distinct("object", names)
     groups = [[name] for name in names] if each else [names]
     prompts = [box_prompt(task, group) for group in groups]
     prompts = [text.replace("{", "{{").replace("}", "}}") for text in prompts]  # braces are literal
@@ -439,8 +409,6 @@ def classify(
                 f"the template {template!r} has no {LABEL}",
                 hint='for example <--template "a photo of a {label}">',
             )
-    if top < 1:
-        raise UsageError(f"<--top=> must be at least 1, not {top}", hint=f"the default is {TOP}")
     return EmbeddingQuestion(
         "classify",
         labels=distinct("label", labels),

@@ -1,7 +1,6 @@
 """The prompt each task makes."""
 
 import datetime
-import math
 import re
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from pgcli.tasks import (
     segment,
     template_columns,
     with_prompts,
-    with_region,
 )
 
 
@@ -86,12 +84,10 @@ def test_columns_depend_on_the_question():
     assert detect(["cat"]).columns == ask(["cat?"]).columns == COLUMNS
 
 
-def test_question_has_its_objects_and_its_region():
+def test_question_has_its_objects():
     assert detect([" cat ", "red car"], strict=True).objects == ("cat", "red car")
     assert detect(["cat"], strict=True).strict
     assert not detect(["cat"]).strict
-    assert with_region(caption(), "-1, 2.5,30,40").region == (-1, 2.5, 30, 40)
-    assert with_region(caption(), None).region is None
 
 
 def test_choices_come_from_the_question_or_from_each_item():
@@ -109,19 +105,10 @@ REFUSED = [
         (lambda some=some: ask(["cat?"], choices=some), "")
         for some in (["a", "b", " a"], ["", " "])
     ),
-    *(
-        (lambda some=some: ask(["cat?"], choices=some), "choices must be a list")
-        for some in ("yes", [1, 2], [None, "a"], "yes|no")
-    ),
     (
         lambda: ask(["cat?"], choices=["a", "b"], choices_column="c"),
         "--choices-column exclude each other",
     ),
-    (lambda: with_region(caption(), (1, 2, 300)), "four"),
-    (lambda: with_region(caption(), "1,2,3"), "four"),
-    (lambda: with_region(caption(), (math.nan, 2, 3, 4)), "finite"),
-    (lambda: with_region(caption(), [5, 1, 5, 9]), "xmin below xmax"),
-    (lambda: ocr(max_new_tokens=0), "at least 1, not 0"),
     *(
         (lambda lang=lang: caption(lang), "language tag")
         for lang in ("", "e", "english language", "en\n", "en; detect cat", "{a}")

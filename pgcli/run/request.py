@@ -32,7 +32,7 @@ from pgcli.run.questions import (
     schema_of_file,
 )
 from pgcli.stores.urls import is_in_object_store
-from pgcli.tasks import AnyQuestion, Question, with_region
+from pgcli.tasks import AnyQuestion, Question
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.families import ModelKind
@@ -175,7 +175,7 @@ def question_of(
     question = command.question(answering, sources, instructed=instructed)
     if not isinstance(question, Question):
         return question
-    return with_region(replace(question, system=answering.system), answering.region)
+    return replace(question, system=answering.system, region=answering.region)
 
 
 def local_kind(model: str | None) -> ModelKind | None:
