@@ -81,12 +81,6 @@ MODULES = {
     for command in commands
 }
 
-#: Options that a command is often given and another one has.
-OWNERS = {"--prompt": "ask", "--object": "detect", "--text": "score", "--label": "classify"}
-#: Example values of required options.
-EXAMPLE_VALUES = {"--object": "cat", "--from": "coco", "--to": "txt", "--truth": "truth.csv"}
-EXAMPLE_OUTPUTS = {"train": "runs/model"}
-
 
 class Declared(NamedTuple):
     """A command for Typer, the records of its options, its first example and the names of the
@@ -219,42 +213,23 @@ app = typer.Typer(
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
     """The error with a message that names the option, and a hint that says what to type or read."""
     command = next(iter(words), "-")
-    hint = help_command = f"see pgcli {f'{command} ' if command in DECLARED else ''}--help"
+    hint = f"see pgcli {f'{command} ' if command in DECLARED else ''}--help"
     message, _, suggestion = problem.format_message().partition(" Did you mean ")
     if name := getattr(problem, "option_name", None):
-        message, known = problem.message, getattr(problem, "possibilities", None)
-        if close := get_close_matches(name, known or (), n=1, cutoff=0.75):
+        message = problem.message
+        known = getattr(problem, "possibilities", None) or ()
+        if close := get_close_matches(name, known, n=1, cutoff=0.75):
             hint = f"did you mean {close[0]}?"
-        elif known is None:  # an option of this command
-            pass
-        elif owned := get_close_matches(name, OWNERS, n=1, cutoff=0.75):
-            owner = OWNERS[owned[0]]
-            right = [word.replace(name, owned[0], 1) for word in words[1:]]
-            hint = f"{owner} has {owned[0]}: {shlex.join(['pgcli', owner, *right])}"
     elif suggestion:
         hint = f"did you mean pgcli {suggestion.rstrip('?')}?".replace("'", "")
     elif getattr(problem, "param", None) and command in DECLARED:
-        hint = f"for example: {DECLARED[command].example}; {help_command}"
-    elif " " in command:
-        hint = f"to ask a question: {shlex.join(['pgcli', 'ask', 'photos', '--prompt', command])}"
+        hint = f"for example: {DECLARED[command].example}; {hint}"
     elif os.path.exists(command):  # noqa: PTH110 - not a name that Path refuses
         hint = f"name a command first: {shlex.join(['pgcli', 'caption', command])}"
-    return UsageError(as_clause(message), hint=hint)
+    return UsageError(message[:1].lower() + message[1:].removesuffix("."), hint=hint)
 
 
-def missing_options(flags: Sequence[str], command: str, words: Sequence[str]) -> UsageError:
-    """The error of a command line without some options: the hint completes the line."""
-    values = {"--output": EXAMPLE_OUTPUTS.get(command, "rows.jsonl"), **EXAMPLE_VALUES}
-    example = ["pgcli", *words, *(word for flag in flags for word in (flag, values[flag]))]
-    return missing(f"option {flags[0]!r}", command, shlex.join(example))
-
-
-def missing(what: str, command: str, example: str = "") -> UsageError:
+def missing(what: str, command: str) -> UsageError:
     """The error of a command line without something that the command needs."""
-    example = example or DECLARED[command].example
+    example = DECLARED[command].example
     return UsageError(f"missing {what}", hint=f"for example: {example}; see pgcli {command} --help")
-
-
-def as_clause(sentence: str) -> str:
-    """The sentence without capital and full stop, to follow a name and a colon."""
-    return sentence[:1].lower() + sentence[1:].removesuffix(".")

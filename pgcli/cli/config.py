@@ -147,33 +147,36 @@ def read_config_file(file: Path) -> dict[str, Any]:
 
 def check_keys(file: Path, table: Mapping[str, Any]) -> None:
     """Raise UsageError for a key that sets no option, which imports all commands."""
-    keys = {name: options_by_key(name) for name in COMMANDS}
+    keys = {
+        name: {
+            option.key: option.own
+            for record in declaration(name).records
+            for option in options_of(record)
+            if option.name != "config"
+        }
+        for name in COMMANDS
+    }
     shared = {key for options in keys.values() for key, own in options.items() if not own}
     for name, value in table.items():
         is_command = is_command_table(name, value)
+        allowed = {*keys[name]} if is_command else shared
         for key in value if is_command else [name]:
-            if key in (keys[name] if is_command else shared):
-                continue
-            shown = f"{file}: {name}.{key}" if is_command else f"{file}: {key}"
-            if owners := [f"[{command}]" for command in keys if key in keys[command]]:
+            if key not in allowed:
+                shown, owner = (f"{name}.{key}", name) if is_command else (key, "all commands")
+                if owners := [f"[{command}]" for command in keys if key in keys[command]]:
+                    raise UsageError(
+                        f"{file}: {shown} is not an option of {owner}",
+                        hint=f"move it below {' or '.join(owners)}",
+                    )
+                close = get_close_matches(key, {*allowed, *keys}, n=1)
                 raise UsageError(
-                    f"{shown} is not an option of {name if is_command else 'all commands'}",
-                    hint=f"move it below {' or '.join(owners)}",
+                    f"{file}: no option is called {shown}",
+                    hint=f"did you mean {close[0]}?"
+                    if close
+                    else 'keys are option names without the leading dashes: model = "demo"',
                 )
-            close = get_close_matches(key, set(keys).union(*keys.values()), n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(
-                f"{file}: no option is called {f'{name}.{key}' if is_command else key!r}",
-                hint=f'{meant}keys are option names without the leading dashes: model = "demo"',
-            )
 
 
 def is_command_table(name: str, value: Any) -> bool:
     """Whether a key of the file is a command's table; `view` at the top may be the option, too."""
     return isinstance(value, dict) and name in COMMANDS
-
-
-def options_by_key(command: str) -> dict[str, bool]:
-    """The keys of a command's options in a configuration file, and whether they are its own."""
-    options = (option for record in declaration(command).records for option in options_of(record))
-    return {option.key: option.own for option in options if option.name != "config"}

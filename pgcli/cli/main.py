@@ -13,7 +13,7 @@ import typer
 
 from pgcli.cli.app import app, to_usage_error
 from pgcli.cli.config import Program, read_program
-from pgcli.cli.console import Screen, StderrStyle, program_name, sanitized_logs
+from pgcli.cli.console import Screen, StderrStyle, sanitized_logs
 from pgcli.cli.exits import (
     EXIT_CODES,
     discard_output,
@@ -116,14 +116,9 @@ def output_failed(problem: OSError) -> OutputFailed | None:
             f"cannot write a temporary file: {problem.strerror}",
             hint="free some space there, or set TMPDIR to another folder",
         )
-    if problem.filename is None and problem.errno in (*FULL, errno.EIO):
+    if problem.errno in FULL or (problem.filename is None and problem.errno == errno.EIO):
         return OutputFailed(
-            f"cannot write standard output: {problem.strerror}",
-            hint="free some space on the disk that it is redirected to",
-        )
-    if problem.errno in FULL:
-        return OutputFailed(
-            f"cannot write {problem.filename}: {problem.strerror}",
+            f"cannot write {problem.filename or 'standard output'}: {problem.strerror}",
             hint="free some space there; TMPDIR names another folder for temporary files",
         )
     return None
@@ -133,8 +128,8 @@ def call(program: Program) -> int:
     """Run a command line and return its exit code. Raises the errors of `pgcli.errors`."""
     words = program.arguments
     try:
-        group, name = command_group(), program_name()
-        return int(group([*words], prog_name=name, standalone_mode=False, obj=program) or 0)
+        group = command_group()
+        return int(group([*words], prog_name="pgcli", standalone_mode=False, obj=program) or 0)
     except typer.TyperException as problem:
         raise to_usage_error(problem, words).with_traceback(problem.__traceback__) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.models import CommandInfo
 
-from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand, missing_options
+from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand, missing
 from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value, unknown_variables
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.errors import UsageError
@@ -112,18 +112,6 @@ class QuietOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """The images that a command measures with, if sources are not its arguments."""
-
-    source: str | None = opt(
-        "Images to use instead of drawings: a folder, or another source.",
-        panel="Which images",
-        metavar="SOURCE",
-        own=True,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JsonOptions:
     """The option to print JSON."""
 
@@ -147,15 +135,22 @@ def command(
     """
     records = (*records, ProgramOptions)
     options = [option for record in records for option in options_of(record)]
-    options.sort(key=panel_order)
+    order = SHARED_PANELS.index
+    options.sort(key=lambda option: order(option.panel) if option.panel in SHARED_PANELS else -1)
     panel = next(panel for panel, summaries in PANELS.items() if name in summaries)
 
     def declare(function: Function) -> Function:
         def callback(context: typer.Context, **values: Any) -> None:
             words = {option.name: values.pop(option.name) for option in options}
             call = read_call(name, words, context.obj, reads_config)
-            report_unknown_variables(call)
-            check_arguments(values)
+            if names := unknown_variables():  # in one line
+                from pgcli.cli.console import Screen  # imports Rich
+
+                Screen(quiet=call.quiet).info(f"ignored unknown variables: {', '.join(names)}")
+            for value in values.values():
+                if "" in (value if isinstance(value, list | tuple) else [value]):
+                    hint = "name a file, folder or model; is a variable of the shell not set?"
+                    raise UsageError("an argument is empty", hint=hint)
             function(**values, call=call)
 
         hints = get_type_hints(function, include_extras=True)
@@ -192,19 +187,6 @@ def command(
     return declare
 
 
-def check_arguments(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for an empty argument, which would be the current folder."""
-    for value in values.values():
-        if "" in (value if isinstance(value, list | tuple) else [value]):
-            hint = "name a file, folder or model; is a variable of the shell not set?"
-            raise UsageError("an argument is empty", hint=hint)
-
-
-def panel_order(option: Option) -> int:
-    """Where an option's panel stands in the help."""
-    return SHARED_PANELS.index(option.panel) if option.panel in SHARED_PANELS else -1
-
-
 def parameter(option: Option, default: str = "", *, is_used: bool = True) -> inspect.Parameter:
     """The parameter from which Typer makes the option; its words are parsed later. The help shows
     `default` if the command has its own.
@@ -220,7 +202,7 @@ def parameter(option: Option, default: str = "", *, is_used: bool = True) -> ins
         help=help,
         rich_help_panel=option.panel,
         metavar=None if is_flag else value_name(option),
-        autocompletion=completion(choices),
+        autocompletion=choices if callable(choices) else lambda: [*choices],
         hidden=not is_used,
         show_default=False,
     )
@@ -232,11 +214,6 @@ def parameter(option: Option, default: str = "", *, is_used: bool = True) -> ins
     )
 
 
-def completion(choices: Sequence[str] | Callable[[], Sequence[str]]) -> Any:
-    """The function that a shell calls for values to offer; None without choices."""
-    return choices if callable(choices) else (lambda: list(choices)) if choices else None
-
-
 def value_name(option: Option) -> str:
     """The placeholder for the value in the help."""
     if option.metavar is not None:
@@ -244,14 +221,6 @@ def value_name(option: Option) -> str:
     if option.choices and not callable(option.choices):
         return f"[{'|'.join(option.choices)}]"
     return {int: "N", float: "X"}.get(option.kind, "TEXT")
-
-
-def report_unknown_variables(call: CliCall) -> None:
-    """Name the unknown variables that start with the prefix, in one line."""
-    if names := unknown_variables():
-        from pgcli.cli.console import Screen  # imports Rich
-
-        Screen(quiet=call.quiet).info(f"ignored unknown variables: {', '.join(names)}")
 
 
 def read_call(
@@ -271,7 +240,7 @@ def read_call(
     values = typed
     if reads_config:
         values = outside_values(command, records, program.config) | typed
-    required = [option for option in options if option.default is REQUIRED]
-    if absent := [option.flag for option in required if option.name not in values]:
-        raise missing_options(absent, command, program.arguments)
+    for option in options:
+        if option.default is REQUIRED and option.name not in values:
+            raise missing(f"option {option.flag!r}", command)
     return CliCall(values, frozenset(typed), program.arguments)

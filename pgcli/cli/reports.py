@@ -24,15 +24,13 @@ from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.measures import Estimate
 from pgcli.run.events import Facts
 from pgcli.run.progress import rate
-from pgcli.text import byte_count, count, duration, printable
+from pgcli.text import byte_count, count, duration, listed, printable
 
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport, ProgramComparison
     from pgcli.bench.roofline import Stages
     from pgcli.doctor.checks import Finding
     from pgcli.verify.compare import (
-        PixelComparison,
-        PromptComparison,
         TensorComparison,
         TokenComparison,
     )
@@ -66,17 +64,11 @@ def info_facts(values: Mapping[str, Any]) -> Facts:
         elif name == "files":
             rows += [(file, byte_count(length)) for file, length in value.items()]
         elif name == "labels":
-            rows += [("labels", labels(value))] if value else []
+            rows += [("labels", f"{len(value):,}: {listed(value)}")] if value else []
         elif value is not None:
             shown = f"{value:,}" if isinstance(value, int) else str(value)
             rows.append((name.replace("_", " "), shown))
     return rows
-
-
-def labels(names: Sequence[str]) -> str:
-    """The number of a classifier's labels, and the first of them."""
-    shown = ", ".join(names[:5])
-    return f"{len(names):,}: {shown}" + (", ..." if len(names) > 5 else "")
 
 
 def architecture_rows(values: Mapping[str, Any]) -> Facts:
@@ -111,25 +103,16 @@ def show_findings(findings: list[Finding], *, as_json: bool) -> None:
     """Print the findings as one JSON object, as a table, or as lines of cells in a pipe."""
     if as_json:
         checks = [asdict(finding) for finding in findings]
-        print_json({"state": worst_state(findings), "checks": checks})
+        states = {finding.state for finding in findings}
+        worst = "bad" if "bad" in states else "warn" if "warn" in states else "ok"
+        print_json({"state": worst, "checks": checks})
     elif draws_tables():
-        print_tables(findings_table(findings), summary(findings))
+        problems = sum(finding.state != "ok" for finding in findings)
+        hint = "; the line below each one shows how to fix it" if problems else ""
+        print_tables(findings_table(findings), f"{count(problems, 'problem')}{hint}")
     else:
         for f in findings:
             print_cells((f.state, f.name, f.description, f.remedy))
-
-
-def worst_state(findings: list[Finding]) -> str:
-    states = {finding.state for finding in findings}
-    return next((state for state in ("bad", "warn") if state in states), "ok")
-
-
-def summary(findings: list[Finding]) -> str:
-    """The number of problems, in one line."""
-    problems = sum(finding.state != "ok" for finding in findings)
-    if not problems:
-        return "no problems found"
-    return f"{count(problems, 'problem')}; the line below each one shows how to fix it"
 
 
 def findings_table(findings: list[Finding]) -> Table:
@@ -156,9 +139,15 @@ def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
     name, texts = ("images", "texts") if proof.rows is None else ("rows", "prompts")
     yield name, f"{inputs}: pgcli in one batch, {proof.program} one by one"
     if proof.texts is not None:
-        yield texts, same_tokens(proof.texts)
-    if proof.levels is not None:
-        yield "preprocessing", pixel_difference(proof.levels)
+        outcomes = {
+            True: "same tokens",
+            False: f"different tokens in transformers: {proof.texts.first!r}",
+            None: f"not compared: {proof.texts.reason}",
+        }
+        yield texts, outcomes[proof.texts.same]
+    if (levels := proof.levels) is not None:
+        differ = f"pixels differ by at most {levels.largest:.2g} of 255 levels"
+        yield "preprocessing", f"{differ}, {levels.mean:.2g} on average"
     for run in proof.comparisons:
         for stage in run.stages:
             text = tokens(stage) if isinstance(stage, TokenComparison) else number_difference(stage)
@@ -174,22 +163,6 @@ def verify_facts(proof: Proof) -> Iterator[tuple[str, str]]:
     yield "verdict", proof.verdict
 
 
-def same_tokens(prompts: PromptComparison) -> str:
-    """Whether texts have the same tokens, or why they were not compared."""
-    return {
-        True: "same tokens",
-        False: f"different tokens in transformers: {prompts.first!r}",
-        None: f"not compared: {prompts.reason}",
-    }[prompts.same]
-
-
-def pixel_difference(levels: PixelComparison) -> str:
-    """The difference of the preprocessed pixels."""
-    return (
-        f"pixels differ by at most {levels.largest:.2g} of 255 levels, {levels.mean:.2g} on average"
-    )
-
-
 def number_difference(stage: TensorComparison) -> str:
     """The differences of a stage's values, and the bounds."""
     if stage.largest is None or stage.mean is None:
@@ -203,13 +176,9 @@ def number_difference(stage: TensorComparison) -> str:
         text += f"; noise floor {stage.floor.largest:.2g}, mean {stage.floor.mean:.2g}"
     if stage.same:
         return f"same: {text}"
-    return f"different: {text}; first at {first_difference(stage)}"
-
-
-def first_difference(stage: TensorComparison) -> str:
-    """The first difference of a stage: `row 0, patch 3, channel 7`."""
     names = ("row", "patch", "channel") if len(stage.first or ()) == 3 else ("row", "token")
-    return ", ".join(f"{n} {at}" for n, at in zip(names, stage.first or (), strict=False))
+    first = ", ".join(f"{n} {at}" for n, at in zip(names, stage.first or (), strict=False))
+    return f"different: {text}; first at {first}"
 
 
 def tokens(stage: TokenComparison) -> str:
@@ -242,24 +211,29 @@ def show_benchmark(report: BenchReport) -> None:
         *comparison_rows("files to rows", report.files),
         *comparison_rows("model", report.model),
     ]
-    for heads, rows in ((SPEEDS, speeds), (STAGES, [*stages(report)])):
+    rows_of_stages = [
+        (
+            program.name,
+            *milliseconds(program.seconds, report.model.rows),
+            f"{share_text(program.share)}: "
+            + ", ".join(f"{100 * part:.0f}" for part in astuple(program.shares)),
+        )
+        for program in report.stages
+    ]
+    rows_of_stages.append(("limit", *milliseconds(report.limit, report.model.rows), ""))
+    for heads, rows in ((SPEEDS, speeds), (STAGES, rows_of_stages)):
         if draws_tables():
-            print_tables(aligned_table(heads, rows), "")
+            table = Table(box=None, padding=(0, 2, 0, 0))
+            for head in heads:
+                table.add_column(head, justify="left" if head in WORDS else "right", no_wrap=True)
+            for row in rows:
+                table.add_row(*(Text(printable(cell)) for cell in row))
+            print_tables(table, "")
         else:
             for cells in (heads, *rows):
                 print_cells(cells)
             print_line("")
     print_facts(bench_facts(report))
-
-
-def aligned_table(heads: Sequence[str], rows: Rows) -> Table:
-    """A table with text aligned to the left and numbers to the right."""
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    for head in heads:
-        made.add_column(head, justify="left" if head in WORDS else "right", no_wrap=True)
-    for cells in rows:
-        made.add_row(*(Text(printable(cell)) for cell in cells))
-    return made
 
 
 def comparison_rows(measured: str, comparison: ProgramComparison) -> Iterator[tuple[str, ...]]:
@@ -274,15 +248,6 @@ def comparison_rows(measured: str, comparison: ProgramComparison) -> Iterator[tu
         start = duration(speed.start_seconds) if speed.start_seconds else ""
         pace, busy = rate(speed.rows_per_second), f"{speed.busy:.0%}" if speed.busy < 1 else ""
         yield (measured, rows, speed.name, start, pace, spread, busy, *cells)
-
-
-def stages(report: BenchReport) -> Iterator[tuple[str, ...]]:
-    """The time of each program by stage for a row of a batch, and the limit."""
-    for program in report.stages:
-        parts = ", ".join(f"{100 * part:.0f}" for part in astuple(program.shares))
-        shares = f"{share_text(program.share)}: {parts}"
-        yield (program.name, *milliseconds(program.seconds, report.model.rows), shares)
-    yield ("limit", *milliseconds(report.limit, report.model.rows), "")
 
 
 def milliseconds(seconds: Stages, rows: int) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ import typer
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.cli.app import missing
 from pgcli.cli.options import CliCall, Sources, command
-from pgcli.errors import UsageError
 from pgcli.run.questions import WITHOUT_ANSWERS
 from pgcli.run.request import make_request, records_of
 from pgcli.tasks import MAX_NEW_TOKENS
@@ -71,8 +69,6 @@ def declare(name: str, examples: str) -> None:
 
 def answer(name: str, sources: Sequence[str], call: CliCall) -> None:
     """Answer what the command asks about every item, then exit with the code of the run."""
-    if name == "ask" and not {"prompt", "prompts_file"} & call.values.keys():
-        check_no_question(sources)
     if not sources and not (name == "embed" and {"text", "texts_file"} & call.values.keys()):
         if not is_piped():
             raise missing("argument 'SOURCE'", name)
@@ -94,15 +90,3 @@ def is_piped() -> bool:
     except (AttributeError, OSError, ValueError):  # closed, or not a real file
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-
-
-def check_no_question(sources: Sequence[str]) -> None:
-    """Raise UsageError for a source that is a question: several words, and no path or pattern."""
-    from pgcli.inputs.paths import expand_source  # not at the top: --help has to be fast
-
-    for source in reversed(sources):
-        is_path = "/" in source or os.path.lexists(source)
-        if len(source.split()) > 1 and not is_path and not expand_source(source)[1:]:
-            files = [name for name in sources if name != source] or ["."]
-            words = shlex.join(["pgcli", "ask", *files, "--prompt", source])
-            raise UsageError(f"there is no file {source!r}", hint=f"to ask a question: {words}")

@@ -119,7 +119,15 @@ def lines(status: RunStatus) -> Iterator[str]:
         running = [owner for owner in owners if owner is not None and owner.state == "running"]
         yield from [f"hint: {owner.hint}" for owner in running if owner.hint][:1]
     if status.state == "stopped":
-        yield f"to resume: {how_to_resume(status)}"
+        missing = [shard.shard for shard in status.shards if shard.state != "complete"]
+        resume = "run the same command"
+        if status.owner is not None and status.owner.state == "suspended":
+            resume = f"kill -CONT {status.owner.pid} on {status.owner.host}"
+        elif missing:
+            resume += f" with --shard {listed(missing)}"
+        else:
+            resume += " again"
+        yield f"to resume: {resume}"
 
 
 def row_count(rows: int, total: int | None) -> str:
@@ -137,16 +145,6 @@ def writer_text(owner: OwnerStatus) -> str:
         return "" if is_usual else f"exit code {exit_code_text(owner.exit_code)}"
     what = "suspended" if owner.state == "suspended" else "killed or lost"
     return f"{what}: {process}, last heartbeat {duration(owner.silent_seconds or 0)} ago"
-
-
-def how_to_resume(status: RunStatus) -> str:
-    """How to compute the missing rows."""
-    if status.owner is not None and status.owner.state == "suspended":
-        return f"kill -CONT {status.owner.pid} on {status.owner.host}"
-    missing = [shard.shard for shard in status.shards if shard.state != "complete"]
-    if not missing:
-        return "run the same command again"
-    return f"run the same command with --shard {listed(missing)}"
 
 
 def shard_table(shards: Sequence[ShardStatus]) -> Iterator[str]:

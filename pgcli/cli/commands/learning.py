@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -20,14 +19,12 @@ from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.labels.columns import ANSWER_COLUMNS
-from pgcli.parsing import SEPARATOR
 from pgcli.results.options import ImageOptions
 from pgcli.run.options import RunningOptions
 from pgcli.text import count, listed, one_of
 from pgcli.training.options import TRAIN_RECORDS, TrainOptions
 
 if TYPE_CHECKING:
-    from pgcli.evaluation.evaluate import Evaluation
     from pgcli.evaluation.measures import Estimate
 
 
@@ -97,18 +94,7 @@ def use_of(options: TrainOptions, example: str) -> str:
     if options.task == "classify":
         return f"pgcli classify photos {model}"
     prompt, _ = split_locations(example)
-    task, _, argument = prompt.partition(" ")
-    match task:
-        case "ocr" if not argument:
-            details = ""
-        case "detect" | "segment" if argument:
-            names = map(str.strip, argument.split(SEPARATOR))
-            details = "".join(f" --object {shlex.quote(name)}" for name in names)
-        case "caption" if argument.isalpha():
-            details = "" if argument == "en" else f" --lang {argument}"
-        case _:
-            task, details = "ask", f" --prompt {shlex.quote(prompt)}"
-    return f"pgcli {task} photos {model}{details}"
+    return f"pgcli ask photos {model} --prompt {shlex.quote(prompt)}"
 
 
 _input = partial(opt, panel="Which images", own=True)
@@ -214,7 +200,9 @@ def eval_(results: FileArgs, call: CliCall) -> None:
         joined = only_common(joined)
     with screen.status("computing metrics"):
         evaluations = [evaluate(file, metric, texts, options.by) for file in joined]
-        check_texts_option(texts, evaluations)
+        measured = {part.metric for evaluation in evaluations for part in evaluation.measured}
+        if "retrieval" not in measured:
+            call.report_unused(("texts",), f"on {', '.join(sorted(measured))}", screen)
         differences: dict[str, Estimate] = {}
         if len(joined) == 2:
             before, after = paired(*joined)
@@ -228,22 +216,3 @@ def eval_(results: FileArgs, call: CliCall) -> None:
         printed.print_as_text(evaluations, differences, options.by)
     for evaluation in evaluations:
         printed.report_rows(evaluation, screen, only_common=options.only_common)
-
-
-def check_texts_option(texts: str | None, evaluations: Sequence[Evaluation]) -> None:
-    """Raise UsageError for embeddings of texts where no rows are compared with them."""
-    from pgcli.evaluation.retrieval import has_column
-
-    if texts is None:
-        return
-    metrics = {part.metric for evaluation in evaluations for part in evaluation.measured}
-    if "retrieval" not in metrics:
-        measured = ", ".join(sorted(metrics))
-    elif all(has_column(evaluation.joined.rows, "scores") for evaluation in evaluations):
-        measured = "rows that have scores"
-    else:
-        return
-    raise UsageError(
-        f"--texts has no effect on {measured}",
-        hint="omit it, or measure rows of embed with --metric retrieval",
-    )

@@ -13,7 +13,7 @@ import typer
 from pgcli import tasks
 from pgcli.cli.config import find_config, read_config_file
 from pgcli.cli.console import Screen, print_facts, print_json
-from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, SourceOptions, command
+from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command
 from pgcli.declare import opt, same
 from pgcli.errors import Difference, NoInputError, NoUsableDevice, UsageError
 from pgcli.run.options import Dtype, InputOptions, ModelOptions, RunningOptions, models
@@ -82,7 +82,12 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
 class VerifyOptions(LoadOptions):
     """The options of `verify`."""
 
-    source: str | None = same(SourceOptions, "source")
+    source: str | None = opt(
+        "Images to use instead of drawings: a folder, or another source.",
+        panel="Which images",
+        metavar="SOURCE",
+        own=True,
+    )
     dtype: Dtype = same(  # noqa: RUF009
         LoadOptions, "dtype", "Data types to compare in; auto is float32, then bfloat16."
     )
@@ -132,7 +137,7 @@ def verify(
 class BenchOptions(JsonOptions):
     """The options of `bench`."""
 
-    source: str | None = same(SourceOptions, "source")
+    source: str | None = same(VerifyOptions, "source")
     batch_size: int | None = same(ModelOptions, "batch_size")
     quantize: Literal["none", "int8", "fp8"] = same(ModelOptions, "quantize")
     fast_decode: bool = same(InputOptions, "fast_decode")
@@ -160,7 +165,7 @@ def bench(call: CliCall, model: ModelArgument = None) -> None:
     options, loading = call.build(BenchOptions), call.build(LoadOptions)
     source = None if options.source is None else Inventory.scan([options.source])
     screen = Screen()
-    checkpoint = find_model(call, model or default_model("caption"), screen)
+    checkpoint = find_model(call, model or default_model(), screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.bench.benchmark import bench as measure
         from pgcli.verify.reference import generate_images
@@ -321,16 +326,9 @@ def check_generates(checkpoint: Checkpoint) -> None:
     """Raise UsageError for a model that generates no answers, and InvalidCheckpoint."""
     from pgcli.checkpoints.model_description import read_description
 
-    names = {
-        "two_towers": "a two-tower model",
-        "vision_tower": "a vision tower",
-        "instruct": "Gemma 3",
-    }
-    kind = read_description(checkpoint.folder).kind
-    if kind != "paligemma":
+    if read_description(checkpoint.folder).kind != "paligemma":
         raise UsageError(
-            f"{checkpoint.name} is {names.get(kind, 'an image classifier')}; explain needs "
-            "PaliGemma",
+            f"{checkpoint.name} is another kind of model; explain needs PaliGemma",
             hint="name a PaliGemma checkpoint, for example demo or google/paligemma2-3b-mix-224",
         )
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -40,8 +38,7 @@ from pgcli.run.questions import BoxOptions, DetectOptions
 from pgcli.text import count, listed, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.labels.labelled_image import Labels, LabelSettings, LeftOut
-    from pgcli.results.edits import MatchedEdits, WantedRows
+    from pgcli.labels.labelled_image import Labels, LeftOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +90,11 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
         return ImageLocator(on_event, options.images, call.build(AddressOptions).url_reader)
 
     locator = make_locator()
+    names = [output.name for output in outputs]
     groups = [
-        RowGroup(path, name, box_filter=box_filter)
-        for path, name in zip(outputs, unique_names(outputs), strict=True)
+        # its whole path if another file has the same name
+        RowGroup(path, name if names.count(name) == 1 else str(path), box_filter=box_filter)
+        for path, name in zip(outputs, names, strict=True)
     ]
     if options.draw is not None:
         if len(outputs) > 1:
@@ -106,12 +105,6 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
         rows = tracked(groups[0].rows(options.limit), on_event, "drawings", gallery.rows)
         for name, text in draw_rows(rows, outputs[0], options.draw, make_locator(), gallery.labels):
             screen.info(f"{name}: {text}")
-
-
-def unique_names(outputs: Sequence[Path]) -> list[str]:
-    """The name of each file, or its whole path if another file has the same name."""
-    names = [output.name for output in outputs]
-    return [output.name if names.count(output.name) == 1 else str(output) for output in outputs]
 
 
 @command(
@@ -190,7 +183,15 @@ def apply(
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
         write_result_file(target, reviewed, schema)
-    screen.info(f"{target.name}: {apply_summary(reviewed.counts, matched, wanted)}")
+    counts, fate = reviewed.counts, " and dropped"
+    notes = [
+        (counts["accepted"] - counts["corrected"], "accepted"),
+        (counts["corrected"], "corrected"),
+        (counts["rejected"], f"rejected{fate if wanted != 'all' else ''}"),
+        (counts["open"], f"not reviewed{fate if wanted == 'accepted' else ''}"),
+        (matched.elsewhere, "edits of other files"),
+    ]
+    screen.info(f"{target.name}: {with_notes(count(counts['rows'], 'row'), notes)}")
     for unapplied, reason in (
         (matched.changed, "the answer has changed"),
         (matched.missing, "the row is missing"),
@@ -204,29 +205,12 @@ def apply(
         raise typer.Exit(INCOMPLETE)
 
 
-def apply_summary(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
-    """How many rows were written, and how many have which review."""
-    fate = " and dropped"
-    notes = [
-        (counts["accepted"] - counts["corrected"], "accepted"),
-        (counts["corrected"], "corrected"),
-        (counts["rejected"], f"rejected{fate if wanted != 'all' else ''}"),
-        (counts["open"], f"not reviewed{fate if wanted == 'accepted' else ''}"),
-        (matched.elsewhere, "edits of other files"),
-    ]
-    return with_notes(count(counts["rows"], "row"), notes)
-
-
 _rows = partial(opt, panel="Rows", own=True)
 
 #: The options that only one format has.
-OPTIONS_OF_FORMAT = {"labelstudio": {"image_prefix"}, "yolo": {"label", "label_file"}}
-IMAGES_HINT = "--images names the folder that contains the images"
-NO_IMAGE_HINT = "name a file that lists images, or a folder that contains them"
-NOTHING_HINT = "docs/reference/formats.md says which regions and texts are read"
-YOLO_HINT = (
-    "each image in images/ needs a file of the same name in labels/; "
-    "if images are links, --images names the folder that they lead to"
+OPTIONS_OF_FORMAT = {"image_prefix": "labelstudio", "label": "yolo", "label_file": "yolo"}
+IMAGES_HINT = (
+    "--images names the folder with the images; docs/reference/formats.md says what is read"
 )
 
 
@@ -257,61 +241,47 @@ class ImportOptions(FileOptions):
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
+    from pgcli.images.decode import silence_decoders
     from pgcli.labels.labelled_image import LabelSettings, TruthRows, check_ids, skipped
+    from pgcli.labels.sources import read_upright
     from pgcli.output import result_target, write_result_file
 
     options, screen = call.build(ImportOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
-    check_import(options)
-    unused = {*chain(*OPTIONS_OF_FORMAT.values())} - OPTIONS_OF_FORMAT.get(options.from_, set())
+    if options.prompt is not None and (options.each or not options.prompt.strip()):
+        what = "--prompt and --each exclude each other" if options.each else "--prompt is empty"
+        raise UsageError(what, hint="omit one of them, or name a prompt")
+    if options.images is not None and not Path(options.images).is_dir():
+        raise UsageError(f"{options.images} is not a folder", hint=IMAGES_HINT)
+    unused = [name for name, own in OPTIONS_OF_FORMAT.items() if own != options.from_]
     call.report_unused(unused, f"on {options.from_}", screen)
     target = result_target(options.output, overwrite=options.overwrite)
     names = read_labels(options.label, options.label_file) if options.from_ == "yolo" else []
     settings = LabelSettings(Path(options.images or "."), options.image_prefix, names)
-    labels, counts = read_on_screen(Path(file), options.from_, settings, screen), settings.counts
+    counts = settings.counts
+    silence_decoders()
+    with screen.status("reading annotations"):
+        labels = read_upright(options.from_, Path(file), settings)
     check_ids(labels, options.prompt)
     rows = TruthRows(labels, target.path.parent, options.prompt, options.each)
-    hint = YOLO_HINT if options.from_ == "yolo" else IMAGES_HINT
     if not any(True for _ in rows):
         _, first = counts.images
         note = f"; first skipped image: {first}" if first else ""
         text = with_notes(f"{file} has no annotated image", skipped(labels, counts))
-        if not first:
-            hint = NOTHING_HINT if labels.images or counts.kinds else NO_IMAGE_HINT
-        raise UsageError(text + note, hint=hint)
+        raise UsageError(text + note, hint=IMAGES_HINT)
     absent, first = counts.absent
     if absent == len({image.id for image in labels.images}):
-        raise UsageError(f"none of the images in {file} exist (first: {first})", hint=hint)
+        raise UsageError(f"none of the images in {file} exist (first: {first})", hint=IMAGES_HINT)
     with screen.status("writing rows"):
         count = write_result_file(target, rows, rows.schema)
-    report_import(options.output, count, labels, counts, screen, hint)
+    report_import(options.output, count, labels, counts, screen)
     if counts.images[0]:
         raise typer.Exit(INCOMPLETE)
 
 
-def check_import(options: ImportOptions) -> None:
-    """Raise UsageError for options that are wrong."""
-    prompt, each, images = options.prompt, options.each, options.images
-    if prompt is not None and (each or not prompt.strip()):
-        message = "--prompt and --each exclude each other" if each else "--prompt is empty"
-        raise UsageError(message, hint="omit one of them" if each else "name a prompt")
-    if images is not None and not Path(images).is_dir():
-        raise UsageError(f"{images} is not a folder", hint=IMAGES_HINT)
-
-
-def read_on_screen(file: Path, format: str, settings: LabelSettings, screen: Screen) -> Labels:
-    """The labels in the file. Raises UsageError."""
-    from pgcli.images.decode import silence_decoders
-    from pgcli.labels.sources import read_upright
-
-    silence_decoders()
-    with screen.status("reading annotations"):
-        return read_upright(format, file, settings)
-
-
 def report_import(
-    output: str, written: int, labels: Labels, counts: LeftOut, screen: Screen, hint: str
+    output: str, written: int, labels: Labels, counts: LeftOut, screen: Screen
 ) -> None:
-    """Report written rows and skipped images, with the hint for the latter."""
+    """Report written rows and skipped images."""
     from pgcli.labels.columns import note_of_choices
     from pgcli.labels.labelled_image import skipped
 
@@ -323,12 +293,11 @@ def report_import(
     for note in filter(None, (note_of_choices(labels.choices), *counts.notes)):
         screen.info(note)
     if counts.images[0]:
-        screen.info(f"first skipped image: {counts.images[1]}", hint=hint)
+        screen.info(f"first skipped image: {counts.images[1]}", hint=IMAGES_HINT)
     absent, first = counts.absent
     if absent:
-        screen.info(
-            f"{count(absent, 'image')} not found or not readable (first: {first})", hint=hint
-        )
+        text = f"{count(absent, 'image')} not found or not readable (first: {first})"
+        screen.info(text, hint=IMAGES_HINT)
 
 
 @command(
