@@ -27,27 +27,6 @@ def test_pyarrow_reads_the_texts_of_moments(unit, zone, numbers):
     assert pa.array(to_values(array), pa.string()).cast(array.type) == array
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")]
-)
-@given(st.lists(st.none() | st.floats(0, DAY - 1), max_size=5))
-def test_times_of_day_are_exact_texts(kind, seconds):
-    scale = 10 ** DIGITS[kind.unit]
-    numbers = [None if some is None else int(some * scale) for some in seconds]
-    for number, text in zip(numbers, to_values(pa.array(numbers, kind)), strict=True):
-        if number is None:
-            assert text is None
-        else:
-            hours, minutes, rest = map(Decimal, text.split(":"))
-            assert (hours * 3600 + minutes * 60 + rest) * scale == number
-
-
-@given(st.lists(st.none() | st.integers(-700_000, 2_900_000), max_size=5))
-def test_pyarrow_reads_the_texts_of_days(days):
-    array = pa.array(days, pa.int32()).view(pa.date32())
-    assert pa.array(to_values(array), pa.string()).cast(pa.date32()) == array
-
-
 @pytest.mark.parametrize("unit", DIGITS)
 @given(st.lists(st.integers(-(2**63) + 1, 2**63 - 1), max_size=5))
 def test_durations_are_exact_numbers_of_seconds(unit, numbers):

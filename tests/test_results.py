@@ -5,7 +5,6 @@ import sys
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy
 import pandas
@@ -15,10 +14,10 @@ import pytest
 import pgcli
 from pgcli.errors import OutputExists, UsageError
 from pgcli.output.schema import TYPES
-from pgcli.records import COLUMNS, Choice, Mask, Rle
+from pgcli.records import COLUMNS, Choice, Mask
 from pgcli.rle import encode_mask
 from pgcli.rows import RowSchema
-from tests.support.exporting import BOX, answer, box, captioned, detections, refused, save, saved
+from tests.support.exporting import BOX, answer, box, detections, refused, save
 from tests.support.pages import Parsed
 from tests.support.runs import run_python
 
@@ -40,34 +39,6 @@ def test_read_returns_the_answers_of_the_run(file):
     results = pgcli.read(file)
     assert list(results) == ANSWERS
     assert pgcli.read(str(file)) == results == pgcli.Results(iter(ANSWERS))
-
-
-def test_parquet_is_read_by_a_program_that_has_read_nothing_before(tmp_path):
-    """The first memory that pyarrow's allocator takes is not that of the rows."""
-    pgcli.Results(ANSWERS).save(tmp_path / "x.parquet")
-    code = f"import pgcli; print(len(pgcli.read({str(tmp_path / 'x.parquet')!r})))"
-    assert run_python(code) == "3\n"
-
-
-def test_masks_and_choices_come_back(tmp_path):
-    masks = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), None)
-    kinds: list[dict[str, Any]] = [
-        {"task": "segment", "boxes": (BOX, BOX), "masks": masks},
-        {"choices": (Choice("yes", -0.5, 0.75), Choice("no", -1.5, 0.25))},
-    ]
-    for extras, changes in zip((("masks",), ("choices",)), kinds, strict=True):
-        save(f"{tmp_path}/{extras[0]}.parquet", answer(0, **changes), extras=extras)
-        (read,) = pgcli.read(tmp_path / f"{extras[0]}.parquet")
-        assert read == answer(0, **changes)
-
-
-def test_scores_of_earlier_versions_are_read(tmp_path):
-    scores = [{"text": "a", "cosine": 0.1, "score": None, "probability": 1.0}]
-    run = {"load_ms": None, "vision_ms": None, "model": "m", "error": None, "error_message": None}
-    image = {"index": 0, "id": "a", "image": "a.png", "width": 3, "height": 2}
-    (tmp_path / "old.jsonl").write_text(json.dumps(image | {"scores": scores} | run) + "\n")
-    (row,) = pgcli.read(tmp_path / "old.jsonl")
-    assert (row.scores[0].cosine, row.truncated) == (0.1, None)
 
 
 def test_results_are_a_sequence():
@@ -132,24 +103,12 @@ def test_saved_results_are_read_back(tmp_path, name):
     assert pgcli.read(tmp_path / name) == results[:1]
 
 
-def test_saved_file_of_no_results_has_no_rows(tmp_path):
-    for name in ("x.jsonl", "x.parquet"):
-        pgcli.Results([]).save(tmp_path / name)
-        assert len(pgcli.read(tmp_path / name)) == 0
-
-
 def test_output_of_a_run_and_other_endings_are_not_replaced(tmp_path):
     save(tmp_path / "run.jsonl", answer())
     for name, error in (("run.jsonl", OutputExists), ("x.csv", UsageError), ("x/", UsageError)):
         with pytest.raises(error) as refusal:
             pgcli.Results(ANSWERS).save(f"{tmp_path}/{name}", overwrite=True)
         assert refusal.value.hint
-
-
-def test_filter_keeps_the_answers_of_a_condition():
-    results = pgcli.Results(ANSWERS)
-    assert results.filter(lambda one: bool(one.boxes)) == results[:1]
-    assert results.filter(lambda one: one.error is not None) == results.errors
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])
@@ -165,13 +124,6 @@ def test_file_without_rows_is_rejected(tmp_path):
         with pytest.raises(UsageError) as refusal:
             pgcli.read(tmp_path / name)
         assert refusal.value.hint
-
-
-def test_a_row_that_lacks_a_column_is_rejected(tmp_path):
-    rows = captioned(tmp_path, "one")
-    del rows[0]["boxes"]
-    with pytest.raises(UsageError, match="boxes"):
-        pgcli.read(saved(tmp_path / "x.jsonl", rows))
 
 
 # --- notebook display
@@ -190,12 +142,6 @@ def test_foreign_text_is_text_in_a_notebook():
     assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
     assert "\x1b" not in text
     assert "\u202e" not in text
-
-
-def test_a_notebook_shows_the_labels_of_boxes():
-    tokens = "<loc0001><loc0001><loc0009><loc0009> red car"
-    page = pgcli.Results([answer(0, task="detect", answer=tokens, boxes=(BOX,))])._repr_html_()
-    assert "<td>red car</td>" in page
 
 
 def test_an_answer_prints_the_values_that_are_not_empty():

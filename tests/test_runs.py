@@ -160,14 +160,3 @@ def test_progress_is_shown_on_request_only(engine, photos, capfd):
     assert shown.out == ""
     assert "6 rows in b.jsonl, 1 with errors: not_an_image 1" in shown.err
     assert "the same command with --retry-errors retries the failed rows" in shown.err
-
-
-def test_messages_are_written_as_asked(engine, photos, capfd):
-    options = {"model": "demo", "progress": True, "log_format": "json", "no_progress": True}
-    pgcli.run("caption", "photos", output="a.jsonl", **options, top_p=0.5, format=None)
-    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    ignored = "ignored: --top-p needs a --temperature above 0"
-    assert events[0]["message"] == ignored
-    assert "progress" not in {event["event"] for event in events}
-    pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)
-    assert capfd.readouterr().err.startswith("pgcli: 6 rows in ")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.parsing import detection_text
 from pgcli.records import Mask, Rle
 from pgcli.rows import answer_digest
 from tests.support.exporting import answer, box, read_rows, row, save, saved
@@ -106,20 +105,14 @@ def test_kept_columns_and_numbers_of_parquet_match_the_digest(cli):
 
 DRAWN = {"label": "a", "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "a list": (lambda one: Path("rows.edits.json").write_text("[]"), "is not an edits file"),
     "newer": (lambda one: write_edits(one, version=2), "has version 2"),
-    "no list": (lambda one: write_edits(edits={}), "edits must be an array"),
     "no object": (lambda one: write_edits(7), "edit 1 is not an object"),
     "a key": (lambda one: write_edits(one | {"labels": {}}), "unknown key, 'labels'"),
     "a state": (lambda one: write_edits(one | {"state": "maybe"}), "state is neither"),
     "an index": (lambda one: write_edits(one | {"index": -1}), "index is not a whole number"),
-    "true": (lambda one: write_edits(one | {"index": True}), "index is not a whole number"),
     "a digest": (lambda one: write_edits(one | {"digest": "1"}), "digest does not have 16"),
-    "no id": (lambda one: write_edits(one | {"id": None}), "id is not text"),
     "an answer": (lambda one: write_edits(one | {"answer": ["a"]}), "answer is not text"),
     "a box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"xmin": "1"}]}), "xmin is not a n"),
-    "NaN box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"xmax": None}]}), "xmax is not"),
-    "a box key": (lambda one: write_edits(one | {"boxes": [DRAWN | {"z": 1}]}), "unknown key, 'z'"),
     "outside": (
         lambda one: write_edits(one | {"boxes": [DRAWN | {"xmin": 9e9}]}),
         "no area in the image",
@@ -129,7 +122,6 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "twice": (lambda one: write_edits(one, one), "the same row as edit 1"),
     "cut": (lambda one: Path("rows.edits.json").write_text('{"edits'), "is not valid JSON"),
     "deep": (lambda one: Path("rows.edits.json").write_text("[" * 100000), "nested too deeply"),
-    "nested": (lambda one: write_edits(json.loads("[" * 90 + "]" * 90)), "nested too deeply"),
     "a folder": (lambda one: Path("rows.edits.json").mkdir(), "not a regular file"),
 }
 
@@ -154,12 +146,6 @@ def test_large_edits_and_texts_for_rows_with_boxes_are_errors(cli, monkeypatch):
     monkeypatch.setattr("pgcli.results.edits.MAX_BYTES", 100)
     code, err = apply(cli)
     assert (code, "is larger than" in err) == (2, True)
-
-
-def test_text_of_boxes_is_the_answer_that_has_them():
-    star = box("star", 24.1173, 118.35, 123.099, 209.869)
-    text = detection_text([star], width=256, height=384)
-    assert text == "<loc0315><loc0096><loc0559><loc0492> star"
 
 
 def test_edits_of_the_documentation_are_valid():

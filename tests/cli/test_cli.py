@@ -12,12 +12,8 @@ import pytest
 from PIL import Image
 
 from pgcli import __version__
-from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import BUILTIN, find
-from pgcli.engine import loader
-from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
+from pgcli.checkpoints.find import find
 from pgcli.errors import PgcliError
-from pgcli.inputs import Inventory
 from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing
@@ -136,21 +132,6 @@ def no_folder():
 # standard output and standard error
 
 
-@pytest.mark.parametrize(
-    ("options", "new_tokens"),
-    [(["--max-new-tokens", "300"], 300), (["--choice", "yes", "--choice", "no"], TOKENS_PER_PASS)],
-)
-def test_recorded_batch_size_is_that_of_the_question(
-    cli, monkeypatch, tmp_path, options, new_tokens
-):
-    needed = batch_bytes(read_config(BUILTIN), 4, 9, new_tokens=new_tokens)
-    monkeypatch.setattr(loader, "free_bytes", lambda device: int(needed / SHARE_OF_FREE["cpu"]) + 9)
-    model = ["--model", "demo", "--device", "cpu", "--dtype", "float32", "--log-format", "json"]
-    code, _, err = cli("ask", EXAMPLES / "one.png", "--prompt", "what?", *options, *model)
-    assert code == 0, err
-    assert json.loads(err.splitlines()[-1])["batch_size"] == 9
-
-
 def test_parquet_metadata_has_the_settings(cli, tmp_path, pretended):
     from pyarrow import parquet
 
@@ -178,7 +159,6 @@ def test_parquet_metadata_has_the_settings(cli, tmp_path, pretended):
     [
         ("rows.parquet", [], True),
         ("rows/", [], True),
-        ("rows/", ["--shard", "0/1"], True),
         ("rows/", ["--rows-per-file=1"], False),
         ("rows.jsonl", [], False),
     ],
@@ -201,23 +181,12 @@ def test_interrupted_run_says_how_to_resume(tmp_path, output, options, is_beside
 # unusual environments
 
 
-def test_outputs_are_refused_before_the_input_is_opened(cli, tmp_path, pretended, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "filled").mkdir()
-    (tmp_path / "filled" / "a.txt").touch()
-    assert cli("caption", EXAMPLES, "-o", "rows.jsonl", "-q")[0] == 0
-    monkeypatch.setattr(Inventory, "scan", lambda *_: pytest.fail("opened"))
-    assert cli("caption", EXAMPLES, "-o", "rows.jsonl", "--seed", "1")[0] == 13
-    assert cli("caption", EXAMPLES, "-o", "others.jsonl", "--draw", "filled")[0] == 13
-
-
-@pytest.mark.parametrize("options", [[], ["--debug"], ["--on-error", "stop"]])
-def test_run_continues_where_nobody_reads_standard_error(images, tmp_path, options):
+def test_run_continues_where_nobody_reads_standard_error(images, tmp_path):
     (images / "b.jpg").unlink()
     reader, writer = os.pipe()
     os.close(reader)
     output = tmp_path / "rows.jsonl"
-    words = ["caption", str(images), "-o", str(output), "--model", "demo", *options]
+    words = ["caption", str(images), "-o", str(output), "--model", "demo"]
     run = subprocess.run([*PRETEND, *words], stderr=writer, timeout=100, check=False)
     os.close(writer)
     assert run.returncode == 0

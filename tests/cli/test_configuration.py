@@ -66,18 +66,6 @@ def test_help_has_all_options_after_all_only(cli):
     assert cli("caption --all")[0] == 2
 
 
-def test_variables_mean_the_same_in_all_commands():
-    """Those of options that answering commands have too."""
-    shared = {}
-    for command in (*ANSWERING, *COMMANDS):
-        for option in (
-            one for record in declaration(command).records for one in options_of(record)
-        ):
-            if option.variable and (command in ANSWERING or option.variable in shared):
-                meaning = (option.kind, option.parse, option.panel, option.default)
-                assert shared.setdefault(option.variable, meaning) == meaning, command
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -97,9 +85,3 @@ def test_empty_name_of_a_file_or_folder_is_refused(name):
     for option in (option for option in options if option.metavar in ("DIR", "FILE", "PATH")):
         with pytest.raises(UsageError, match=f"{option.flag} must not be empty"):
             parse_value(option, "", option.flag)
-
-
-def test_empty_model_is_not_the_built_in_one(cli):
-    code, _, err = cli("caption photos --model ''")
-    assert code == 10
-    assert "there is no model folder ''" in err

@@ -3,7 +3,6 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,10 +11,7 @@ from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
-from pgcli.errors import UsageError
 from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_EMBED_COLUMNS
-from pgcli.towers.abilities import check_kind
-from pgcli.towers.answers import TextVectors
 from pgcli.towers.engine import open_towers
 from tests.support import towers
 from tests.support.exporting import read_rows
@@ -123,26 +119,6 @@ def test_each_row_is_scored_with_its_own_text(models):
     assert main(["check", "own.jsonl"]) == 0
 
 
-def test_equal_texts_of_rows_are_encoded_once(models, monkeypatch):
-    encoded: list[str] = []
-    engine = open_towers(Checkpoint("m", models["siglip"]), device="cpu", batch_size=2)
-    encode_texts = engine.encode_texts
-
-    def note(texts: Any, **options: Any) -> Any:
-        encoded.extend(texts)
-        return encode_texts(texts, **options)
-
-    monkeypatch.setattr(engine, "encode_texts", note)
-    vectors = TextVectors(engine, raw=False)
-    for batch in (CAPTIONS[:2], CAPTIONS[2:], CAPTIONS):
-        vectors.encode(batch)
-    assert sorted(encoded) == sorted(set(CAPTIONS))
-    monkeypatch.setattr("pgcli.towers.answers.MAX_TEXT_BYTES", 2 * vectors["a blue circle"].nbytes)
-    for number in range(10):
-        vectors.encode([f"text {number}"])
-    assert len(vectors._vectors) == 2
-
-
 def test_labels_of_two_towers_are_means_of_their_templates(models):
     labels = [word for label in ("star", "circle", "square") for word in ("--label", label)]
     templates = ("--template", "a {label}", "--template", "{label}, a small {label}")
@@ -163,14 +139,6 @@ def test_labels_of_two_towers_are_means_of_their_templates(models):
             assert found == pytest.approx(expected, abs=1e-5)
             assert row["answer"] == row["labels"][0]["label"] == max(expected, key=expected.get)
             assert list(found.values()) == sorted(found.values(), reverse=True)
-
-
-def test_vision_towers_alone_score_nothing_and_embed_no_texts():
-    """What classifiers cannot do is in the scenario learning/train-classifier."""
-    check_kind("embed", "m", "vision_tower")
-    for task, what in (("score", "score"), ("embed", "embed texts")):
-        with pytest.raises(UsageError, match=f"without a text tower, which cannot {what}$"):
-            check_kind(task, "m", "vision_tower", texts=True)
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
@@ -196,13 +164,6 @@ def test_runs_in_parts_have_the_rows_of_a_run_at_once(output, models):
     assert main(["check", output]) == 0
 
 
-def test_probabilities_of_extreme_logits_are_finite(models):
-    from pgcli.towers.answers import sigmoid, softmax
-
-    assert softmax(np.array([1e4, -1e4])) == [1, 0]
-    assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]
-
-
 def test_end_token_that_a_tokenizer_does_not_add_is_told_once(tmp_path, capsys):
     """Texts have it all the same, as the towers were trained on."""
     model = towers.checkpoint_into(tmp_path / "model", "siglip2")
@@ -214,12 +175,3 @@ def test_end_token_that_a_tokenizer_does_not_add_is_told_once(tmp_path, capsys):
     assert main([*command, "-o", "b.jsonl", "--no-timing"]) == 3
     assert capsys.readouterr().err.count("end token, which the checkpoint's tokenizer") == 1
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
-
-
-def test_blanks_around_texts_are_no_part_of_them():
-    """Also of raw ones, as the documentation says."""
-    Path("texts.txt").write_text(" A star \n\n")
-    assert main(["embed", "--texts-file", "texts.txt", "--raw-text", "-o", "a.jsonl", "-q"]) == 0
-    assert main(["score", "photos", "--text", " A ", "--raw-text", "-o", "b.jsonl", "-q"]) == 3
-    assert read_rows("a.jsonl")[0]["text"] == "A star"
-    assert read_rows("b.jsonl")[0]["scores"][0]["text"] == "A"

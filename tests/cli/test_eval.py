@@ -9,7 +9,7 @@ import pytest
 
 from pgcli.cli.main import main
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
-from tests.support.exporting import make_images, of, plain, row, segmented
+from tests.support.exporting import make_images, plain, row, segmented
 from tests.support.pages import page_rows
 
 
@@ -104,8 +104,6 @@ def test_scores_and_embeddings_have_recalls(cli):
     words = ("scores.jsonl", "--truth", write("twice.jsonl", twice))
     assert evaluate(cli, *words)["metrics"] == by_score
     assert "--texts FILE" in refused(cli, "images.jsonl", "--truth", truth)
-    useless = refused(cli, "scores.jsonl", "--truth", truth, "--texts", "texts.jsonl")
-    assert "--texts has no effect on rows that have scores" in useless
     words = ("scores.jsonl", "images.jsonl", "--truth", truth, "--texts", "texts.jsonl")
     assert evaluate(cli, *words)["files"][1]["metrics"] == by_score
 
@@ -135,28 +133,3 @@ def test_page_has_the_worst_rows_beside_the_truth(cli, tmp_path):
     evaluation = data["evaluation"]
     assert evaluation["files"][0]["metrics"]["ap"]["rows"] == 3
     assert main(["eval", *words, "-q"]) == 0  # a page is replaced
-
-
-def test_page_has_answers_and_differences_of_two_files(cli, tmp_path):
-    folder = make_images(tmp_path)
-    rows = [of(n, folder, task="ask", prompt="what?", answer=str(n), boxes=()) for n in range(3)]
-    write("one.jsonl", rows)
-    write("two.jsonl", [rows[0], rows[1] | {"answer": "x"}, rows[2]])
-    truth = truth_of(*((one["id"], ["0", "1", "2", "2"]) for one in rows))
-    words = ("one.jsonl", "two.jsonl", "--truth", truth, "--metric", "exact")
-    evaluate(cli, *words, "--view", "worst.html")
-    data = page_data("worst.html")
-    shown = page_rows(data)
-    answers = [shown[number]["answer"] for number in data["cards"][0]]
-    assert answers == ["1", "x", "0\n1\n2 (2 times)"]
-    assert data["evaluation"]["differences"]["exact"]["value"] == pytest.approx(-1 / 3)
-
-
-def test_masks_without_pixels_fail(cli, tmp_path):
-    rows = segmented(make_images(tmp_path))
-    write("truth.jsonl", rows)
-    codes = [
-        one | {"masks": [{"codes": [0] * 16, "rle": None}] * len(one["boxes"])} for one in rows
-    ]
-    words = (write("rows.jsonl", codes), "--truth", "truth.jsonl", "--metric", "miou")
-    assert "--mask-decoder" in refused(cli, *words)

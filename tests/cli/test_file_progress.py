@@ -1,12 +1,10 @@
 """Tests the progress of commands that read result files: none for a command of seconds."""
 
-import subprocess
 import sys
 
 import pytest
 
 from pgcli.cli import console
-from pgcli.cli.console import Screen
 from pgcli.rows import answer_digest
 from tests.support.exporting import saved
 from tests.support.pages import box, drawn, row
@@ -69,30 +67,3 @@ def test_command_of_seconds_shows_no_bar(folder):
         assert "pgcli: " in shown
         assert "\x1b[?25l" not in shown  # which hides the cursor
         assert "━" not in shown
-
-
-@pytest.mark.parametrize("way", ["--quiet", "variable", "pipe"])
-def test_progress_is_hidden_on_request_and_where_nobody_looks(folder, way):
-    command = [*"apply edits.json rows.jsonl -o applied.jsonl".split()]
-    if way == "pipe":
-        run = subprocess.run([*PROGRAM, *command], capture_output=True, text=True, timeout=60)
-        assert (run.returncode, run.stdout) == (0, "")
-        shown = run.stderr
-    else:
-        option = ["--quiet"] if way == "--quiet" else []
-        environment = {"PGCLI_NO_PROGRESS": "1"} if way == "variable" else {}
-        shown = on_terminal(*command, *option, program=PROGRAM, **environment)
-    assert "━" not in shown
-    assert "reading rows" not in shown
-    assert (folder / "applied.jsonl").exists()
-
-
-def test_delay_is_counted_from_the_beginning_of_the_command(monkeypatch):
-    """A later task of a command that has taken long shows its bar at once."""
-    clock = [10.0]
-    monkeypatch.setattr(console, "perf_counter", lambda: clock[0])
-    screen = Screen(bar_delay=2.0)
-    monkeypatch.setattr(Screen, "_draws_bars", True)
-    assert screen.progress("reading rows")._timer is not None
-    clock[0] = 12.5
-    assert screen.progress("writing rows")._timer is None

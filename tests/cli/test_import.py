@@ -4,14 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
 from pgcli.cli.main import main
-from pgcli.labels.upright import fill
-from pgcli.rle import decode_mask
 from tests.support.exporting import corners, make_images, read_rows, saved, segmented
 from tests.support.runs import Command
 
@@ -71,16 +68,6 @@ def test_byte_order_marks_change_nothing(cli, format):
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert imported(cli, format, *words)[0] == 0
     assert read_rows("truth.jsonl") == before
-
-
-def test_byte_order_mark_is_not_part_of_a_class(cli):
-    yolo()
-    Path("made/data.yaml").unlink()
-    for names in ("classes.txt", "labels.txt"):
-        Path("made", names).write_bytes(b"\xef\xbb\xbfcat\r\n\xef\xbb\xbfdog\r\n")
-    for words in ([], ["--label-file", "made/labels.txt"]):
-        assert imported(cli, "yolo", "--overwrite", *words)[0] == 0
-        assert [row["prompt"] for row in read_rows("truth.jsonl")] == ["detect cat ; dog"]
 
 
 def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -149,25 +136,6 @@ def test_image_with_skipped_boxes_only_has_no_row(cli, skipped):
         ("photos/sub/c.png", "detect cat", 0),
         ("photos/sub/c.png", "detect dog", 0),
     ]
-
-
-def test_polygon_has_the_pixels_with_centres_inside():
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        polygon_n2 = rng.uniform(-5, 35, (int(rng.integers(3, 12)), 2))
-        mask = fill([polygon_n2], (30, 20), "it")
-        x, y = polygon_n2.T
-        next_x, next_y = np.roll(polygon_n2, -1, axis=0).T
-        expected = np.zeros((20, 30), bool)
-        for column in range(30):
-            passes = (x <= column + 0.5) != (next_x <= column + 0.5)
-            share = (column + 0.5 - x[passes]) / (next_x - x)[passes]
-            at = y[passes] + share * (next_y - y)[passes]
-            expected[:, column] = (at[:, None] < np.arange(20) + 0.5).sum(axis=0) % 2
-        assert np.array_equal(
-            np.zeros((20, 30), bool) if mask is None else decode_mask(mask), expected
-        )
-    assert fill([np.array([[0.1, 0.1], [0.2, 0.1], [0.2, 0.2]])], (30, 20), "it") is None
 
 
 def yolo() -> None:

@@ -1,8 +1,6 @@
 """`pgcli info`: the sizes of a checkpoint, without loading it."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -79,26 +77,3 @@ def test_info_counts_with_quantized_weights(cli, tiny, monkeypatch, kind):
     assert cli(*on_cpu, "--quantize", "fp8")[0] == 17
     code, _, message = cli("info", "demo-towers", "--quantize", "int8")
     assert (code, "only models that generate text can be quantized" in message) == (2, True)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_stored_dtype_is_the_files(tiny, tmp_path, dtype):
-    from safetensors.torch import load_file, save_file
-
-    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
-    file = folder / "model.safetensors"
-    tensors = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
-    save_file(tensors, file)
-    assert model_info(Checkpoint("x", folder), device="cpu")["stored_dtype"] == str(dtype)[6:]
-    tensors[next(iter(tensors))] = next(iter(tensors.values())).double()
-    save_file(tensors, file)
-    assert model_info(Checkpoint("x", folder), device="cpu")["stored_dtype"] is None
-
-
-def test_files_are_listed_and_folders_are_not(tiny, tmp_path):
-    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
-    (folder / "folder").mkdir()
-    (folder / "nowhere").symlink_to("gone")
-    values = model_info(Checkpoint("model", folder), device="cpu")
-    assert list(values["files"]) == sorted(file.name for file in tiny.iterdir())
-    assert values["files"]["config.json"] == (tiny / "config.json").stat().st_size

@@ -63,19 +63,6 @@ def test_rows_do_not_depend_on_the_batch_or_on_engines(cli):
     ]
 
 
-def test_interrupted_run_resumes_and_is_checked(cli):
-    command = "caption photos --model model --max-new-tokens 8 --no-timing -o out.jsonl"
-    assert cli(command)[0] == 0
-    whole = Path("out.jsonl").read_text()
-    Path("out.jsonl").write_text("".join(whole.splitlines(keepends=True)[:2]))
-    code, _, err = cli(command)
-    assert code == 0
-    assert "2 rows are saved" in err
-    assert Path("out.jsonl").read_text() == whole
-    assert cli("check out.jsonl")[0] == 0
-    assert cli(f"{command} --system Polite.")[0] == 13
-
-
 def test_system_text_opens_the_conversation(cli):
     command = "caption photos --model model --max-new-tokens 12 --no-timing -o"
     assert cli(f"{command} plain.jsonl")[0] == 0

@@ -13,8 +13,6 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.errors import UsageError
-from pgcli.inputs.options import named_columns
 
 SECONDS = pa.array([10**12, None, -1, 0], pa.int64())
 NUMBERS = pa.array([10**18 + 1, None, -1, 2**40], pa.int64())
@@ -113,24 +111,3 @@ def test_error_rows_that_are_asked_again_keep_their_columns():
         assert str(copy[name].combine_chunks()) == str(
             source[name].cast(copy[name].type).combine_chunks()
         ), name
-
-
-def test_rows_of_parquet_output_are_read_as_json_has_them(capsys):
-    """Those of a complete file, and of one that is not."""
-    assert caption("m.parquet", "--keep", NAMES, "--no-timing") == 0
-    expected = json_rows(capsys)
-    for limit in ("2", "4"):
-        assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--limit", limit) == 0
-        assert main(["export", "rows/", "--to", "csv", "-o", "rows.csv", "--overwrite"]) == 0
-    from pgcli.output.reader import read_results
-
-    rows = list(read_results(Path("rows")))
-    assert [{name: row[name] for name in COLUMNS} for row in rows] == [
-        {name: row[name] for name in COLUMNS} for row in expected
-    ]
-
-
-def test_two_kept_columns_with_one_name_are_an_error():
-    assert named_columns(["a", "a", "b:c"]) == (("a", "a"), ("b", "c"))
-    with pytest.raises(UsageError, match="'a' and 'b' one name: 'c'"):
-        named_columns(["a:c", "b:c"])

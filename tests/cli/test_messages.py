@@ -2,11 +2,8 @@
 
 import ast
 import re
-import shlex
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -121,24 +118,6 @@ def test_unused_gpu_is_reported_before_the_run(caption, gpu, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     gpu("580.65.06", "13.0")
     assert "the CPU is used" not in caption()[1]
-
-
-@pytest.mark.nightly
-def test_command_in_the_pickle_hint_converts_it(caption):
-    from safetensors.torch import load_file
-
-    Path("it's mine").mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        Path("it's mine", name).write_bytes(FILES[name])
-    weights = load_file(BUILTIN / "model.safetensors")
-    torch.save(weights, "it's mine/pytorch_model.bin")
-    code, output = caption("-q", model="it's mine")
-    assert code == 16
-    command = output.partition("convert it: ")[2].strip()
-    python = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
-    subprocess.run(["bash", "-c", python], check=True, capture_output=True, timeout=100)
-    assert load_file("it's mine/model.safetensors").keys() == weights.keys()
-    assert caption("-q", model="it's mine")[0] == 0
 
 
 def problems():

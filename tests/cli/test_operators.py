@@ -7,13 +7,11 @@ import time
 import warnings
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 from pgcli.cli import progress
-from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.run import model as running
 from tests.support import pretend
@@ -94,46 +92,6 @@ def test_no_progress_shows_neither_bar_nor_lines(cli, monkeypatch):
     }
     assert [("━" in text) for text in shown.values()] == [True, False]
     assert all("rows" in text for text in shown.values())
-
-
-def test_tasks_without_a_count_have_the_same_display(monkeypatch):
-    """Loading, and each step of verify and bench, as they take long with a large model."""
-    shown = on_terminal(program=[sys.executable, "-c", STEPS])
-    assert "━" in shown
-    assert "verify: float32" in shown
-    assert re.search(r"0\.\d\d s", shown)
-
-
-STEPS = """
-import time
-from pgcli.cli.console import Screen
-with Screen().status("verify: float32"):
-    time.sleep(0.5)
-"""
-
-
-def test_verify_and_bench_report_their_steps(cli, monkeypatch):
-    def stop(*_, waiting, **__):
-        with waiting("running this code"):
-            raise UsageError("stopped", hint="by the test")
-
-    proof = SimpleNamespace(prove=stop)
-    monkeypatch.setitem(sys.modules, "pgcli.verify.verify", proof)
-    images = SimpleNamespace(MAX_IMAGES=8, default_images=list, generate_images=lambda: iter(()))
-    monkeypatch.setitem(sys.modules, "pgcli.verify.reference", images)
-    monkeypatch.setitem(sys.modules, "pgcli.bench.benchmark", SimpleNamespace(bench=stop))
-    for command in ("verify", "bench"):
-        code, _, err = cli(f"{command} demo --log-format json")
-        assert code == 2, err
-        assert "running this code" in {event["task"] for event in of_kind("progress", err)}
-
-
-def test_log_of_json_lines_on_a_terminal_has_no_bar():
-    shown = on_terminal(
-        "caption", "photos", "--model", "demo", "-o", "x.jsonl", "--log-format=json"
-    )
-    assert "\x1b" not in shown
-    assert events(shown.replace("\r", ""))
 
 
 def test_summary_in_the_log_has_the_times_of_stages(cli):

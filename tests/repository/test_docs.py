@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from pgcli import errors
 from pgcli.cli.main import main
@@ -31,7 +30,7 @@ from pgcli.records import (
 )
 from pgcli.registry import BUILT_IN
 from pgcli.rows import RowSchema, answer_digest
-from pgcli.run.request import SCHEDULERS, parse_shard
+from pgcli.run.request import SCHEDULERS
 from pgcli.text import printable
 from tests.support import forkserver
 from tests.support.exporting import BOX, answer, refused
@@ -89,11 +88,6 @@ def test_schema_accepts_rows_of_every_task(kind):
 )
 def test_schema_refuses_invalid_rows(kind, changes):
     assert wrong(ROWS[kind] | changes)
-
-
-def test_schema_refuses_a_row_without_a_column():
-    for name in COLUMNS:
-        assert wrong({key: value for key, value in ROWS["ask"].items() if key != name})
 
 
 def first_cells(page: str, heading: str) -> list[str]:
@@ -169,34 +163,6 @@ def test_page_lists_the_variables_of_schedulers_in_their_order():
     page = (DOCS / "how-to" / "many-machines.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .* \| `(\w+)` \| `(\w+)` \|$", page, flags=re.MULTILINE)
     assert rows == list(SCHEDULERS)
-
-
-def test_kubernetes_job_of_the_page_starts_every_shard():
-    (text,) = [block for block in blocks("how-to/kubernetes.md", "yaml") if "kind: Job\n" in block]
-    spec = yaml.safe_load(text)["spec"]
-    (container,) = spec["template"]["spec"]["containers"]
-    environment = {variable["name"]: variable["value"] for variable in container["env"]}
-    index = {"JOB_COMPLETION_INDEX": str(spec["completions"] - 1)}
-    shard = parse_shard("auto", environment | index)
-    assert (shard.number, shard.count) == (spec["completions"] - 1, spec["completions"])
-    assert main([*container["args"], "--help"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("code", "exit_code", "shards"), [(0, 0, 4), (3, 0, 4), (12, 0, 4), (17, 124, 1), (137, 124, 1)]
-)
-def test_loop_of_the_page_passes_over_shards_that_run_elsewhere(tmp_path, code, exit_code, shards):
-    (loop,) = [block for block in blocks("how-to/many-machines.md", "sh") if "xargs" in block]
-    program = tmp_path / "pgcli"
-    program.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/started\nexit {code}\n')
-    program.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", loop.partition("\npgcli")[0]], env=environment, check=False, timeout=60
-    )
-    assert done.returncode == exit_code
-    started = re.findall(r"--shard (\d)/4", (tmp_path / "started").read_text())
-    assert len(set(started)) == len(started) == shards
 
 
 def headings(page: Path) -> set[str]:

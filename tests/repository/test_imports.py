@@ -75,12 +75,6 @@ def is_function(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
-def test_no_module_has_a_catch_all_name():
-    catch_all = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
-    names = (name for file in (ROOT / "pgcli").rglob("*.py") for name in file.parts)
-    assert not catch_all & {name.removesuffix(".py") for name in names}
-
-
 def modules_after(imported: str) -> set[str]:
     """The modules that a new process has after an import."""
     code = f"import sys, pgcli.{imported}; print(*sys.modules)"

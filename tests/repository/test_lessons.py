@@ -80,25 +80,6 @@ def test_a_lesson_prints_what_its_page_shows(name, capsys, monkeypatch):
     assert numbers(printed) == pytest.approx(numbers(shown), rel=0.1, abs=0.02)
 
 
-@pytest.mark.parametrize("name", marked(WITH_FIGURES))
-def test_every_panel_of_a_figure_has_a_title_and_named_axes(name):
-    pyplot = pytest.importorskip("matplotlib.pyplot", reason="a development dependency")
-    figure = lesson(name).figure()
-    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
-    for axes in panels:
-        assert axes.get_title()
-        assert axes.get_xlabel()
-        assert axes.get_ylabel()
-    pyplot.close(figure)
-
-
-def test_a_lesson_draws_into_a_new_folder(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="a development dependency")
-    monkeypatch.setattr(sys, "argv", ["sampling.py", "--out", str(tmp_path / "a" / "figures")])
-    runpy.run_path(str(EXAMPLES / "lessons" / "sampling.py"), run_name="__main__")
-    assert (tmp_path / "a/figures/sampling.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize("name", WITH_FIGURES)
 def test_a_page_shows_its_figure_with_an_alternative_text(name):
     ((text, path),) = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", PAGES[name])
@@ -128,19 +109,6 @@ def causal(is_real_BS: Tensor, prefix: int) -> Tensor:
     return (slot <= slot[:, None]) & is_real_BS[:, None]
 
 
-def tiled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    group = query.shape[1] // key.shape[1]
-    return F.scaled_dot_product_attention(
-        query, key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)
-    )
-
-
-def softmax_again(logit_V: Tensor, temperature: float = 1, top_k: int = 0, top_p: float = 1):
-    kept_V = (logit_V / temperature).softmax(-1)
-    kept_V[2 if top_p < 1 else top_k or len(kept_V) :] = -torch.inf
-    return kept_V.softmax(-1)
-
-
 #: A lesson, a name in it, and something wrong in its place, as tutorials have it.
 MISTAKES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "scores are not scaled": ("attention", "attend", lambda q, k, v: (q @ k.mT).softmax(-1) @ v),
@@ -155,8 +123,6 @@ MISTAKES: dict[str, tuple[str, str, Callable[..., Any]]] = {
         lambda x_BD: (x_BD - x_BD.mean(0)) / x_BD.std(0),
     ),
     "the prefix is causal": ("kv_cache", "prefix_mask", causal),
-    "key heads are tiled": ("grouped_query", "attend_grouped", tiled),
-    "a second softmax": ("sampling", "distribution", softmax_again),
     "positions are not used": ("rope", "rotate_halves", lambda x_SH, position_S: x_SH),
     "bos is missing": (
         "prompt",

@@ -95,12 +95,6 @@ def test_program_answers_as_pgcli_for_every_grouping_of_heads(tmp_path, layout):
     assert ids == [[token for token in row.tokens if token != 1] for row in rows]
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_program_answers_alone_as_in_a_batch(demo, prompt):
-    together = dict(zip(PROMPTS, answers(demo, IMAGES[0]), strict=True))
-    assert answers(demo, IMAGES[0], [prompt]) == [together[prompt]]
-
-
 def causal(query_BNLH, key_BNSH, value_BNSH, mask_B11S=None):
     """With a causal mask over image and prompt."""
     if mask_B11S is not None and query_BNLH.shape[2] > 1:
@@ -133,22 +127,3 @@ def test_a_mistake_in_the_program_changes_its_answers(demo, monkeypatch, part, m
     right = [answers(demo, image) for image in IMAGES[:4]]
     monkeypatch.setattr(f"{program.__name__}.{part}", mistake)
     assert [answers(demo, image) for image in IMAGES[:4]] != right
-
-
-def test_scaled_image_features_change_the_answers_of_the_program(demo, monkeypatch):
-    right, projector = answers(demo, IMAGES[0]), demo[0].projector
-    times = projector.out_features**0.5
-    project = projector.forward
-    monkeypatch.setattr(projector, "forward", lambda x_BPD: project(x_BPD) * times)
-    assert answers(demo, IMAGES[0]) != right
-
-
-def test_program_draws_from_the_smallest_set_that_reaches_top_p():
-    torch.manual_seed(0)
-    logits_V = torch.tensor([0.1, 0.5, 0.06, 0.2, 0.04, 0.1]).log()
-    draws = program.choose(logits_V.expand(20_000, -1), temperature=1.0, top_p=0.7)
-    shares = draws.bincount(minlength=6) / len(draws)
-    torch.testing.assert_close(shares[[1, 3]], torch.tensor([5 / 7, 2 / 7]), rtol=0, atol=0.015)
-    assert shares[[0, 2, 4, 5]].sum() == 0
-    assert program.choose(logits_V[None], temperature=0.0, top_p=0.7).tolist() == [1]
-    assert program.choose(logits_V[None], temperature=9.0, top_p=0.0).tolist() == [1]
