@@ -143,14 +143,7 @@ def command(
         def callback(context: typer.Context, **values: Any) -> None:
             words = {option.name: values.pop(option.name) for option in options}
             call = read_call(name, words, context.obj, reads_config)
-            if names := unknown_variables():  # in one line
-                from pgcli.cli.console import Screen  # imports Rich
-
-                Screen(quiet=call.quiet).info(f"ignored unknown variables: {', '.join(names)}")
-            for value in values.values():
-                if "" in (value if isinstance(value, list | tuple) else [value]):
-                    hint = "name a file, folder or model; is a variable of the shell not set?"
-                    raise UsageError("an argument is empty", hint=hint)
+            check_surroundings(call, values)
             function(**values, call=call)
 
         hints = get_type_hints(function, include_extras=True)
@@ -185,6 +178,18 @@ def command(
         return function
 
     return declare
+
+
+def check_surroundings(call: CliCall, arguments: Mapping[str, Any]) -> None:
+    """Name unknown variables. Raise UsageError for an empty argument, as of an unset variable."""
+    if names := unknown_variables():
+        from pgcli.cli.console import Screen  # imports Rich
+
+        Screen(quiet=call.quiet).info(f"ignored unknown variables: {', '.join(names)}")
+    for value in arguments.values():
+        if "" in (value if isinstance(value, list | tuple) else [value]):
+            hint = "name a file, folder or model; is a variable of the shell not set?"
+            raise UsageError("an argument is empty", hint=hint)
 
 
 def parameter(option: Option, default: str = "", *, is_used: bool = True) -> inspect.Parameter:

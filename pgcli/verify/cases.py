@@ -72,7 +72,9 @@ TEXTS = (
 )
 
 
-def normalized(images: Sequence[DecodedImage], preprocessing: Preprocessing, rows: int) -> Tensor:
+def normalized_pixels(
+    images: Sequence[DecodedImage], preprocessing: Preprocessing, rows: int
+) -> Tensor:
     """The normalized images (B, C, R, R) in float32, repeated up to this many rows."""
     pixels = [image.pixels for image in images if image.pixels is not None]
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
@@ -113,7 +115,7 @@ class PaliGemmaCase:
         self.rows: int | None = rows
         prompts = tuple(self.prompts[row % len(self.prompts)] for row in range(rows))
         self.inputs = Inputs(
-            normalized(self.images, self.preprocessing, rows),
+            normalized_pixels(self.images, self.preprocessing, rows),
             prompts,
             ids=tuple(tuple(self.tokenizer.encode_prompt(prompt)) for prompt in prompts),
             vocabulary=OutputVocabulary(
@@ -273,7 +275,7 @@ class TowersCase:
         self.texts = text_processor(folder, description)
         self.parameters = count_parameters(encoder_config(description))
         self.token_NT = None if self.texts is None else self.texts(TEXTS)
-        self.pixels_BCRR = normalized(self.images, self.preprocessing, len(self.images))
+        self.pixels_BCRR = normalized_pixels(self.images, self.preprocessing, len(self.images))
 
     def needed_memory(self, itemsize: int) -> int:
         return self.parameters * itemsize
