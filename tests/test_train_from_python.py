@@ -16,19 +16,21 @@ OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "workers": 0, "b
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch) -> Path:
-    """A manifest of drawings."""
+    """A manifest of drawings, beside one of another drawing."""
     monkeypatch.chdir(tmp_path)
     lines = []
     for number in range(4):
         draw(Path(f"{number}.png"), number)
         row = {"image": f"{number}.png", "prefix": "caption en", "suffix": "a wall"}
         lines.append(json.dumps(row) + "\n")
-    Path("rows.jsonl").write_text("".join(lines))
+    Path("held.jsonl").write_text(lines[0])
+    Path("rows.jsonl").write_text("".join(lines[1:]))
     return Path("rows.jsonl")
 
 
 def test_trained_adapter_is_reported_resumed_and_loaded(rows):
-    settings = OPTIONS | {"model": "demo", "steps": 3, "learning_rate": 0.01, "eval": rows}
+    settings = OPTIONS | {"model": "demo", "steps": 3, "learning_rate": 0.01}
+    settings["eval"] = "held.jsonl"
     report = pgcli.train(rows, output="runs", **settings)
     lines = report.metrics()
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
