@@ -16,7 +16,6 @@ from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRec
 from pgcli.inputs.options import NameFilter, ReadOptions, matches
 from pgcli.inputs.paths import (
     HIDDEN,
-    IS_FOLDER,
     LINKED,
     Glob,
     WalkedFile,
@@ -74,7 +73,7 @@ class SourceFiles:
         self.path = name if self.is_url else parse_path(name)
         self._base = "" if self.is_url else options.folder
         self._folder = f"{name.rstrip('/')}/" if self.is_url else os.path.join(self.path, "")  # noqa: PTH118
-        self._fixed = fixed_url(name) if self.is_url else fixed_part(self.path)
+        self._fixed = fixed_part(self.path)
 
     # --- names of its files
 
@@ -127,7 +126,7 @@ class SourceFiles:
         """
         with usage_errors(display_path(self.name)):
             place, files = self._remote_files() if self.is_url else self._local_files()
-            has_images, tables, held = False, dict[str, WalkedFile](), list[str]()
+            has_images, tables = False, dict[str, WalkedFile]()
             for file in self._readable(place, files):
                 name = file.relative or self.file_name(NAMED, b"")
                 kind = ending(name)
@@ -135,8 +134,6 @@ class SourceFiles:
                 if kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
                     if self._accepts(place, file):
                         has_images = True
-                        yield from (self._record(place, TABLE, tables[name]) for name in held)
-                        held.clear()
                         yield self._record(place, IMAGE, file)
                     else:
                         self.has_excluded = True
@@ -144,20 +141,15 @@ class SourceFiles:
                     self.ignored[kind] += 1
                 elif place == BELOW:
                     self.ignored[kind] += 1
-                    if not has_images:
-                        tables[name] = file
+                    tables[name] = file
                 elif self.names_in(place, os.fsencode(file.relative)) is None:
                     self.has_excluded = True
                 else:
                     tables[name] = file
-                    if has_images:
-                        yield self._record(place, TABLE, file)
-                    else:
-                        held.append(name)
+                    yield self._record(place, TABLE, file)
             if place == BELOW and not has_images:
-                tables = self._dataset(tables)
-                held = list(tables)
-            yield from (self._record(place, TABLE, tables[name]) for name in held)
+                dataset = self._dataset(tables)
+                yield from (self._record(place, TABLE, file) for file in dataset)
             if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
 
@@ -178,8 +170,6 @@ class SourceFiles:
                     )
             elif file.problem == LINKED:
                 self.ignored["(linked folder)"] += 1
-            elif file.problem == IS_FOLDER:
-                self.ignored[ending(name)] += 1
             else:
                 yield file
 
@@ -201,13 +191,10 @@ class SourceFiles:
                 raise UsageError(f"{name} is not a regular file", hint=hint)
             return NAMED, [file_status(path, "")]
         if has_magic(self.path):
-            fixed, names = len(self._fixed), glob_files(self.path, self._base)
-            matches = (file_status(self.opened(name), name[fixed:]) for name in names)
-            patterns = NameFilter(include=(self.path[fixed:],))
-            return MATCHED, without_hidden(matches, patterns, only_folders=True)
+            return MATCHED, glob_files(self.path, self._base)
         raise UsageError(
             f"{path if self._base else name or 'the source with an empty name'} does not exist",
-            hint="check the spelling and the folder" + separator_hint(name),
+            hint="check the spelling and the folder",
         )
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
@@ -226,15 +213,8 @@ class SourceFiles:
             return BELOW, without_hidden(remote_files(reader.entries(url)), self._options.names)
         if has_magic(path):
             pattern = url.removeprefix(self._fixed)
-            glob = Glob(pattern)
-            matches = (
-                file
-                for file in remote_files(reader.entries(self._fixed.rstrip("/")))
-                if glob.matches(file.relative)
-            )
-            return MATCHED, without_hidden(
-                matches, NameFilter(include=(pattern,)), only_folders=True
-            )
+            files = remote_files(reader.entries(self._fixed.rstrip("/")))
+            return MATCHED, without_hidden(files, NameFilter(include=(pattern,)), Glob(pattern))
         raise UsageError(f"{display_path(url)} does not exist", hint=_HINTS["missing"])
 
     def _name(self, place: int, name: bytes) -> str:
@@ -254,7 +234,7 @@ class SourceFiles:
         path = self.path_of(place, os.fsencode(file.relative))
         return not self.is_url and is_output(self.opened(path))
 
-    def _dataset(self, tables: Mapping[str, WalkedFile]) -> dict[str, WalkedFile]:
+    def _dataset(self, tables: Mapping[str, WalkedFile]) -> list[WalkedFile]:
         """The tables of a folder to read: all of one kind, Parquet files before archives.
 
         Patterns that match whole files may choose any kind.
@@ -268,9 +248,9 @@ class SourceFiles:
         others = kinds.keys() - {PARQUET}
         order = [PARQUET, ARCHIVE, *(sorted(others) if chosen else ())]
         kind = next((kind for kind in order if kind in kinds), None)
-        dataset = {name: tables[name] for name in accepted if kind_of_table(name) == kind}
+        dataset = [name for name in accepted if kind_of_table(name) == kind]
         self.ignored -= Counter(map(ending, dataset))
-        return dataset
+        return [tables[name] for name in dataset]
 
     def _refuse(self, place: int) -> NoReturn:
         """Raise the error for an unsupported file, or for a pattern without a match."""
@@ -290,7 +270,7 @@ class SourceFiles:
                 "extension",
                 hint=hint if self.is_url else supported_files_hint(),
             )
-        hint = no_input_hint(self.ignored) + separator_hint(name)
+        hint = no_input_hint(self.ignored)
         if self.is_url:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
             hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
@@ -332,13 +312,6 @@ def kind_of_table(name: str) -> str:
     return ARCHIVE if ending.startswith((".tar", ".tgz")) else ending
 
 
-def fixed_url(url: str) -> str:
-    """The folder below which a pattern at a URL matches, up to its last slash."""
-    pieces = url.split("/")
-    magic = (n for n, piece in enumerate(pieces) if n > 2 and has_magic(piece))
-    return "".join(f"{piece}/" for piece in pieces[: next(magic, len(pieces) - 1)])
-
-
 def locate_source(name: str, options: ReadOptions) -> InputFile:
     """The file at a path or a URL. Raises UsageError."""
     if url_scheme(name) is None:
@@ -364,11 +337,6 @@ def reader_of(url: str, options: ReadOptions) -> Reader:
             "hf:// uses `hf auth login`; from a web server, download the files first",
         )
     return options.url_reader
-
-
-def separator_hint(name: str) -> str:
-    """The end of a hint about a name with backslashes."""
-    return "; folders are separated by /, not by backslashes" if "\\" in name else ""
 
 
 @contextmanager

@@ -9,9 +9,7 @@ import errno
 import os
 import posixpath
 import re
-import stat
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import has_magic
 from pathlib import Path
 from typing import NamedTuple
@@ -22,14 +20,8 @@ from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.stores.files import parse_path, resolves_inside
 from pgcli.stores.urls import join_url, url_fault, url_scheme, without_credentials
 
-_DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-
 NO_IMAGE = Fault("missing", "The row names no image.")
 PATH_TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
-_WINDOWS_PATH = Fault(
-    "path_not_allowed",
-    "The path begins with a Windows drive or share, which this system does not have.",
-)
 _URL_BLOCKED = Fault("url_blocked", "The row names a URL, and --allow-urls is not set.")
 _OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of the manifest's URL.")
 #: Linux's PATH_MAX. The time to resolve the links of a path is quadratic in its length.
@@ -118,8 +110,7 @@ def locate_below(
 
     A relative `folder` is opened in `base`; without it in the current one.
     Outside a URL's folder is a fault, rows may name whole URLs instead; and with a `root` (a real
-    path) outside it: by `..`, as an absolute path, through a link, or in the syntax of another
-    operating system.
+    path) outside it: by `..`, as an absolute path, or through a link.
     """
     if url_scheme(text):
         return locate_url(text, allow_urls=allow_urls)
@@ -130,8 +121,6 @@ def locate_below(
         joined = opened = join_url(folder, path)
         if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
             fault, joined = _OUTSIDE_URL, join_url(folder, text)
-        elif _DRIVE_OR_SHARE.match(path):
-            fault = _WINDOWS_PATH
         elif len(path) > MAX_PATH:
             fault = PATH_TOO_LONG
     else:
@@ -140,8 +129,6 @@ def locate_below(
         opened = os.path.join(base, joined)  # noqa: PTH118
         if "\0" in path:
             fault = OUTSIDE_FOLDER
-        elif root is not None and _DRIVE_OR_SHARE.match(path):
-            fault = _WINDOWS_PATH
         elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
             fault = PATH_TOO_LONG
         elif root is not None and not resolves_inside(opened, root):
@@ -153,7 +140,7 @@ def locate_below(
 
 #: Why a walk does not read an entry: an error of its row, or a reason to skip it.
 OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"
-LINKED, IS_FOLDER, HIDDEN = "linked", "folder", "hidden"
+LINKED, HIDDEN = "linked", "hidden"
 FAULTS = {
     OUTSIDE: OUTSIDE_FOLDER,
     UNREADABLE: Fault("permission_denied", "No permission to read the folder."),
@@ -173,35 +160,76 @@ class WalkedFile(NamedTuple):
     problem: str | None = None
 
 
-class _Level(NamedTuple):
-    """A folder on the way down: its prefix, whether it is inside the root, its entries to come."""
+class Glob:
+    """A pattern of paths: `*` stands for a part of a name, `**` for any number of folders.
 
-    prefix: str
-    is_inside: bool
-    entries: Iterator[os.DirEntry[str]]
+    Neither stands for a dot at the beginning of a name. `folders` are the patterns of the folders
+    that may hold matches, by depth, up to the first `**`.
+    """
+
+    def __init__(self, pattern: str):
+        pieces = [piece for piece in pattern.split("/") if piece]
+        # `**/**` matches the same as `**`, and at the end it stands for files as well
+        pieces = [piece for n, piece in enumerate(pieces) if pieces[n : n + 2] != ["**", "**"]]
+        pieces += ["*"] if pieces[-1:] == ["**"] else []
+        self.path = _path_pattern(pieces)
+        self.is_deep = "**" in pieces
+        depth = pieces.index("**") if self.is_deep else len(pieces) - 1
+        self.folders = [_path_pattern(pieces[: n + 1]) for n in range(depth)]
+
+    def enters(self, folder: str) -> bool:
+        """Whether paths in the folder may match."""
+        depth = folder.count("/")
+        return self.is_deep if depth >= len(self.folders) else bool(self.folders[depth](folder))
 
 
-def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> Iterator[WalkedFile]:
+def _path_pattern(pieces: Sequence[str]) -> Callable[[str], object]:
+    """The function that matches a path as a whole."""
+    texts = []
+    for piece in pieces:
+        if piece == "**":
+            texts.append(r"(?:(?!\.)[^/]+/)*")
+            continue
+        tokens = re.findall(r"\[!?\]?[^\]]*\]|.", piece, re.DOTALL)
+        text = "" if piece.startswith(".") else r"(?!\.)"
+        for token in tokens:
+            if token in ("*", "?"):
+                text += "[^/]*" if token == "*" else "[^/]"
+            elif len(token) > 1:
+                inner = re.sub(r"([\\\[\]&~|^])", r"\\\1", token[1:-1].removeprefix("!"))
+                text += f"[{'^' * (token[1] == '!')}{inner}]"
+            else:
+                text += re.escape(token)
+        texts.append(f"{text}/")
+    return re.compile("".join(texts).removesuffix("/"), re.DOTALL).fullmatch
+
+
+def walk_folder(
+    path: str, names: NameFilter, *, allow_outside_root: bool, glob: Glob | None = None
+) -> Iterator[WalkedFile]:
     """The files below a folder, each once, in code-point order of their relative paths.
 
     Hidden files and folders are skipped unless `names` names them, and so are folders that `names`
     excludes. A link to a folder is followed only if the folder is outside the root, this is
-    allowed, and it was not walked before. Raises OSError for an unreadable root.
+    allowed, and it was not walked before. With a `glob`, only the files that it matches, hidden
+    ones too. Raises OSError for an unreadable root.
     """
     root, walked = os.path.realpath(path), set[tuple[int, int]]()
     # a stack, not recursion: a folder may be deeper than Python's recursion limit
-    levels = [_level(path, "", is_inside=True)]
+    levels = [("", True, _sorted_entries(path))]
     while levels:
         prefix, is_inside, entries = levels[-1]
         entry = next(entries, None)
         if entry is None:
             levels.pop()
             continue
-        name = prefix + entry.name
-        if is_hidden(entry.name) and not names.names_hidden(entry.name):
-            yield WalkedFile(name + "/" * _is_folder(entry), problem=HIDDEN)
+        name, is_folder = prefix + entry.name, _is_folder(entry)
+        if glob is not None and not (glob.enters if is_folder else glob.path)(name):
             continue
-        if not _is_folder(entry):
+        if is_hidden(entry.name) and not names.names_hidden(entry.name) and (is_folder or not glob):
+            yield WalkedFile(name + "/" * is_folder, problem=HIDDEN)
+            continue
+        if not is_folder:
             yield _file(name, entry, None if allow_outside_root else root)
             continue
         if names.excludes_folder(name):
@@ -217,18 +245,18 @@ def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> It
             if is_walked:
                 yield WalkedFile(f"{name}/", problem=LINKED)
             else:
-                levels.append(_level(entry.path, f"{name}/", is_inside=is_inside))
+                levels.append((f"{name}/", is_inside, _sorted_entries(entry.path)))
         except OSError as problem:
             is_long = problem.errno == errno.ENAMETOOLONG
             yield WalkedFile(f"{name}/", problem=LONG if is_long else UNREADABLE)
 
 
-def _level(path: str, prefix: str, *, is_inside: bool) -> _Level:
-    with os.scandir(path) as entries:
-        visible = [entry for entry in entries if not is_state(entry)]
-    # a folder sorts as its contents will: with the slash that follows its name
+def _sorted_entries(path: str) -> Iterator[os.DirEntry[str]]:
+    """The entries of a folder, without the state of runs; a folder sorts as its contents will."""
+    with os.scandir(path or ".") as entries:
+        visible = [e for e in entries if not (e.name.endswith(".pgcli") and _is_folder(e))]
     visible.sort(key=lambda entry: entry.name + "/" * _is_folder(entry))
-    return _Level(prefix, is_inside, iter(visible))
+    return iter(visible)
 
 
 def _file(name: str, entry: os.DirEntry[str], root: str | None) -> WalkedFile:
@@ -245,13 +273,14 @@ def file_status(path: str, name: str) -> WalkedFile:
     except (OSError, ValueError) as error:
         is_long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
         return WalkedFile(name, problem=LONG if is_long else None)
-    is_folder = stat.S_ISDIR(status.st_mode)
-    return WalkedFile(name, status.st_size, status.st_mtime_ns, IS_FOLDER if is_folder else None)
+    return WalkedFile(name, status.st_size, status.st_mtime_ns)
 
 
-def is_state(entry: os.DirEntry[str]) -> bool:
-    """Whether the entry is the state folder of a run."""
-    return entry.name.endswith(".pgcli") and _is_folder(entry)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a cycle of links
+        return False
 
 
 def is_hidden(name: str) -> bool:
@@ -264,16 +293,15 @@ def is_hidden(name: str) -> bool:
 
 
 def without_hidden(
-    files: Iterable[WalkedFile], names: NameFilter, *, only_folders: bool = False
+    files: Iterable[WalkedFile], names: NameFilter, glob: Glob | None = None
 ) -> Iterator[WalkedFile]:
-    """The visible files, and each hidden file, or its folder, with that problem.
-
-    Files that `names` names are visible. With `only_folders`, only folders can be hidden.
-    """
+    """The files that `walk_folder` gives of a folder with these files, which a store lists."""
     last = ""
     for file in files:
+        if glob is not None and not glob.path(file.relative):
+            continue
         *folders, name = file.relative.split("/")
-        parts = folders if only_folders else [*folders, name]
+        parts = [*folders, name] if glob is None else folders
         number = next(
             (n for n, part in enumerate(parts) if is_hidden(part) and not names.names_hidden(part)),
             None,
@@ -286,17 +314,23 @@ def without_hidden(
 
 
 def fixed_part(pattern: str) -> str:
-    """The folder below which a pattern matches, up to its last slash, as matches begin."""
-    pieces = [piece for piece in pattern.split("/") if piece]
-    fixed = next((n for n, piece in enumerate(pieces) if has_magic(piece)), len(pieces) - 1)
-    return "/" * pattern.startswith("/") + "".join(f"{piece}/" for piece in pieces[:fixed])
+    """The folder below which a pattern of paths or of a URL matches, up to its last slash."""
+    match = re.match(r"(?:[^/:]+://[^/]*/)?(?:[^*?\[]*/)?", pattern)
+    return match[0] if match else ""
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a cycle of links
-        return False
+def glob_files(pattern: str, base: str = "") -> Iterator[WalkedFile]:
+    """The files that a pattern matches, by their paths behind its fixed part.
+
+    Relative paths start in the folder `base`. Unreadable folders that may hold matches are among
+    them, with a slash at their ends.
+    """
+    fixed = fixed_part(pattern)
+    relative = pattern.removeprefix(fixed)
+    folder = os.path.join(base, fixed)  # noqa: PTH118
+    if os.path.isdir(folder or "."):  # noqa: PTH112
+        names = NameFilter(include=(relative,))
+        yield from walk_folder(folder, names, allow_outside_root=True, glob=Glob(relative))
 
 
 def is_output(path: str) -> bool:
@@ -311,83 +345,5 @@ def expand_source(source: str) -> list[str]:
     if url_scheme(source):
         return []
     matches = glob_files(source) if has_magic(source) else ()
-    return [parse_path(source), *(path for path in matches if not is_output(path))]
-
-
-class Glob:
-    """A pattern of paths, matched name by name; `**` matches any number of visible folders.
-
-    A state is the set of pieces, by number, that the next name may match; `end` is a full match.
-    """
-
-    def __init__(self, pattern: str):
-        pieces = [piece for piece in pattern.split("/") if piece]
-        # `**/**` matches the same as `**`, and at the end it stands for files as well
-        pieces = [piece for n, piece in enumerate(pieces) if pieces[n : n + 2] != ["**", "**"]]
-        pieces += ["*"] if pieces[-1:] == ["**"] else []
-        self.pieces, self.end = [*pieces, ""], len(pieces)  # no name matches the last one
-        self.start = {0, 1} if self.pieces[0] == "**" else {0}
-
-    def follow(self, state: set[int], name: str, *, is_link: bool = False) -> set[int]:
-        """The state behind one more name of a path; `**` does not follow links."""
-        is_hidden, following = name.startswith("."), set()
-        for number in state:
-            piece = self.pieces[number]
-            if piece == "**":
-                following |= set() if is_hidden or is_link else {number, number + 1}
-            elif fnmatchcase(name, piece) and (piece.startswith(".") or not is_hidden):
-                following.add(number + 1)
-                if self.pieces[number + 1] == "**":  # which may stand for no folder
-                    following.add(number + 2)
-        return following
-
-    def matches(self, path: str) -> bool:
-        """Whether the pattern matches a path as a whole."""
-        state = self.start
-        for name in path.split("/"):
-            state = self.follow(state, name)
-        return self.end in state
-
-
-def glob_files(pattern: str, base: str = "") -> list[str]:
-    """The paths that match a pattern, sorted, each once; relative paths start in the folder `base`.
-
-    Like `glob.glob`, except that `**` does not follow links to folders: two links that lead back up
-    would be walked in every order. A folder with a path that is too long is among the paths, with a
-    slash at its end.
-    """
-    paths: set[str] = set()
-    pattern = "/" * pattern.startswith("/") + "/".join(filter(None, pattern.split("/")))
-    start = fixed_part(pattern)
-    glob = Glob(pattern.removeprefix(start))
-    folders = [(start, glob.start)] if glob.end else []
-    while folders:
-        folder, state = folders.pop()
-        pieces = [glob.pieces[number] for number in state - {glob.end}]
-        for name, is_link, is_folder in _entries(base, folder, pieces, paths):
-            following = glob.follow(state, name, is_link=is_link)
-            if glob.end in following:
-                paths.add(folder + name)
-            if following - {glob.end} and is_folder:
-                folders.append((f"{folder}{name}/", following))
-    return sorted(paths)
-
-
-def _entries(
-    base: str, folder: str, pieces: list[str], paths: set[str]
-) -> list[tuple[str, bool, bool]]:
-    """The names in a folder that pieces may match, with whether it is a link, and a folder.
-
-    If the path of the folder is too long, it is added to `paths` instead.
-    """
-    opened = os.path.join(base, folder)  # noqa: PTH118
-    if not any(map(has_magic, pieces)):  # they are looked up, `..` too, in a folder of any size
-        named = [piece for piece in pieces if os.path.lexists(opened + piece)]
-        return [(name, False, os.path.isdir(opened + name)) for name in named]  # noqa: PTH112
-    try:
-        with os.scandir(opened or ".") as entries:
-            return [(entry.name, entry.is_symlink(), _is_folder(entry)) for entry in entries]
-    except OSError as problem:  # not a folder, or an unreadable one: nothing in it matches
-        if problem.errno == errno.ENAMETOOLONG:
-            paths.add(folder)
-        return []
+    paths = [fixed_part(source) + file.relative for file in matches]
+    return [parse_path(source), *(path for path in paths if not is_output(path))]
