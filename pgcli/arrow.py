@@ -91,7 +91,6 @@ class JsonType:
 
     def __init__(self) -> None:
         self._kind = NULL
-        self._are_fractions = True  # whether all integers are exact as fractions
 
     @property
     def kind(self) -> pyarrow.DataType:
@@ -100,18 +99,10 @@ class JsonType:
 
     def add(self, values: Sequence[Any]) -> None:
         """Add more values."""
-        column = json_column(values)
-        if column.type == int64():
-            try:
-                column.cast(float64())
-            except pyarrow.ArrowInvalid:
-                self._are_fractions = False
-        kinds = {self._kind, column.type}
+        kinds = {self._kind, json_column(values).type}
         leaves = {leaf_type(kind) for kind in kinds} - {NULL}
-        if len(leaves) > 1 and not (kinds == {int64(), float64()} and self._are_fractions):
-            self._kind = STRING
-        elif column.type != NULL:
-            self._kind = common_type(kinds)
+        is_mixed = len(leaves) > 1 and kinds != {int64(), float64()}
+        self._kind = STRING if is_mixed else common_type(kinds)
 
 
 def plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
@@ -151,7 +142,7 @@ def values_of(column: Column) -> list[Any]:
 def to_values(array: pyarrow.Array) -> list[Any]:
     """The values of an array: plain ones, bytes, and floats that may be NaN.
 
-    Raises ArrowInvalid for a time zone that this machine does not know.
+    Times in a zone that this machine does not know are in UTC.
     """
     kind = array.type
     if is_lossless(kind):
@@ -164,7 +155,10 @@ def to_values(array: pyarrow.Array) -> list[Any]:
         return [None if number is None else duration_text(number, digits) for number in numbers]
     if types.is_temporal(kind):
         unit = "days" if kind == date32() else "ms" if kind == date64() else kind.unit
-        texts = array.cast(STRING).to_pylist()
+        try:
+            texts = array.cast(STRING).to_pylist()
+        except pyarrow.ArrowInvalid:
+            texts = array.cast(pyarrow.timestamp(unit, "UTC")).cast(STRING).to_pylist()
         return [None if text is None else iso_text(text, unit) for text in texts]
     return [scalar_value(scalar) for scalar in array]
 

@@ -57,3 +57,9 @@ def test_bytes_are_base64_at_any_depth(values):
         assert json_safe(to_values(pa.array(values, kind))) == texts
     nested = pa.array([[("k", values)], None], pa.map_(pa.string(), pa.list_(pa.binary())))
     assert json_safe(to_values(nested)) == [[["k", texts]], None]
+
+
+def test_times_in_unknown_zones_are_in_utc():
+    kind = pa.timestamp("s", tz="Nowhere/Atlantis")
+    assert to_values(pa.array([0, None], kind)) == ["1970-01-01T00:00:00+00:00", None]
+    assert to_values(pa.array([[0]], pa.list_(kind))) == [["1970-01-01T00:00:00+00:00"]]

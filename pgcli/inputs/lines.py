@@ -8,16 +8,14 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-import math
 import os
-import re
 import select
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
@@ -54,9 +52,6 @@ MAX_LINE_BYTES = 16 * 2**20
 LINE_TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 #: Of lines that Arrow reads at once.
 MAX_ARROW_BYTES = 2 * MAX_LINE_BYTES
-#: Matches numbers that may exceed 64-bit floats; Python reads these as infinity.
-_LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
-MAX_SHOWN = 40  # characters of such a number
 
 
 class LineTable(Table):
@@ -243,23 +238,16 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return row
 
 
-def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
-    """The JSON value of one line. With `allow_nan`, NaN and infinity become null.
+def parse_json(line: bytes) -> Any:
+    """The JSON value of one line; NaN and infinity, which Python writes, become null.
 
     Raises ValueError, with the reason, for invalid JSON, and for values that are nested too deeply
     or cannot be encoded as UTF-8.
     """
     if b"\0" in line:
         raise ValueError("it contains a NUL byte")
-    decoder = _WITH_NAN if allow_nan else _STRICT
-    if _LARGE_NUMBER.search(line):
-        decoder = json.JSONDecoder(
-            object_pairs_hook=unique_keys,
-            parse_constant=decoder.parse_constant,
-            parse_float=_finite,
-        )
     try:
-        row = decoder.decode(decode_text(line.rstrip()))
+        row = _DECODER.decode(decode_text(line.rstrip()))
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
@@ -271,8 +259,11 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
         raise ValueError(number_reason(problem)) from problem
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and is_deep(row):
         raise ValueError("it is nested too deeply")
-    if b"\\u" in line and _has_lone_surrogate(row):
-        raise ValueError("it has half of a surrogate pair")
+    if b"\\u" in line:
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has half of a surrogate pair") from None
     return row
 
 
@@ -284,32 +275,8 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not valid JSON")
-
-
-def _null(_: str) -> None:
-    return None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"it has the number {text[:MAX_SHOWN]}, which is out of range")
-    return number
-
-
 #: `json.loads` makes a decoder for each call with such options, which takes longer than a row.
-_STRICT = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_refuse)
-_WITH_NAN = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_null)
-
-
-def _has_lone_surrogate(row: Any) -> bool:
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=lambda _: None)
 
 
 STDIN_NAME = "standard input"
@@ -386,8 +353,7 @@ class Stdin:
             try:
                 return ManifestRow(position, parse_line(line))
             except ValueError as problem:
-                if b"\0" in line or not self._exists(line):  # a path may begin with a brace
-                    raise ManifestError(f"{position}: {problem}") from problem
+                raise ManifestError(f"{position}: {problem}") from problem
         if b"\0" in line:
             raise ManifestError(
                 f"{position}: it contains a NUL byte",
@@ -412,19 +378,15 @@ class Stdin:
                 return json.dumps(row, ensure_ascii=False).encode()
         return os.fsencode(rebased(os.fsdecode(line), folder, base))
 
-    def _exists(self, line: bytes) -> bool:
-        path = os.path.join(self._options.folder, os.fsdecode(line))  # noqa: PTH118
-        return os.path.lexists(path)
-
     def _locate(self, path: str) -> ImageLocation:
         allow_urls, base = self._options.url_reader is not None, self._options.folder
         return locate_anywhere(path, allow_urls=allow_urls, base=base)
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:
-    """The bytes of a raw file as they arrive."""
+    """The bytes of a raw file as they arrive, also of an empty pipe that does not block."""
     while (chunk := file.read(CHUNK_BYTES)) != b"":
-        if chunk is None:  # the pipe is non-blocking and empty
+        if chunk is None:
             select.select([file], [], [])
         else:
             yield chunk

@@ -23,7 +23,6 @@ from pgcli.inputs.tables import Table
 from pgcli.records import Fault
 from pgcli.stores import RemoteError
 from pgcli.stores.urls import is_web
-from pgcli.text import MAX_DEPTH
 
 #: A file of a hundred bytes can state any number of rows.
 MAX_ROWS = 2**32
@@ -46,9 +45,10 @@ BINARY_TYPES = (types.is_binary, types.is_large_binary, types.is_fixed_size_bina
 
 
 class Layout(NamedTuple):
-    """The footer of a file: its columns, and the number of the row behind each row group."""
+    """The footer of a file: its columns, also in plain types, and the row behind each row group."""
 
     schema: pa.Schema
+    plain: pa.Schema
     ends: tuple[int, ...]
 
 
@@ -70,8 +70,10 @@ class ParquetTable(Table):
             header, data = self._ask({"columns": None})
             if "problem" in header:
                 raise self._unreadable()
-            layout = Layout(pa.ipc.read_schema(pa.py_buffer(data)), tuple(header["ends"]))
-        except (ProcessFailed, pa.ArrowException) as problem:
+            schema = pa.ipc.read_schema(pa.py_buffer(data))
+            plain = pa.schema([(field.name, plain_type(field.type)) for field in schema])
+            layout = Layout(schema, plain, tuple(header["ends"]))
+        except (ProcessFailed, pa.ArrowException, RecursionError) as problem:
             raise self._unreadable() from problem
         if layout.ends and layout.ends[-1] > MAX_ROWS:
             raise ManifestError(f"{self.name} states {layout.ends[-1]:,} rows")
@@ -99,19 +101,13 @@ class ParquetTable(Table):
         return Mark(row, row), 0
 
     def check_columns(self) -> None:
-        """See `Table`. Raises ManifestError for a column with an unsupported type."""
+        """See `Table`. Raises ManifestError for images of another type."""
         super().check_columns()
-        for field in filter(lambda field: field.name in self.columns, self.layout.schema):
-            for kind in leaf_types(field.type, self.name):
-                if types.is_timestamp(kind) and not is_known_zone(kind):
-                    raise ManifestError(
-                        f"{self.name}: the column {field.name!r} has an unknown time zone "
-                        f"{kind.tz!r}",
-                        hint="write its times in UTC or without a zone, or do not use the column",
-                    )
-            if field.name == self.image_column and not is_image(plain_type(field.type)):
-                message = f"{self.name}: the image in {field.name!r} is neither a path nor bytes"
-                raise ManifestError(f"{message}, but {str(field.type)[:MAX_TYPE_CHARACTERS]}")
+        number = self.layout.schema.get_field_index(self.image_column)
+        if number >= 0 and not is_image(self.layout.plain.field(number).type):
+            kind = str(self.layout.schema.field(number).type)[:MAX_TYPE_CHARACTERS]
+            message = f"{self.name}: the image in {self.image_column!r} is neither a path nor bytes"
+            raise ManifestError(f"{message}, but {kind}")
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
@@ -179,13 +175,7 @@ class ParquetTable(Table):
     def _plain_schema(self, columns: Iterable[str]) -> pa.Schema:
         """The columns that exist, in plain types."""
         wanted = frozenset(columns)
-        return pa.schema(
-            [
-                (field.name, plain_type(field.type))
-                for field in self.layout.schema
-                if field.name in wanted
-            ]
-        )
+        return pa.schema([field for field in self.layout.plain if field.name in wanted])
 
     def _parts(self, names: list[str], start: int, stop: int) -> Iterator[Part]:
         """The rows of columns from `start` to before `stop`, in parts that fit into memory.
@@ -263,23 +253,3 @@ def is_image(kind: pa.DataType) -> bool:
 def is_list(kind: pa.DataType) -> bool:
     """Whether values of the type are lists."""
     return any(check(kind) for check in LIST_TYPES)
-
-
-def leaf_types(kind: pa.DataType, name: str, depth: int = 0) -> Iterator[pa.DataType]:
-    """The types of the values in lists and structs. Raises ManifestError for too many levels."""
-    if depth > MAX_DEPTH:
-        raise ManifestError(f"{name}: a column is nested too deeply")
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if not types.is_nested(kind):
-        yield kind
-    for number in range(kind.num_fields):
-        yield from leaf_types(kind.field(number).type, name, depth + 1)
-
-
-def is_known_zone(kind: pa.TimestampType) -> bool:
-    """Whether times of this type can be converted."""
-    try:
-        pa.scalar(0, kind).cast(pa.string())
-    except pa.ArrowException:
-        return False
-    return True

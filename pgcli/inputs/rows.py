@@ -223,8 +223,6 @@ def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes
     try:
         if isinstance(data, str):  # JSON has no bytes
             data = image_in_text(data) or decode_base64(data)
-        elif isinstance(data, bytes):
-            data = image_in_bytes(data)
         if isinstance(path, str) and (embedded := image_in_text(path)) is not None:
             path, data = None, data or embedded
     except ValueError as problem:
@@ -266,9 +264,7 @@ def missing_column(
 ) -> UsageError:
     """The error for a missing column, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
-    if any(column.strip() == wanted for column in columns):
-        hint = f"remove the whitespace around {wanted!r} in its first line"
-    elif not options.has_column_options:
+    if not options.has_column_options:
         hint += f"; rename one to {wanted!r}"
     elif wanted in (options.image_column, options.id_column):
         noun = "image" if wanted == options.image_column else "id"
@@ -281,9 +277,6 @@ def missing_column(
 
 def repeated_id(name: str, first: str, second: str) -> ManifestError:
     """The error for a repeated id, with both positions."""
-    if first == second and ", sample " in first:  # a member is stored twice
-        hint = "extract the archive, which keeps the last one, and archive the images again"
-        return ManifestError(f"the id {name!r} occurs twice: {first} is stored twice", hint=hint)
     return ManifestError(
         f"the id {name!r} occurs twice: {first} and {second}",
         hint="name each source and each row once; <--id-column NAME> chooses another column of ids",
@@ -291,23 +284,18 @@ def repeated_id(name: str, first: str, second: str) -> ManifestError:
 
 
 def read_choices(row: ManifestRow, column: str) -> tuple[str, ...]:
-    """The row's choices: a list, a list as JSON text, or text separated by `|`.
+    """The row's choices: a list, or text separated by `|`.
 
     Raises BadValue unless there are at least two, all of them distinct texts.
     """
     value = row.values.get(column)
-    listed = value if isinstance(value, list | tuple) else None
-    if isinstance(value, str):
-        listed = value.split("|")
-        if value.lstrip().startswith("["):
-            with suppress(ValueError, RecursionError):
-                listed = json.loads(value)
-    if listed is None or not all(isinstance(choice, str) for choice in listed):
+    choices = value.split("|") if isinstance(value, str) else value
+    if not (isinstance(choices, list) and all(isinstance(choice, str) for choice in choices)):
         problem = "are neither a list of texts nor text such as yes|no"
-    elif len(listed) < 2:
-        problem = f"are {len(listed)}, and at least two are needed"
+    elif len(choices) < 2:
+        problem = f"are {len(choices)}, and at least two are needed"
     else:
-        stripped = tuple(choice.strip() for choice in listed)
+        stripped = tuple(choice.strip() for choice in choices)
         if all(stripped) and len(set(stripped)) == len(stripped):
             return stripped
         problem = "have an empty one" if not all(stripped) else "have one twice"
@@ -378,20 +366,6 @@ def image_in_text(text: str) -> bytes | None:
     return None
 
 
-def image_in_bytes(data: bytes) -> bytes:
-    """The bytes; of an image as base64 or as a `data:` URL, the decoded bytes.
-
-    Raises ValueError for an invalid `data:` URL.
-    """
-    head = data[:HEAD_CHARACTERS]
-    if not head.isascii() or IMAGE_BYTES.match(head):
-        return data
-    text = data.decode("ascii", "replace")
-    decoded = image_in_text(text)
-    is_image = decoded is not None and (text[:5].lower() == "data:" or IMAGE_BYTES.match(decoded))
-    return decoded if decoded is not None and is_image else data
-
-
 def is_path(value: object) -> bool:
     """Whether the value is text, but not an image in base64."""
     try:
@@ -403,10 +377,7 @@ def is_path(value: object) -> bool:
 def decode_base64(text: str) -> bytes:
     """The bytes of base64 in either alphabet, with or without line breaks and padding.
 
-    An incomplete last byte is dropped. Raises ValueError.
+    Raises ValueError.
     """
     characters = "".join(text.split()).rstrip("=").translate(_STANDARD_ALPHABET)
-    if len(characters) > 1 and len(characters) % 4 == 1:
-        characters = characters[:-1]
-    padding = "=" * (-len(characters) % 4)
-    return base64.b64decode(characters + padding, validate=True)
+    return base64.b64decode(characters + "=" * (-len(characters) % 4), validate=True)

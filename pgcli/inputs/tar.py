@@ -380,4 +380,4 @@ def parse_text(member: Member) -> Any:
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     is_json = member.column.endswith("json")
-    return parse_json(text.encode(), allow_nan=True) if is_json else text
+    return parse_json(text.encode()) if is_json else text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 from array import array
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pgcli.records import BOX_TASKS, Answer, Box, TextScore
 from pgcli.rows import RowSchema, json_text, safe_json_text
 from pgcli.stores.files import open_regular
-from pgcli.text import MAX_DEPTH, is_deep, json_object, printable
+from pgcli.text import MAX_DEPTH, json_object, printable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -38,16 +37,6 @@ def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) ->
 def parse_row(line: bytes) -> dict[str, Any] | None:
     """The row in a complete line; None for anything else."""
     return json_object(line, MAX_LEVELS) if line.endswith(b"\n") else None
-
-
-def is_too_deep(line: bytes) -> bool:
-    """Whether a line nests deeper than any row."""
-    if line.count(b"[") + line.count(b"{") <= MAX_LEVELS:
-        return False
-    try:
-        return is_deep(json.loads(line), MAX_LEVELS)
-    except (ValueError, RecursionError) as problem:
-        return isinstance(problem, RecursionError)
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
@@ -86,11 +75,7 @@ class LineFormat:
 
     def read(self, file: Path, *, exact: bool = False) -> Iterator[dict[str, Any] | None]:
         """The rows in order; None for a line that is not a row. Raises ValueError."""
-        for number, line in enumerate(read_lines(file)):
-            row = parse_row(line)
-            if row is None and is_too_deep(line):
-                raise ValueError(f"row {number + 1:,}: nested too deeply")
-            yield row
+        yield from map(parse_row, read_lines(file))
 
     def batches(
         self, file: BinaryIO, columns: Sequence[str], rows: int
@@ -164,7 +149,7 @@ def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
     details = (
         *map(box_line, answer.boxes),
         *(f"  {c.probability:6.1%} {printable(c.text)}" for c in answer.choices or ()),
-        *map(score_line, answer.scores or ()),
+        *(f"  {s.probability:6.1%} {score_text(s)}" for s in answer.scores or ()),
         *(f"  {c.probability:6.1%} {printable(c.label)}" for c in answer.labels or ()),
     )
     return "".join(f"{line}\n" for line in (first, *details))
@@ -177,11 +162,10 @@ def box_line(box: Box) -> str:
     return f"  {printable(box.label)} {corners}{sure}"
 
 
-def score_line(score: TextScore) -> str:
-    """A text with its probability in percent, then cosine and score in brackets."""
+def score_text(score: TextScore) -> str:
+    """A text with its cosine and score in brackets."""
     own = "" if score.score is None else f", score {score.score:.3g}"
-    text = printable(score.text)
-    return f"  {score.probability:6.1%} {text} (cosine {score.cosine:.3f}{own})"
+    return f"{printable(score.text)} (cosine {score.cosine:.3f}{own})"
 
 
 def embedding_text(text: str | None, values: array[float]) -> str:

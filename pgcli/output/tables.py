@@ -11,14 +11,13 @@ from itertools import islice
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import pyarrow
 
 from pgcli.arrow import MISMATCHES, NULL, STRING, LossyCast, cast_column, common_type, to_values
 from pgcli.errors import UsageError
 from pgcli.images.child_process import memory_limit
-from pgcli.output.lines import MAX_LEVELS
 from pgcli.output.schema import EMBEDDING, VALUES, Cell, embedding_dim_of, rows_table
 from pgcli.rows import RowSchema, json_safe
 from pgcli.stores.files import open_regular
@@ -152,14 +151,12 @@ class TableFormat:
         """The rows of a file.
 
         Kept columns have the same values as in JSON lines, or with `exact` cells, from which
-        `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
-        deeper than any row, and UsageError for rows that take more memory than is plausible.
+        `rows_table` makes columns of the same types again. Raises UsageError for rows that take
+        more memory than is plausible.
         """
         with open_regular(file) as stream:
             schema = self.read_schema(stream)
             kept = {*RowSchema.of(schema.names).keep, VALUES}
-            if max(map(_levels, schema.types), default=0) >= MAX_LEVELS:
-                raise ValueError("its columns are nested too deeply")
             stream.seek(0)
             batches = self.batches(stream, None, READ_ROWS)
             pyarrow.allocate_buffer(1)  # before the limit: the first allocation reserves a gigabyte
@@ -167,15 +164,16 @@ class TableFormat:
             limit = max(READ_BYTES, PAGE_RATIO * size)
             free: float = max(READ_BYTES, MAX_RATIO * size)
             while part := _read_part(batches, kept, limit, exact=exact):
-                free -= part.size
+                columns, bytes_read = part
+                free -= bytes_read
                 if free < 0:
                     raise UsageError(
                         f"{file} unpacks to suspiciously many bytes, at row {first + 1:,}",
                         hint="if you trust it, write it again without dictionaries "
                         "(in pyarrow, use_dictionary=False)",
                     )
-                for values in zip(*part.columns.values(), strict=True):
-                    yield dict(zip(part.columns, values, strict=True))
+                for values in zip(*columns.values(), strict=True):
+                    yield dict(zip(columns, values, strict=True))
                     first += 1
 
     def count(self, file: Path) -> int:
@@ -246,17 +244,13 @@ def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
     return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
-class _Part(NamedTuple):
-    """The columns of the next rows, and their size in memory."""
-
-    columns: dict[str, list[Any]]
-    size: float
-
-
 def _read_part(
     batches: Iterator[pyarrow.RecordBatch], kept: Set[str], limit: int, *, exact: bool
-) -> _Part | None:
-    """The next rows; None at the end. Rows of more than `limit` bytes have an infinite size."""
+) -> tuple[dict[str, list[Any]], float] | None:
+    """The columns of the next rows, and their size in memory; None at the end.
+
+    Rows of more than `limit` bytes have an infinite size.
+    """
     try:
         with memory_limit(limit):
             batch = next(batches, None)
@@ -266,9 +260,9 @@ def _read_part(
                 name: _values(column, is_kept=name in kept, exact=exact)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             }
-            return _Part(columns, sum(map(_plain_bytes, batch.columns)))
+            return columns, sum(map(_plain_bytes, batch.columns))
     except MemoryError:
-        return _Part({}, inf)
+        return {}, inf
 
 
 def _plain_bytes(column: pyarrow.Array) -> int:
@@ -283,12 +277,6 @@ def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:
     if exact:
         return [Cell(column, number) for number in range(len(column))]
     return [json_safe(value) for value in to_values(column)]
-
-
-def _levels(kind: pyarrow.DataType) -> int:
-    """The nesting depth of the type's values."""
-    fields = range(kind.num_fields)
-    return 1 + max((_levels(kind.field(number).type) for number in fields), default=0)
 
 
 def _groups(table: pyarrow.Table) -> Iterator[pyarrow.Table]:

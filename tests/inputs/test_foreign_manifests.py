@@ -11,7 +11,6 @@ import pytest
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.stores.files import read_text
-from tests.inputs.items import items
 from tests.support.awkward import tar_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -85,20 +84,6 @@ def test_table_of_another_form_is_refused_by_its_first_line_or_columns(file, dat
     assert str(refusal(file, data)).startswith(message)
 
 
-def test_json_files_are_no_manifests():
-    for text in (json.dumps(ROWS), json.dumps({"images": [], "annotations": []})):
-        refused = refusal("m.json", text)
-        assert "m.json is not a manifest" in str(refused)
-        assert "read annotations with pgcli import" in refused.hint
-
-
-@pytest.mark.parametrize("header", ["image , id", "id, image"])
-def test_whitespace_around_the_name_of_a_column_is_named(header):
-    refused = refusal("m.csv", f"{header}\na.png, 1\n")
-    assert str(refused) == "m.csv has no column 'image'"
-    assert refused.hint == "remove the whitespace around 'image' in its first line"
-
-
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
@@ -127,28 +112,8 @@ def test_other_lists_on_standard_input_are_named(set_stdin, data, message, hint)
     assert hint in refused.value.hint
 
 
-def test_names_that_begin_like_other_files_are_paths(set_stdin):
-    set_stdin(b"8BPS.png\nDDS a.png\nPAR1.png\nBZh9.png\nARROW1.png\na,image.png\n")
-    assert len(items("-")) == 6
-
-
-def test_carriage_returns_that_end_no_line_are_read():
-    Path("m.csv").write_bytes(b'image,note\r\na.png,"one\rtwo"\r\n')
-    (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
-    assert item.kept == {"note": "one\rtwo"}
-    Path("m.jsonl").write_bytes(b'{"image": "a.png"}\r')
-    assert [item.id for item in items("m.jsonl")] == ["a.png"]
-
-
 @pytest.mark.parametrize("spool", [False, True])
 def test_pointer_of_git_lfs_on_standard_input_is_named(set_stdin, spool):
     set_stdin(POINTER)
     with pytest.raises(ManifestError, match="standard input is a Git LFS pointer"):
         list(Inventory.scan(["-"], ReadOptions(spool=spool)))
-
-
-def test_path_may_begin_with_a_bracket_and_hold_a_carriage_return(set_stdin):
-    Path("[a].png").touch()
-    Path("c\rr.png").touch()
-    set_stdin(b"[a].png\nc\rr.png\n[b].png\n")
-    assert [item.id for item in items("-")] == ["[a].png", "c\rr.png", "[b].png"]

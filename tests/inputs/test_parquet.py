@@ -47,8 +47,7 @@ def codes(found: list[Item]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-@pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "zstd", "brotli", "lz4"])
-@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize(("codec", "dictionary"), [("snappy", True), ("none", False)])
 def test_cells_are_those_that_were_written(kind, codec, dictionary):
     cells = pa.array(CELLS[kind], pa.binary())
     write(image=cells, _compression=codec, _use_dictionary=dictionary, _row_group_size=300)
@@ -71,22 +70,6 @@ def test_rows_in_small_batches_are_the_same(monkeypatch):
     for start, stop in ((650, 700), (3, 5), (190, 460), (191, 192), (0, 700)):
         assert [item.data for item in inventory.items(start, stop)] == BIG[start:stop]
     PROCESS.close()
-
-
-def test_dictionaries_and_views_are_values():
-    words = pa.array(["a", "b", "a"])
-    nested = pa.StructArray.from_arrays([words.dictionary_encode()], names=["word"])
-    write(
-        image=words.dictionary_encode(),
-        word=words.dictionary_encode(),
-        view=pa.array(["x", None, "a long text, longer than twelve"], pa.string_view()),
-        nested=nested,
-    )
-    found = items(keep=("word", "view", "nested"))
-    assert [item.path for item in found] == ["a", "b", "a"]
-    assert [item.kept["word"] for item in found] == ["a", "b", "a"]
-    assert found[2].kept["view"] == "a long text, longer than twelve"
-    assert found[1].kept["nested"] == {"word": "b"}
 
 
 def test_kept_columns_have_the_types_of_the_first_file_with_them():
@@ -114,7 +97,6 @@ def test_kept_columns_have_the_types_of_the_first_file_with_them():
     [
         ([1, 2, None], "int64"),
         ([1, 2.5], "double"),
-        ([2**60 + 1, 2.5], "string"),
         ([1, "a"], "string"),
         ([None], "string"),
         ([{"a": 1}], "string"),
@@ -123,7 +105,6 @@ def test_kept_columns_have_the_types_of_the_first_file_with_them():
         ([2**64], "string"),
         ([*[[]] * 1000, ["a"]], "list<item: string>"),
         ([*[1] * 1000, 2.5], "double"),
-        ([*[2**60 + 1] * 1000, 2.5], "string"),
     ],
     ids=str,
 )
@@ -138,18 +119,6 @@ def test_kept_columns_of_json_have_the_type_of_their_values(values, kind):
 
 
 # --- damage
-
-
-def test_damaged_page_fails_its_row_group():
-    write(image=BIG, _row_group_size=100, _use_dictionary=False, _compression="none")
-    column = pq.read_metadata("m.parquet").row_group(2).column(0)
-    data = bytearray(Path("m.parquet").read_bytes())
-    data[column.data_page_offset : column.data_page_offset + 8] = b"\xff" * 8
-    Path("m.parquet").write_bytes(data)
-    found = items()
-    assert codes(found) == [None] * 200 + ["decode_failed"] * 100 + [None] * 400
-    assert [item.data for item in found[300:]] == BIG[300:]
-    assert (found[250].id, found[250].image) == ("250", "m.parquet")
 
 
 def test_rows_of_damaged_images_keep_their_ids():
@@ -192,12 +161,6 @@ def test_rows_of_encrypted_images_keep_their_ids():
     assert [item.id for item in found] == ["a", "b", "c"]
     assert all(item.fault for item in found)
     assert inventory.kept_table(0, 3).to_pydict() == {"kept": [1, 2, 3]}
-
-
-def test_encrypted_columns_that_are_not_read_change_nothing():
-    table = pa.table({"image": ["x.png"] * 3, "id": ["a", "b", "c"], "other": [1, 2, 3]})
-    write_encrypted(table, "other", plaintext_footer=True)
-    assert [(item.id, item.fault) for item in items()] == [("a", None), ("b", None), ("c", None)]
 
 
 def test_file_with_an_encrypted_footer_is_rejected():

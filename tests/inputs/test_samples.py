@@ -161,12 +161,6 @@ def test_image_that_is_stored_twice_in_an_archive_is_named(names, id_):
     assert len(items(name, reading=ReadOptions(names=NameFilter(include=("*b.png",))))) == 1
 
 
-def test_images_of_one_key_apart_from_each_other_are_two_rows():
-    assert [item.id for item in items(archive("a.png", "b.png", "a.jpg"))] == [
-        *("x.tar/a.png", "x.tar/b.png", "x.tar/a.jpg")
-    ]
-
-
 @given(ARCHIVES)
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 def test_samples_with_one_image_equal_webdatasets(members):

@@ -110,14 +110,6 @@ def test_folder_of_archives_is_a_data_set():
     assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
 
 
-def test_parquet_data_set_reports_skipped_archives():
-    shard("set/a.parquet", ("a.png", PNG))
-    tar(("0.jpg", JPEG), name="set/b.tgz", kind="gz")
-    source = Inventory.scan(["set"])
-    assert [item.id for item in source] == ["a.png"]
-    assert source.ignored == {".tgz": 1}
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -268,14 +260,6 @@ def test_json_with_nan_or_without_columns_is_accepted(data):
     assert second.kept == {"similarity": 0.5}
 
 
-def test_undecodable_text_fails_one_row_if_it_is_wanted():
-    tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
-    assert faults("x.tar") == [None, None]
-    first, second = items("x.tar", reading=ReadOptions(keep=("txt",)))
-    assert first.fault.message == "The sample's .txt is not UTF-8."
-    assert (second.fault, second.kept) == (None, {"txt": "a"})
-
-
 def test_json_is_not_read_if_no_column_of_it_is_wanted():
     tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
     table = TarTable(InputFile("x.tar", "x.tar"))
@@ -327,13 +311,6 @@ def test_sample_without_prompt_or_choices_fails_one_row():
         assert len(second.prompts) == 1
 
 
-def test_column_of_no_sample_is_rejected_with_the_existing_columns():
-    tar(("1.jpg", JPEG), ("1.json", b'{"city": "Rome"}'))
-    with pytest.raises(UsageError, match="no column 'town'") as refused:
-        Inventory.scan(["x.tar"], ReadOptions(keep=("town",)))
-    assert "city" in refused.value.hint
-
-
 @pytest.mark.nightly
 def test_memory_does_not_grow_with_the_members():
     with Path("x.tar").open("wb") as file:
@@ -362,11 +339,6 @@ def test_folder_with_images_is_a_folder_of_images():
     shard("set/rows.parquet", ("a.png", PNG))
     Path("set/b.png").write_bytes(PNG)
     assert ids("set") == ["b.png"]
-
-
-def test_folder_with_the_name_of_a_pattern_is_a_folder():
-    shard("set [1]*/data/a.parquet", ("a.png", PNG))
-    assert ids("set [1]*") == ["a.png"]
 
 
 def test_image_member_takes_precedence_over_json():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgcli.errors import UsageError
-from pgcli.output import lines, output_format
+from pgcli.output import output_format
 from pgcli.output.lines import MAX_LEVELS, json_line, parse_row, read_lines, read_rows, text_lines
 from pgcli.records import (
     COLUMNS,
@@ -108,9 +108,6 @@ def test_other_lines_are_not_rows(line):
 
 def test_rows_nest_as_deep_as_a_manifest_and_a_row_around():
     assert parse_row(nested(MAX_LEVELS)) is not None
-    assert lines.is_too_deep(nested(MAX_LEVELS + 2))
-    assert not lines.is_too_deep(nested(MAX_LEVELS))
-    assert not lines.is_too_deep(b"[" * 200)
 
 
 def test_rows_end_before_an_incomplete_line(tmp_path):

@@ -156,19 +156,6 @@ def test_kept_column_has_the_common_type_of_its_values(
     assert [*tmp_path.iterdir()] == [tmp_path / "a.parquet"]
 
 
-@pytest.mark.parametrize("values", [[0.5, 2**60 + 1], [2**60 + 1, 1, 0.5]])
-def test_kept_integers_that_fractions_cannot_hold_are_text_or_an_error(
-    tmp_path, monkeypatch, values
-):
-    table = write_kept(tmp_path / "a.parquet", values)
-    assert table["a.b"].to_pylist() == [*map(str, values)]
-    monkeypatch.setattr(table_files, "TABLE_ROWS", 1)
-    message = "the column 'a.b' has values of type int64 that do not fit double"
-    with pytest.raises(UsageError, match=message) as refused:
-        write_kept(tmp_path / "a.parquet", values)
-    assert refused.value.hint == "write a .jsonl file"
-
-
 MOMENT = pa.timestamp("ms")
 PROMOTED = [
     ([pa.int8(), pa.int32()], pa.int32()),
