@@ -17,8 +17,8 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageError
 from pgcli.images.decode import check_array, file_bytes, is_array
 from pgcli.inputs import ReadOptions
+from pgcli.inputs.options import ManifestRow
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
-from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import RowChecker, row_to_item
 from pgcli.records import Item
 from pgcli.run.options import AnsweringOptions, InputOptions, ModelOptions

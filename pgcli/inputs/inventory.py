@@ -35,9 +35,14 @@ from pgcli.inputs.file_table import (
 )
 from pgcli.inputs.lines import Stdin
 from pgcli.inputs.listing import source_files
-from pgcli.inputs.options import ReadOptions, named_columns
+from pgcli.inputs.options import (
+    ReadOptions,
+    describe_endings,
+    ending,
+    manifest_ending,
+    named_columns,
+)
 from pgcli.inputs.paths import FAULTS, display_name
-from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.scan import Scan, check_unique, no_columns
 from pgcli.inputs.tables import Table
 from pgcli.records import Item

@@ -26,11 +26,14 @@ from pgcli.inputs import tables
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.options import (
     ALL,
+    START,
+    ManifestRow,
+    Mark,
     ReadOptions,
+    error_text,
     named_columns,
 )
 from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, rebased
-from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.rows import IMAGE_BYTES, RowChecker, row_id, row_to_item
 from pgcli.inputs.tables import Table
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item

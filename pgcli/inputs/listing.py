@@ -13,7 +13,21 @@ from typing import NoReturn
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
-from pgcli.inputs.options import NameFilter, ReadOptions, matches
+from pgcli.inputs.options import (
+    IMAGE_ENDINGS,
+    NO_ENDING,
+    UNDERSCORE,
+    InputFile,
+    NameFilter,
+    ReadOptions,
+    ending,
+    images_hint,
+    manifest_ending,
+    matches,
+    no_input_hint,
+    refuse_lfs_pointer,
+    supported_files_hint,
+)
 from pgcli.inputs.paths import (
     HIDDEN,
     LINKED,
@@ -27,18 +41,6 @@ from pgcli.inputs.paths import (
     is_output,
     walk_folder,
     without_hidden,
-)
-from pgcli.inputs.readers import (
-    IMAGE_ENDINGS,
-    NO_ENDING,
-    UNDERSCORE,
-    InputFile,
-    ending,
-    images_hint,
-    manifest_ending,
-    no_input_hint,
-    refuse_lfs_pointer,
-    supported_files_hint,
 )
 from pgcli.inputs.tables import Table, open_table
 from pgcli.stores import Entry, Reader, RemoteError

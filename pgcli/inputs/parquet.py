@@ -17,8 +17,8 @@ from pyarrow import types
 from pgcli.arrow import plain_type, to_values
 from pgcli.errors import ManifestError, SourceUnavailable
 from pgcli.images.child_process import ProcessFailed
+from pgcli.inputs.options import START, ManifestRow, Mark, refuse_lfs_pointer
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS
-from pgcli.inputs.readers import START, ManifestRow, Mark, refuse_lfs_pointer
 from pgcli.inputs.tables import Table
 from pgcli.records import Fault
 from pgcli.stores import RemoteError

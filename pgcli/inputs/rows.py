@@ -20,12 +20,12 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import (
     REGION,
     KeptColumn,
+    ManifestRow,
     ReadOptions,
     needed_columns,
     prompt_columns,
 )
 from pgcli.inputs.paths import MAX_PATH, NO_IMAGE, ImageLocation, display_name
-from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
 from pgcli.rows import json_safe
 from pgcli.stores.urls import without_credentials

@@ -24,9 +24,8 @@ from pgcli.inputs.file_table import (
 )
 from pgcli.inputs.lines import STDIN_NAME, Stdin
 from pgcli.inputs.listing import SourceFiles, usage_errors
-from pgcli.inputs.options import ALL, ReadOptions, named_columns
+from pgcli.inputs.options import ALL, START, Mark, ReadOptions, named_columns, no_input_hint
 from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import START, Mark, no_input_hint
 from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.tables import Table
 

@@ -21,21 +21,19 @@ from pgcli.inputs.file_table import NAMED, TABLE, FileRecord
 from pgcli.inputs.options import (
     ALL,
     REGION,
+    START,
+    InputFile,
+    ManifestRow,
+    Mark,
     ReadOptions,
+    error_text,
     kept_columns,
+    manifest_ending,
     named_columns,
     needed_columns,
     prompt_columns,
 )
 from pgcli.inputs.paths import ImageLocation, display_name, locate_below
-from pgcli.inputs.readers import (
-    START,
-    InputFile,
-    ManifestRow,
-    Mark,
-    error_text,
-    manifest_ending,
-)
 from pgcli.inputs.rows import (
     BadValue,
     check_row,

@@ -23,8 +23,7 @@ from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
 from pgcli.inputs.lines import LINE_TOO_LONG, MAX_LINE_BYTES, parse_json
-from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import (
+from pgcli.inputs.options import (
     IMAGE_ENDINGS,
     OTHER_ENDING,
     START,
@@ -33,6 +32,7 @@ from pgcli.inputs.readers import (
     ending,
     refuse_lfs_pointer,
 )
+from pgcli.inputs.paths import display_name
 from pgcli.inputs.tables import Table
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 from pgcli.text import LFS_MESSAGE, decode_text, is_lfs_pointer

@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pgcli.boxes import split_locations
-from pgcli.inputs.options import REGION
-from pgcli.inputs.readers import InputFile
+from pgcli.inputs.options import REGION, InputFile
 from pgcli.labels.columns import are_fractions, column_values, read_answers, stated_size
 from pgcli.labels.json_values import (
     InvalidValue,

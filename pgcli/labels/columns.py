@@ -16,8 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
-from pgcli.inputs.options import PROMPT_COLUMNS
-from pgcli.inputs.readers import InputFile, manifest_ending
+from pgcli.inputs.options import PROMPT_COLUMNS, InputFile, manifest_ending
 from pgcli.labels.labelled_image import LabelledImage, objects_of
 from pgcli.records import CORNERS, Box, Rle
 from pgcli.rle import read_mask

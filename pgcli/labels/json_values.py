@@ -11,7 +11,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.inputs.lines import unique_keys
-from pgcli.inputs.readers import InputFile, error_text
+from pgcli.inputs.options import InputFile, error_text
 from pgcli.stores.files import open_regular
 from pgcli.text import (
     LFS_HINT,

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.inputs.options import IMAGE_ENDINGS
 from pgcli.labels.columns import are_fractions
 from pgcli.labels.json_values import (
     InvalidValue,

@@ -19,9 +19,8 @@ from pgcli.errors import UsageError
 from pgcli.images.files import ImageError, Size
 from pgcli.images.formats import ImageHeader, whole_header
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.options import REGION
+from pgcli.inputs.options import REGION, InputFile, ManifestRow, error_text, manifest_ending
 from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import InputFile, ManifestRow, error_text, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
 from pgcli.labels.coco import read_coco

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import UsageError
+from pgcli.inputs.options import IMAGE_ENDINGS
 from pgcli.inputs.paths import display_path
-from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.labels.json_values import (
     InvalidValue,
     label,

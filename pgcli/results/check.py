@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pgcli.inputs import Inventory
-from pgcli.inputs.readers import manifest_ending
+from pgcli.inputs.options import manifest_ending
 from pgcli.output.reader import IndexedRow, Row, indexed_rows
 from pgcli.records import Item
 from pgcli.rows import prompt_of

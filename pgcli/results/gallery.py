@@ -23,7 +23,7 @@ from pgcli.errors import NoInputError, OutputExists, UsageError
 from pgcli.images import ImageError, ImageLimits, load_thumbnail
 from pgcli.images.files import item_bytes
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
-from pgcli.inputs.readers import IMAGE_ENDINGS, ending
+from pgcli.inputs.options import IMAGE_ENDINGS, ending
 from pgcli.output.reader import Row, read_results, read_settings
 from pgcli.records import DecodedImage, Item
 from pgcli.results.image_locator import ImageLocator, MissingImages, saved_record

@@ -15,7 +15,7 @@ from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
 from pgcli.images.files import read_original
 from pgcli.images.formats import identify_image
-from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.inputs.options import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS, Answer, Item
 from pgcli.results import answer_of

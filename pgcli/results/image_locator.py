@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import PgcliError, UsageError
+from pgcli.inputs.options import manifest_ending
 from pgcli.inputs.paths import NO_IMAGE, expand_source, locate_url
-from pgcli.inputs.readers import manifest_ending
 from pgcli.inputs.tables import GONE
 from pgcli.records import Fault, Item
 from pgcli.run.events import Message, OnEvent, ignore

@@ -16,8 +16,8 @@ from pgcli.images.formats import whole_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.listing import locate_source
+from pgcli.inputs.options import UNDERSCORE, InputFile
 from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import UNDERSCORE, InputFile
 from pgcli.labels.columns import (
     LabelColumns,
     LabelReader,

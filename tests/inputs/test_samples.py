@@ -13,8 +13,7 @@ from webdataset import tariterators
 
 from pgcli.errors import ManifestError, NoInputError
 from pgcli.inputs import Inventory, ReadOptions, tables, tar
-from pgcli.inputs.options import NameFilter
-from pgcli.inputs.readers import InputFile
+from pgcli.inputs.options import InputFile, NameFilter
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, items
 from tests.support.awkward import tar_of

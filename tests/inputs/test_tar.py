@@ -16,8 +16,7 @@ import pytest
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.options import NameFilter
-from pgcli.inputs.readers import InputFile
+from pgcli.inputs.options import InputFile, NameFilter
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, faults, ids, items
 from tests.support.awkward import drawing, encoded, tar_of

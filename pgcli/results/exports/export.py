@@ -17,7 +17,7 @@ from pgcli.images import ImageError, ImageHeader, ImageLimits
 from pgcli.images.decode import silence_decoders
 from pgcli.images.files import read_original
 from pgcli.images.formats import whole_header
-from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.inputs.options import IMAGE_ENDINGS
 from pgcli.output.reader import Row
 from pgcli.records import Fault, Item
 from pgcli.results.exports.rows import (
