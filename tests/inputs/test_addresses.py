@@ -12,7 +12,7 @@ import pytest
 from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.parquet_process import PROCESS
+from pgcli.inputs.parquet import PROCESS
 from pgcli.inputs.paths import Glob, expand_source
 from pgcli.stores import Reader
 from tests.inputs.items import reloaded

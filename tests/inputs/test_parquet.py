@@ -17,8 +17,8 @@ import pytest
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.images import child_process
-from pgcli.inputs import Inventory, ReadOptions, parquet, parquet_process
-from pgcli.inputs.parquet_process import PROCESS
+from pgcli.inputs import Inventory, ReadOptions, parquet
+from pgcli.inputs.parquet import PROCESS
 from pgcli.records import Item
 from tests.support.runs import ends_soon, run_python
 
@@ -60,7 +60,7 @@ def test_rows_in_small_batches_are_the_same(monkeypatch):
     """Whatever is sent at once: the process is started anew with these limits."""
     ids = [f"id {n}" for n in range(len(BIG))]
     write(image=BIG, id=ids, _row_group_size=200)
-    program = "from pgcli.inputs import parquet_process as process\n"
+    program = "from pgcli.inputs import parquet as process\n"
     program += "process.MAX_BATCH_BYTES = 5000\nprocess.BATCH_BYTES = 20_000\n"
     start, _, end = child_process._PROGRAM.partition("from ")
     monkeypatch.setattr(child_process, "_PROGRAM", f"{start}\n{program}from {end}")
@@ -196,7 +196,7 @@ def test_request_that_kills_the_process_fails_its_row_group(monkeypatch):
     """Twice, as the process also dies with the thread that started it."""
     write(image=BIG, _row_group_size=100)
     inventory = Inventory.scan(["m.parquet"])
-    ask = parquet_process.ParquetProcess._ask
+    ask = parquet.ParquetProcess._ask
 
     def dying(self: Any, request: dict[str, Any]) -> Any:
         if request["columns"] and 200 <= request["start"] < 300:
@@ -204,7 +204,7 @@ def test_request_that_kills_the_process_fails_its_row_group(monkeypatch):
             raise child_process.ProcessFailed
         return ask(self, request)
 
-    monkeypatch.setattr(parquet_process.ParquetProcess, "_ask", dying)
+    monkeypatch.setattr(parquet.ParquetProcess, "_ask", dying)
     assert codes(list(inventory)) == [None] * 200 + ["too_large"] * 100 + [None] * 400
 
 
@@ -221,7 +221,7 @@ LIMITED = """
 import resource, sys, threading, time
 from pathlib import Path
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.parquet_process import PROCESS
+from pgcli.inputs.parquet import PROCESS
 options = ReadOptions(**eval(sys.argv[1]))
 peak = 0
 def watch():
