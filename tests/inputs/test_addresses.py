@@ -160,15 +160,6 @@ def test_folder_with_a_key_that_cannot_be_expressed_is_an_error(s3):
     assert problem.value.hint == "rename the object"
 
 
-def test_folder_of_a_store_with_tables_is_a_data_set(s3):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"image": [b"x"], "id": ["b"]}), sink)
-    s3["images/set/b.parquet"] = bytes(sink.getvalue())
-    s3["images/set/notes.txt"] = b""
-    inventory = scanned("s3://images/set")
-    assert ([item.id for item in inventory], inventory.ignored) == (["b"], {".txt": 1})
-
-
 def test_store_and_folder_hide_the_same_names_and_delta_tables(s3):
     names = (
         "part.parquet",

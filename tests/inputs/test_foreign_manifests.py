@@ -10,7 +10,6 @@ import pytest
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.stores.files import read_text
 from tests.support.awkward import tar_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -29,12 +28,6 @@ def test_pointer_of_git_lfs_is_named(ending):
     refused = refusal(f"m.{ending}", POINTER)
     assert str(refused) == f"m.{ending} is a Git LFS pointer, not the file itself"
     assert "git lfs pull" in refused.hint
-
-
-def test_pointer_in_place_of_a_list_of_texts_is_not_read():
-    Path("prompts.txt").write_bytes(POINTER)
-    with pytest.raises(UsageError, match=r"^prompts.txt is a Git LFS pointer"):
-        read_text("prompts.txt")
 
 
 ZIPPED = BytesIO()

@@ -208,13 +208,6 @@ def test_gone_files_keep_their_places():
     assert found[7].id == "n"
 
 
-def test_sources_may_be_appended():
-    touch("a.png", "b.png")
-    before = recorded(["a.png"])
-    after = Inventory.scan(["a.png", "b.png"], known=before)
-    assert ids(after) == ["a.png", "b.png"]
-
-
 def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch):
     options = ReadOptions(spool=True)
 
@@ -243,12 +236,3 @@ def arrow_of(**columns):
 def test_file_that_is_not_an_inventory_is_rejected(data):
     with pytest.raises(OutputExists, match=r"inputs/0.arrow"):
         Inventory.load([data], ["i"], ReadOptions())
-
-
-def test_known_files_in_many_batches_are_compared(monkeypatch):
-    monkeypatch.setattr("pgcli.inputs.file_table.BATCH_RECORDS", 7)
-    touch(*(f"i/{n:03}.png" for n in range(40)))
-    before = recorded(["i"])
-    touch("i/000-new.png", "i/999.png")
-    after = Inventory.scan(["i"], known=before)
-    assert ids(after)[40:] == ["000-new.png", "999.png"]

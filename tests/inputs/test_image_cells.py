@@ -98,15 +98,6 @@ def test_every_shape_of_an_image_is_read(kind, reading):
         assert seen("m.jsonl", reading) == expected
 
 
-def test_sequence_of_images_of_the_datasets_library_is_read():
-    datasets = pytest.importorskip("datasets")
-    Path("a.png").write_bytes(PNG)
-    features = datasets.Features({"image": datasets.Sequence(datasets.Image())})
-    rows = {"image": [[{"bytes": JPEG, "path": None}], [{"bytes": PNG, "path": "x.png"}]]}
-    datasets.Dataset.from_dict(rows, features).to_parquet("m.parquet")
-    assert [item.data for item in items("m.parquet")] == [JPEG, PNG]
-
-
 @pytest.mark.parametrize(
     ("values", "kind"),
     [

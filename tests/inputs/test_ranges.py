@@ -44,19 +44,6 @@ def test_items_of_ranges_equal_the_items_of_the_whole(kind, ranges, tmp_path):
 MADE: dict[tuple[Path, str], list[str]] = {}
 
 
-@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
-def test_ranges_of_selected_items_equal_the_whole(make):
-    names = NameFilter(include=("*3*", "*5*"), exclude=("*13*",))
-    options = ReadOptions(names=names, repeats_ids=True)
-    inventory = Inventory.scan([make()], options)
-    whole = list(inventory)
-    assert inventory.total == len(whole) > 9
-    assert [item.index for item in whole] == list(range(len(whole)))
-    assert all(names.accepts(item.id) for item in whole)
-    for start in range(0, len(whole), 4):
-        assert list(inventory.items(start, start + 4)) == whole[start : start + 4]
-
-
 @pytest.mark.parametrize("names", [NameFilter(), NameFilter(include=("*3*",))])
 def test_another_process_reads_the_same_items_without_a_scan(names, monkeypatch, tmp_path):
     options = ReadOptions(names=names, repeats_ids=True)
@@ -105,19 +92,6 @@ def test_consecutive_ranges_of_a_compressed_archive_unpack_it_once():
     whole = [item for start in range(0, COUNT, 3) for item in inventory.items(start, start + 3)]
     assert len(whole) == COUNT
     assert bytes_read() - before < 2 * Path("m.tgz").stat().st_size + 2**16
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the open files")
-def test_many_tables_are_not_open_at_once():
-    names = [f"{n}.jsonl" for n in range(30)]
-    for name in names:
-        Path(name).write_text("".join(f'{{"image": "{n}.png"}}\n' for n in range(8)))
-    inventory = Inventory.scan(names)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for start in range(0, 240, 8):
-        assert len(list(inventory.items(start, start + 3))) == 3
-    assert len(list(Path("/proc/self/fd").iterdir())) < before + 8
-    assert len(list(inventory)) == 240
 
 
 def test_counting_tells_how_far_it_is(monkeypatch):

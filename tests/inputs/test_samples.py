@@ -238,14 +238,6 @@ def test_archive_without_an_image_is_rejected_with_its_members(names):
     assert "skipped: 1 ." in refused.value.hint
 
 
-@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
-def test_pointer_of_git_lfs_in_place_of_an_archive_is_named(name):
-    Path(name).write_bytes(POINTER)
-    with pytest.raises(ManifestError, match=f"{name} is a Git LFS pointer") as refused:
-        Inventory.scan([name])
-    assert "git lfs pull" in refused.value.hint
-
-
 @pytest.mark.parametrize("ending", ["txt", "json", "neg.txt", "caption", "cls"])
 def test_byte_order_mark_and_pointers_are_no_part_of_texts(ending):
     column = "n" if ending == "json" else ending
@@ -279,19 +271,3 @@ def test_marks_are_exact_behind_headers_of_long_names(format, monkeypatch):
     for start in range(len(found)):
         fresh = Inventory.scan(["x.tar"], ReadOptions(keep=("txt",)))
         assert list(fresh.items(start)) == found[start:]
-
-
-def test_names_that_are_not_utf_8_are_shown_and_become_columns():
-    names = ["\u00e4.png", "\u00e4.txt", "\u00e4.txt", "a.png", "a.\u00e4.txt"]
-    with tarfile.open("x.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
-        for name in names:
-            archive.addfile(tarfile.TarInfo(name))
-    first, second = items("x.tar", reading=ReadOptions(keep=("*",)))
-    assert "file:%E4.txt (member 2) and file:%E4.txt (member 3)" in first.fault.message
-    assert second.kept == {"txt": None, "?.txt": ""}
-
-
-def test_leading_dot_of_a_name_is_not_part_of_the_key():
-    assert texts("./a.png", "a.txt") == ["a.txt"]
-    (message,) = asked("./b.png", "b.png")
-    assert "./b.png (member 1) and b.png (member 2)" in message

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import io
-import json
 import os
 import tarfile
 from collections.abc import Callable
@@ -16,8 +15,7 @@ import pytest
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.options import InputFile, NameFilter
-from pgcli.inputs.tar import TarTable
+from pgcli.inputs.options import NameFilter
 from tests.inputs.items import data_of, faults, ids, items
 from tests.support.awkward import drawing, encoded, tar_of
 from tests.support.runs import processor_time_below
@@ -221,14 +219,6 @@ def test_archive_of_another_kind_is_named():
         assert str(refused.value).startswith(message)
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\5" * 300])
-@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-def test_file_that_is_not_an_archive_is_rejected_by_name(name, data):
-    Path(name).write_bytes(data)
-    with pytest.raises((ManifestError, NoInputError), match=name):
-        Inventory.scan([name])
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -257,13 +247,6 @@ def test_json_with_nan_or_without_columns_is_accepted(data):
     first, second = items("x.tar", reading=ReadOptions(keep=("similarity",)))
     assert (first.fault, data_of(first), first.kept) == (None, JPEG, {"similarity": None})
     assert second.kept == {"similarity": 0.5}
-
-
-def test_json_is_not_read_if_no_column_of_it_is_wanted():
-    tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
-    table = TarTable(InputFile("x.tar", "x.tar"))
-    ((_, row),) = table.read(frozenset({"image", "txt"}))
-    assert (row.fault, row.values["txt"]) == (None, "a")
 
 
 @pytest.mark.parametrize(
@@ -340,12 +323,6 @@ def test_folder_with_images_is_a_folder_of_images():
     assert ids("set") == ["b.png"]
 
 
-def test_image_member_takes_precedence_over_json():
-    tar(("1.jpg", JPEG), ("1.json", json.dumps({"image": "/etc/passwd"}).encode()))
-    (item,) = items("x.tar")
-    assert (data_of(item), item.path) == (JPEG, "x.tar")
-
-
 def test_output_of_runs_is_not_part_of_a_data_set():
     shard("set/data/a.parquet", ("a.png", PNG))
     shard("set/out/part-000000.parquet", ("a.png", PNG))
@@ -372,15 +349,6 @@ def test_parquet_with_images_precedes_archives_unless_patterns_choose():
     assert ids("i2d", reading=ReadOptions(names=NameFilter((), ("*.parquet",)))) == [
         "i2d/a.tar/a0.jpg"
     ]
-
-
-def test_patterns_choose_archives_in_a_folder_of_images():
-    Path("i2d").mkdir()
-    tar(("a0.jpg", JPEG), name="i2d/a.tar")
-    Path("i2d/one.png").write_bytes(PNG)
-    assert ids("i2d") == ["one.png"]
-    for names in (NameFilter(("*.tar",)), NameFilter((), ("*.png",))):
-        assert ids("i2d", reading=ReadOptions(names=names)) == ["i2d/a.tar/a0.jpg"]
 
 
 @pytest.mark.parametrize("sources", [["i2d"], ["i2d/*"], ["i2d/0.tar", "i2d/0.parquet"]])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from pgcli.arrow import MISMATCHES, as_text, common_type
+from pgcli.arrow import MISMATCHES, common_type
 from pgcli.errors import UsageError
 from pgcli.output import tables as table_files
 from pgcli.output.reader import read_settings
@@ -188,17 +188,6 @@ def test_types_of_several_results_are_promoted(tmp_path, monkeypatch, kinds, com
         read.append(pq.read_table(tmp_path / "a.parquet")["k"])
         assert read[-1].type == wanted
     assert read[0].to_pylist() == read[1].to_pylist()
-
-
-def test_values_of_other_types_become_text():
-    assert as_text([1, None, "x", [1], {"k": 1.5}]).to_pylist() == [
-        "1",
-        None,
-        "x",
-        "[1]",
-        '{"k":1.5}',
-    ]
-    assert as_text([math.nan, "\ud800"]).to_pylist() == [None, "\ufffd"]
 
 
 # --- files

@@ -4,32 +4,24 @@ import errno
 import json
 import os
 from dataclasses import asdict, replace
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pandas
 import polars
-import pyarrow as pa
 import pyarrow.json
 import pytest
 from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.output import result_target, tables, write_result_file
-from pgcli.output.lines import json_line
+from pgcli.output import result_target, write_result_file
 from pgcli.output.reader import read_results, state_folder
-from pgcli.output.schema import rows_table
-from pgcli.output.tables import PARQUET, row_tables
 from pgcli.records import COLUMNS, Answer, Box
 from pgcli.rows import RowSchema
 from tests.support.exporting import BOX, answer, refused
 
 ENDINGS = [".jsonl", ".parquet"]
-KEEP = ("at", "price", "who", "note")
-PERSON = pa.struct([("name", pa.string()), ("seen", pa.timestamp("ns", "UTC"))])
 
 
 @pytest.fixture(params=ENDINGS)
@@ -58,40 +50,6 @@ def plain(each: Answer) -> dict[str, Any]:
 
 
 # --- kept columns
-
-
-@pytest.mark.parametrize("batch", [1, 100])
-def test_mixed_results_become_text_without_a_common_type(tmp_path, monkeypatch, batch):
-    """For alternating rows of two files, as `merge` writes them, in one or several tables."""
-    monkeypatch.setattr(tables, "TABLE_ROWS", batch)
-    columns = {
-        "at": pa.array([10**12, None], pa.int64()).view(pa.timestamp("ms", "UTC")),
-        "price": pa.array([Decimal("19.90"), Decimal("0.05")], pa.decimal128(12, 2)),
-        "who": pa.array([{"name": "x", "seen": datetime(2020, 1, 1)}, None], PERSON),
-        "note": pa.array(["n", None]),
-    }
-    schema, sources = RowSchema(keep=KEEP), [tmp_path / "a.parquet", tmp_path / "b.jsonl"]
-    rows = [schema.row(answer(number)) for number in (0, 1)]
-    with sources[0].open("wb") as file:
-        PARQUET.write_tables(file, [rows_table(rows, schema, pa.table(columns))])
-    kept = {"at": "later", "price": "3", "who": {"name": "y"}, "note": "m"}
-    lines = [answer(2, kept=kept), answer(3, kept=dict.fromkeys(KEEP))]
-    sources[1].write_text("".join(json_line(each, schema) for each in lines))
-
-    def merged() -> Any:
-        files = [read_results(source, exact=True) for source in sources]
-        return (row for same in zip(*files, strict=True) for row in same)
-
-    write_result_file(result_target(str(tmp_path / "c.parquet")), merged(), schema)
-    table = pq.read_table(tmp_path / "c.parquet")
-    assert table["index"].to_pylist() == [0, 2, 1, 3]
-    assert table["at"].to_pylist() == ["2001-09-09T01:46:40+00:00", "later", None, None]
-    assert table["price"].to_pylist() == ["19.90", "3", "0.05", None]
-    assert [value and json.loads(value) for value in table["who"].to_pylist()[:2]] == [
-        {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
-        {"name": "y"},
-    ]
-    assert table["note"].to_pylist() == ["n", "m", None, None]
 
 
 def test_value_that_does_not_fit_its_column_is_named(tmp_path):
@@ -256,10 +214,3 @@ def test_names_that_cannot_be_written_are_errors(tmp_path):
         with pytest.raises(error) as refusal:
             result_target(str(tmp_path / name) if name != "-" else "-", overwrite=True)
         assert refusal.value.hint
-
-
-def test_tables_of_rows_are_made_as_rows_come():
-    made = row_tables(map(RowSchema().row, map(answer, range(25_000))), RowSchema())
-    assert len(next(made)) == tables.TABLE_ROWS
-    assert sum(map(len, made)) == 15_000
-    assert [len(table) for table in row_tables([], RowSchema())] == [0]
