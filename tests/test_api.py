@@ -270,12 +270,12 @@ class TestRowsAsDicts:
     def test_incomplete_rows_are_rejected(self, engine, folder):
         image = {"image": str(folder / "a.png")}
         for rows, prompt, message in [
-            ([{"picture": "a.png"}], "what?", "row 0: the column 'image' is missing"),
-            ([{}], "what?", "row 0: the column 'image' is missing"),
+            ([{"picture": "a.png"}], "what?", "row 0 has no column 'image'"),
+            ([{}], "what?", "row 0 has no column 'image'"),
             ([image, {"image": 7}], "what?", "row 1: int is not an image"),
             ([image | {"id": [1]}], "what?", r"row 0: the id in 'id' is neither text nor a number"),
-            ([image], "a {shape}?", "row 0: the column 'shape' is missing"),
-            ([image], None, "row 0: the column 'prompt' is missing"),
+            ([image], "a {shape}?", "row 0 has no column 'shape'"),
+            ([image], None, "row 0 has no column 'prompt'"),
             ([image | {"prompt": "p"}], "what?", "row 0: the row has its own prompt"),
             (
                 [image | {"id": 1}, image | {"id": "1"}],

@@ -91,8 +91,8 @@ class Inventory:
         self.total = None if self._arrives else int(self._rows.sum())
         self._changed: Mapping[int, bool] = scan.changed if scan else {}
         self._known = scan.known_files if scan else 0
-        #: The items whose known files were deleted.
-        self.removed = [self._range(record) for record in scan.removed] if scan else []
+        #: The number of items whose known files were deleted.
+        self.gone = sum(int(self._rows[record]) for record in scan.removed) if scan else 0
         #: Files and members of archives that are skipped, by ending.
         self.ignored = Counter[str](scan.ignored if scan else ())
         for counts in self._files["skipped"].drop_null().to_pylist():
@@ -410,11 +410,6 @@ class Inventory:
         if record.kind not in (IMAGE, TABLE):
             return "standard input"
         return self._sources[record.source].located(record.place, record.name)[2]
-
-    @property
-    def gone(self) -> int:
-        """The number of items whose known files were deleted."""
-        return sum(map(len, self.removed))
 
     def changes(self, saved: Callable[[range], bool]) -> Change | None:
         """The first of `each_change`."""

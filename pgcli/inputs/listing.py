@@ -25,7 +25,6 @@ from pgcli.inputs.options import (
     manifest_ending,
     matches,
     no_input_hint,
-    refuse_lfs_pointer,
     supported_files_hint,
 )
 from pgcli.inputs.paths import (
@@ -258,19 +257,15 @@ class SourceFiles:
         """Raise the error for an unsupported file, or for a pattern without a match."""
         name = display_path(self.name)
         if place == NAMED:
-            if self.path.lower().endswith(".json"):
-                reader = reader_of(self.name, self._options) if self.is_url else None
-                refuse_lfs_pointer(InputFile(self.path, name, reader, base=self._base))
-                raise UsageError(
-                    f"{name} is not a manifest: pgcli does not read .json files as sources",
-                    hint="rename it to .jsonl if it has a JSON object on each line; read "
-                    "annotations with pgcli import",
-                )
             hint = f"{images_hint()}; or name it in a manifest's row"
+            hint = hint if self.is_url else supported_files_hint()
+            if self.path.lower().endswith(".json"):
+                hint = "rename it to .jsonl if it has a JSON object on each line; `pgcli import` "
+                hint += "reads annotations"
             raise UsageError(
                 f"{name if self.is_url else self.name} is neither an image nor a manifest: unknown "
                 "extension",
-                hint=hint if self.is_url else supported_files_hint(),
+                hint=hint,
             )
         hint = no_input_hint(self.ignored)
         if self.is_url:

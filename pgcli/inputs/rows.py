@@ -7,7 +7,6 @@ manifest is counted. A text may be the image itself, in base64 or as a `data:` U
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,22 +143,12 @@ class RowChecker:
         is_asked = not self._prompts or any(name in values for name in self._prompts)
         for column in (*self._needed, *(() if is_asked else self._prompts[:1])):
             if column not in values:
-                raise self._missing_column(row, column)
+                raise missing_column(position, values, column, options)
         name = check_row(row, options)
         if name is not None and not (options.repeats_ids or options.spool):
             earlier = self._positions.setdefault(hash(name), position)
             if earlier != position:
                 raise repeated_id(name, earlier, position)
-
-    def _missing_column(self, row: ManifestRow, column: str) -> ManifestError:
-        """The error for a missing column, with an example of a row that has it."""
-        names = [*row.values]
-        has = f"has only: {listed(names, MAX_LISTED_COLUMNS)}" if names else "is empty"
-        example = json.dumps({column: "...", self._options.image_column: "a.png"})
-        hint = f"the row {has}; write it as {example}"
-        if column in self._prompts:
-            hint += f", or pass <--{self._options.prompt_noun} TEXT>"
-        return ManifestError(f"{row.position}: the column {column!r} is missing", hint=hint)
 
 
 def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
@@ -261,8 +250,8 @@ def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:
 
 def missing_column(
     name: str, columns: Iterable[str], wanted: str, options: ReadOptions
-) -> UsageError:
-    """The error for a missing column, with the existing columns."""
+) -> ManifestError:
+    """The error for a missing column of a file or a row, with the existing columns."""
     hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
     if not options.has_column_options:
         hint += f"; rename one to {wanted!r}"
@@ -272,7 +261,7 @@ def missing_column(
     elif wanted == options.prompt_column:
         noun = options.prompt_noun
         hint += f"; <--{noun}-column NAME> chooses one, <--{noun} TEXT> is the same for all rows"
-    return UsageError(f"{name} has no column {wanted!r}", hint=hint)
+    return ManifestError(f"{name} has no column {wanted!r}", hint=hint)
 
 
 def repeated_id(name: str, first: str, second: str) -> ManifestError:

@@ -14,10 +14,8 @@ import tarfile
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO
 
@@ -54,7 +52,8 @@ class TarTable(Table):
     samples: SampleReader  # of the last `read`
 
     @property
-    def _is_compressed(self) -> bool:
+    def is_compressed(self) -> bool:
+        """Whether the archive is compressed, by its name."""
         return not self.file.path.lower().endswith(".tar")
 
     def read(
@@ -64,14 +63,14 @@ class TarTable(Table):
 
         Raises ManifestError for a truncated or damaged archive.
         """
-        file, number, is_compressed = self.file, mark.number, self._is_compressed
+        file, number = self.file, mark.number
         by_last_dot = bool(self.record.by_last_dot)
         try:
             with ExitStack() as stack:
                 raw = stack.enter_context(file.open())
-                unpacked: Any = (
-                    stack.enter_context(gzip.GzipFile(fileobj=raw)) if is_compressed else raw
-                )
+                unpacked: Any = raw
+                if self.is_compressed:
+                    unpacked = stack.enter_context(gzip.GzipFile(fileobj=raw))
                 bounded: Any = BoundedFile(unpacked, raw)
                 archive: Any = stack.enter_context(
                     tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)
@@ -92,15 +91,7 @@ class TarTable(Table):
                         if following.strip(b"\0"):
                             raise tarfile.ReadError(APPENDED)
 
-                self.samples = SampleReader(
-                    file.name,
-                    columns,
-                    self.image_column,
-                    partial(read_member, archive),
-                    by_last_dot=by_last_dot,
-                    has_spans=not is_compressed and file.url_reader is None,
-                    images=images,
-                )
+                self.samples = SampleReader(self, archive, columns, images=images)
                 yield from self.samples.rows(members())
         except FileNotFoundError:
             raise ManifestError(
@@ -113,7 +104,7 @@ class TarTable(Table):
         """The error for an archive that is unreadable behind the member of this number."""
         refuse_lfs_pointer(self.file)
         after = f"is truncated or damaged after member {number}"
-        kind = "a .tar.gz archive" if self._is_compressed else "an uncompressed .tar archive"
+        kind = "a .tar.gz archive" if self.is_compressed else "an uncompressed .tar archive"
         place = f" {after if number else f'is not {kind}'}"
         hint = "copy or download it again, or omit it; `tar -tf FILE` lists its complete members"
         if str(problem) == APPENDED:
@@ -238,25 +229,21 @@ def member_of(number: int, info: tarfile.TarInfo, *, by_last_dot: bool) -> Membe
     return Member(number, info, f"{folder}{slash}{last[:dot]}", last[dot + 1 :])
 
 
-@dataclass
 class SampleReader:
     """Reads samples as rows with at least these columns, and counts skipped members by ending.
 
-    `image_column` selects the image if it ends like one (`seg.png`). `read` returns the bytes of
-    the current member. With `has_spans`, a row has the offset of its image instead of the bytes;
-    without `images`, it has neither.
+    The image column selects the image if it ends like one (`seg.png`). In a local archive that is
+    not compressed, a row has the offset of its image instead of the bytes; without `images`,
+    neither.
     """
 
-    archive: str
-    columns: frozenset[str]
-    image_column: str
-    read: Callable[[tarfile.TarInfo, int], bytes]
-    by_last_dot: bool
-    has_spans: bool
-    images: bool
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, table: TarTable, archive: tarfile.TarFile, columns: frozenset[str], *, images: bool
+    ):
+        self.name, self.image_column, self._archive = table.name, table.image_column, archive
+        self.columns, self.images, self.skipped = columns, images, Counter[str]()
+        self.by_last_dot = bool(table.record.by_last_dot)
+        self.has_spans = not table.is_compressed and table.file.url_reader is None
         name = self.image_column.lower().removeprefix(".")
         self._chosen = name if f".{name.rpartition('.')[2]}" in IMAGE_ENDINGS else None
         self._json_columns = self.columns - {self.image_column, "txt"}
@@ -282,10 +269,11 @@ class SampleReader:
     def _load(self, member: Member, *, has_image: bool) -> None:
         """Read the member's bytes if they are needed."""
         if member.is_text and member.info.size <= MAX_LINE_BYTES and self._is_wanted(member):
-            member.data = self.read(member.info, MAX_LINE_BYTES)
+            member.data = read_member(self._archive, member.info, MAX_LINE_BYTES)
         elif member.is_image and self.images and not (self.has_spans or member.fault()):
             is_asked = not has_image if self._chosen is None else self._is_chosen(member)
-            member.data = self.read(member.info, MAX_IMAGE_BYTES) if is_asked else None
+            if is_asked:
+                member.data = read_member(self._archive, member.info, MAX_IMAGE_BYTES)
 
     def _is_chosen(self, member: Member) -> bool:
         """Whether the member ends in the image column, or is any image if that chooses none."""
@@ -333,8 +321,8 @@ class SampleReader:
         if fault is None and self.has_spans:
             span = image.info.offset_data, image.info.size
         data = image.data if fault is None else None
-        values[self.image_column] = {"path": f"{self.archive}/{name}", "bytes": data}
-        return ManifestRow(f"{self.archive}, sample {display_name(key)}", values, fault, span)
+        values[self.image_column] = {"path": f"{self.name}/{name}", "bytes": data}
+        return ManifestRow(f"{self.name}, sample {display_name(key)}", values, fault, span)
 
     def _skip(self, kind: str) -> None:
         """Count a skipped member."""

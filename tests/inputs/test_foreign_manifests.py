@@ -23,7 +23,7 @@ def refusal(name: str, text: bytes | str, reading: ReadOptions | None = None) ->
     return refused.value
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "tar"])
+@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "csv", "tsv", "parquet", "tar", "tgz"])
 def test_pointer_of_git_lfs_is_named(ending):
     refused = refusal(f"m.{ending}", POINTER)
     assert str(refused) == f"m.{ending} is a Git LFS pointer, not the file itself"
