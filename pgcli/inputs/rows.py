@@ -252,7 +252,7 @@ def missing_column(
     name: str, columns: Iterable[str], wanted: str, options: ReadOptions
 ) -> ManifestError:
     """The error for a missing column of a file or a row, with the existing columns."""
-    hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS)}"
+    hint = f"its columns are: {listed(sorted(columns), MAX_LISTED_COLUMNS) or 'none'}"
     if not options.has_column_options:
         hint += f"; rename one to {wanted!r}"
     elif wanted in (options.image_column, options.id_column):
