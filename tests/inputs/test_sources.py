@@ -217,14 +217,9 @@ class TestManifests:
         set_stdin(Path(name).read_bytes())
         assert [item.prompts for item in items("-", reading=asking)] == expected
         table = parquet(image=["a"], prefix=["caption en"])
-        Path("m.csv").write_text("image,prefix\na,caption en\n")
-        for name in (table, "m.csv"):
-            assert [item.prompts for item in items(name, reading=asking)] == [("caption en",)]
-        named = ReadOptions(requires_prompts=True, prompt_column="question")
-        texts = ReadOptions(requires_prompts=True, prompt_noun="text")
-        for reading in (named, texts):
-            with pytest.raises(UsageError, match="has no column"):
-                Inventory.scan([table], reading)
+        assert [item.prompts for item in items(table, reading=asking)] == [("caption en",)]
+        with pytest.raises(UsageError, match="has no column"):
+            Inventory.scan([table], ReadOptions(requires_prompts=True, prompt_column="question"))
 
     def test_null_in_a_column_that_fills_prompts_fails_its_row(self):
         name = json_lines({"image": "a", "c": "x"}, {"image": "b", "c": None}, {"image": "c"})
