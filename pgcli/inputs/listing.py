@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from glob import has_magic
 from pathlib import Path
@@ -208,8 +208,11 @@ class SourceFiles:
             )
         kind = "file" if is_web(url) else reader.kind(url)
         if kind == "file":
-            is_table = manifest_ending(path) is not None
-            return NAMED, [WalkedFile("", remote_size(url, reader) if is_table else None)]
+            size = None
+            if manifest_ending(path) is not None:
+                with suppress(OSError), reader.open(url) as file:
+                    size = file.seek(0, os.SEEK_END)
+            return NAMED, [WalkedFile("", size)]
         if kind == "folder":
             return BELOW, without_hidden(remote_files(reader.entries(url)), self._options.names)
         if has_magic(path):
@@ -292,15 +295,6 @@ def remote_files(entries: Iterable[Entry]) -> Iterator[WalkedFile]:
     for entry in entries:
         if not any(folder.endswith(".pgcli") for folder in entry.name.split("/")[:-1]):
             yield WalkedFile(entry.name, entry.size, int(entry.modified * 1e9))
-
-
-def remote_size(url: str, reader: Reader) -> int | None:
-    """The size of a file at a URL; None if it cannot be read now."""
-    try:
-        with reader.open(url) as file:
-            return file.seek(0, os.SEEK_END)
-    except OSError:
-        return None
 
 
 def kind_of_table(name: str) -> str:

@@ -228,11 +228,8 @@ def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
     texts = [value for value in values if isinstance(value, str)]
     if (text := next(filter(str.strip, texts), None)) is not None:
         return text
-    value = next((value for value in values if value is not None), None)
-    noun = options.prompt_noun
-    what = f"no {noun}" if value is None else f"a {noun} that is not text"
-    what = f"an empty {noun}" if texts else what
-    raise BadValue(f"The row has {what} in {options.prompt_column!r}.", "no_prompt")
+    message = f"The row has no {options.prompt_noun} in {options.prompt_column!r}."
+    raise BadValue(message, "no_prompt")
 
 
 def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:

@@ -2,15 +2,12 @@
 
 import gzip
 import json
-import zipfile
-from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from tests.support.awkward import tar_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 ROWS = [{"image": "a.png"}, {"image": "b.png"}]
@@ -30,25 +27,17 @@ def test_pointer_of_git_lfs_is_named(ending):
     assert "git lfs pull" in refused.hint
 
 
-ZIPPED = BytesIO()
-with zipfile.ZipFile(ZIPPED, "w") as workbook:
-    workbook.writestr(zipfile.ZipInfo("xl/workbook.xml"), "x")
-
-
 @pytest.mark.parametrize(
     ("data", "place"),
     [
         (json.dumps(ROWS), ", line 1: it is not a JSON object"),
         (json.dumps(ROWS, indent=1), ", line 1: it is not valid JSON"),
-        ('{"image": "a.png"},\n', ", line 1: it is not valid JSON"),
         ('{"images": [],\n "annotations": []}', ", line 1: it is not valid JSON"),
         ('{"image": "a.png"}\n'.encode("utf-16"), ", line 1: it "),
         ('{"image": "a.png"}\n'.encode("utf-16-le"), ", line 1: it contains a NUL byte"),
         ('{"image": "a.png"}\r{"image": "b.png"}\r', ", line 1: it is not valid JSON"),
         (gzip.compress(b'{"image": "a.png"}\n', mtime=0), ", line 1: it "),
-        (tar_of([("a.png", b"x")]), ", line 1: it "),
         (b"PAR1\x15\x04\nPAR1", ", line 1: it is not valid JSON"),
-        (ZIPPED.getvalue(), ", line 1: it "),
     ],
 )
 def test_file_of_another_form_is_refused_by_its_first_line(data, place):
@@ -66,9 +55,6 @@ def test_file_of_another_form_is_refused_by_its_first_line(data, place):
         ("m.csv", "image;note\na.png;x\n", "m.csv has no column 'image'"),
         ("m.csv", "image\tnote\na.png\tx\n", "m.csv has no column 'image'"),
         ("m.tsv", "id,image\n1,a.png\n", "m.tsv has no column 'image'"),
-        ("m.csv", '"file,id"\na.png\n', "m.csv has no column 'image'"),
-        ("m.csv", "sep=,\nimage,note\n", "m.csv has no column 'image'"),
-        ("m.csv", "sep=;\nimage;note\n", "m.csv has no column 'image'"),
         ("m.csv", "image,,\na.png,,\n", "m.csv, line 1: the column '' occurs twice"),
         ("m.csv", "image,id\ra.png,1\r", "m.csv, line 1: new-line character seen in"),
     ],

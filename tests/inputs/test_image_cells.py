@@ -53,12 +53,7 @@ CELLS: dict[str, tuple[pa.Array, Expected]] = {
         ],
     ),
     "lists of paths": (pa.array([["a.png"], ["b.png"]]), PATHS),
-    "lists of bytes": (pa.array([[PNG], [None]]), [("0", PNG, None), ("1", None, "missing")]),
     "fixed lists": (pa.array([["a.png"], ["b.png"]], pa.list_(pa.string(), 1)), PATHS),
-    "fixed lists of two": (
-        pa.array([["a.png", "b.png"]], pa.list_(pa.string(), 2)),
-        [("0", None, "unsupported_format")],
-    ),
     "large lists of structs": (
         pa.array([[{"bytes": PNG, "width": 3}]], pa.large_list(MORE)),
         [("0", PNG, None)],
@@ -68,7 +63,6 @@ CELLS: dict[str, tuple[pa.Array, Expected]] = {
         pa.array([{**cell(PNG, "a.png"), "width": 3, "tags": ["x"]}, cell(path="b.png")], MORE),
         [("a.png", PNG, None), ("b.png", "b.png", None)],
     ),
-    "path and more": (pa.array([{"path": "a.png", "width": 3}]), PATHS[:1]),
     "bytes and more": (pa.array([{"bytes": JPEG, "format": "JPEG"}]), [("0", JPEG, None)]),
     "dictionary of bytes": (pa.array([PNG, JPEG, PNG]).dictionary_encode(),
                             [("0", PNG, None), ("1", JPEG, None), ("2", PNG, None)]),
@@ -102,9 +96,7 @@ def test_every_shape_of_an_image_is_read(kind, reading):
     ("values", "kind"),
     [
         ([{"url": "a.png"}], "struct<url: string>"),
-        ([{"path": ["a.png"]}], "struct<path: list<element: string>>"),
         ([[["a.png"]]], "list<element: list<element: string>>"),
-        ([[1, 2]], "list<element: int64>"),
     ],
 )
 def test_other_shapes_are_rejected_with_their_type(values, kind):
@@ -112,9 +104,8 @@ def test_other_shapes_are_rejected_with_their_type(values, kind):
     with pytest.raises(ManifestError, match=f"neither a path nor bytes, but {kind}"):
         Inventory.scan(["m.parquet"])
     Path("m.jsonl").write_text(json.dumps({"image": values[0]}))
-    if kind != "list<element: int64>":
-        with pytest.raises(ManifestError, match="line 1: the image in 'image' is neither"):
-            Inventory.scan(["m.jsonl"])
+    with pytest.raises(ManifestError, match="line 1: the image in 'image' is neither"):
+        Inventory.scan(["m.jsonl"])
 
 
 @pytest.mark.parametrize(
@@ -123,12 +114,9 @@ def test_other_shapes_are_rejected_with_their_type(values, kind):
         BASE64,
         BASE64.rstrip("="),
         base64.encodebytes(PNG).decode(),
-        "\r\n" + base64.encodebytes(PNG).decode().replace("\n", "\r\n"),
         base64.urlsafe_b64encode(PNG).decode(),
         f"data:image/png;base64,{BASE64}",
-        f"DATA:image/png;charset=utf-8;base64,{BASE64}",
         f"data:;base64, {base64.encodebytes(PNG).decode()}",
-        f"data:image/png;base64,{base64.urlsafe_b64encode(PNG).decode().rstrip('=')}",
         "data:image/png;base64," + BASE64.replace("+", "%2B").replace("/", "%2F"),
         "data:image/png," + "".join(f"%{byte:02x}" for byte in PNG),
     ],

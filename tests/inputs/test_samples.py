@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from webdataset import tariterators
 
-from pgcli.errors import ManifestError, NoInputError
+from pgcli.errors import ManifestError
 from pgcli.inputs import Inventory, ReadOptions, tables, tar
 from pgcli.inputs.options import InputFile, NameFilter
 from pgcli.inputs.tar import TarTable
@@ -229,13 +229,6 @@ def test_skipped_members_are_counted_by_ending(names, skipped):
     known = Inventory.scan(["set"])
     again = Inventory.scan(["set"], known=known)  # which does not read the archive again
     assert known.ignored == again.ignored == Counter(skipped) + Counter({".md": 1})
-
-
-@pytest.mark.parametrize("names", [["a.jp2", "b.heic"], ["a.txt"], ["a.img", "a.json"]])
-def test_archive_without_an_image_is_rejected_with_its_members(names):
-    with pytest.raises(NoInputError, match=r"no image in x\.tar") as refused:
-        Inventory.scan([archive(*names)])
-    assert "skipped: 1 ." in refused.value.hint
 
 
 @pytest.mark.parametrize("ending", ["txt", "json", "neg.txt", "caption", "cls"])

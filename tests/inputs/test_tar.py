@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.errors import ManifestError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from tests.inputs.items import data_of, faults, ids, items
@@ -260,13 +260,6 @@ def test_sample_may_have_a_region(region, expected):
         Inventory.scan(["x.tar"], ReadOptions(refuses_regions=True))
 
 
-def test_region_without_numbers_is_ignored():
-    tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
-    for reading in (ReadOptions(), ReadOptions(refuses_regions=True)):
-        (item,) = items("x.tar", reading=reading)
-        assert (item.region, item.fault) == (None, None)
-
-
 @pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
 def test_invalid_region_fails_one_row(region):
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
@@ -349,17 +342,3 @@ def test_parquet_with_images_precedes_archives_unless_patterns_choose():
     assert ids("i2d", reading=ReadOptions(names=NameFilter((), ("*.parquet",)))) == [
         "i2d/a.tar/a0.jpg"
     ]
-
-
-@pytest.mark.parametrize("sources", [["i2d"], ["i2d/*"], ["i2d/0.tar", "i2d/0.parquet"]])
-@pytest.mark.parametrize("names", [NameFilter(("*.tar",)), NameFilter((), ("*.parquet",))])
-def test_patterns_choose_archives_beside_tables_without_images(sources, names):
-    """As img2dataset writes them."""
-    Path("i2d").mkdir()
-    tar(("00.jpg", JPEG), name="i2d/0.tar")
-    pq.write_table(pa.table({"url": ["u"], "caption": ["c"]}), "i2d/0.parquet")
-    with pytest.raises(UsageError, match="no column 'image'"):
-        ids(*sources)
-    assert ids(*sources, reading=ReadOptions(names=names)) == ["i2d/0.tar/00.jpg"]
-    with pytest.raises(NoInputError, match="matches --include and --exclude"):
-        ids(*sources, reading=ReadOptions(names=NameFilter((), ("*",))))

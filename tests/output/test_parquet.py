@@ -83,25 +83,15 @@ def test_metadata_describe_the_content_of_a_file(tmp_path):
 def test_other_files_have_no_part_info(tmp_path):
     bad: list[dict[bytes, bytes]] = [
         {},
-        {b"pgcli": b"{}"},
         part_metadata(INFO) | {b"pgcli.rows": b"-1"},
         part_metadata(INFO) | {b"pgcli.first": b"x"},
-        part_metadata(INFO) | {b"pgcli.errors": b"[]"},
-        part_metadata(INFO) | {b"pgcli.errors": b'{"a": "b"}'},
         part_metadata(INFO) | {b"pgcli.errors": b"[" * 100_000},
         part_metadata(INFO) | {b"pgcli.run": b"\xff"},
     ]
     for metadata in bad:
         assert PARQUET.part_info(written(tmp_path / "x", [table_of([answer()])], metadata)) is None
     (tmp_path / "y").write_text("text")
-    for source in (
-        tmp_path / "x" / "nothing",
-        tmp_path / "none",
-        tmp_path,
-        tmp_path / "y",
-        io.BytesIO(b""),
-        io.BytesIO(b"PAR1"),
-    ):
+    for source in (tmp_path / "none", tmp_path, tmp_path / "y", io.BytesIO(b"PAR1")):
         assert PARQUET.part_info(source) is None
     deep = part_metadata(INFO) | {b"pgcli": b"[" * 100_000}
     info = PARQUET.part_info(written(tmp_path / "x", [table_of([answer()])], deep))
@@ -121,14 +111,11 @@ JSON_COLUMNS: list[tuple[list[Any], str, list[Any] | None]] = [
     ([True, None, None, False], "bool", None),
     (["a", "b", None], "string", None),
     ([None, None, None], "string", None),
-    ([None, None, 3], "int64", None),
     ([1, None, None, "x"], "string", ["1", None, None, "x"]),
     (["x", "y", 1, True, 2.5, [1]], "string", ["x", "y", "1", "true", "2.5", "[1]"]),
-    ([1, 2, True, False], "string", ["1", "2", "true", "false"]),
     ([2**70, 1, 2], "string", [str(2**70), "1", "2"]),
     ([[], [], ["a"]], "list<element: string>", None),
     ([[1], None, [2.5], []], "list<element: double>", None),
-    ([None, [], [[None, None]], [["a"]]], "list<element: list<element: string>>", None),
     ([None, [], [[None, None]]], "list<element: list<element: null>>", None),
     ([{"a": 1}, {"a": 2}], "string", ['{"a":1}', '{"a":2}']),
     ([{}, None, [{"b": "ü"}]], "string", ["{}", None, '[{"b":"ü"}]']),

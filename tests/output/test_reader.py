@@ -3,7 +3,6 @@
 import json
 import os
 import random
-from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -148,16 +147,6 @@ def test_line_that_is_being_appended_is_read_from_the_open_file(tmp_path):
         assert numbers(output) == [*range(7)]
 
 
-def test_embeddings_of_open_files_are_lists(tmp_path):
-    values = array("f", [0.1, -2.5])
-    schema = RowSchema(base=("index", "id", "image", "embedding", "error"), exact=True)
-    output = tmp_path / "rows.parquet"
-    leave(output, 0, 0).write_bytes(lines([answer(embedding=values)], schema))
-    ((_, row),) = indexed_rows(output)
-    assert row is not None
-    assert row["embedding"] == list(values)
-
-
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
 def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path, name):
     output = write(tmp_path, name, 4)
@@ -276,18 +265,6 @@ def test_damaged_bytes_are_rows_or_an_error(tmp_path):
             file.write_bytes(data[: change.choice([len(data), change.randrange(len(data))])])
             with suppress(UsageError):
                 assert len(list(read_results(output))) <= 7
-
-
-def test_names_of_state_folders_are_beside_outputs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for output, folder in (
-        ("rows.jsonl", "rows.jsonl.pgcli"),
-        ("rows/", "rows.pgcli"),
-        ("a/b.parquet", "a/b.parquet.pgcli"),
-        (".", f"{tmp_path}.pgcli"),
-        ("/", "/.pgcli"),
-    ):
-        assert state_folder(Path(output)) == Path(folder)
 
 
 def parquet_rows(file: Path, answers: pa.Array, **options: Any) -> None:
