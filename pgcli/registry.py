@@ -77,8 +77,6 @@ PLUGIN_CLASSES: Mapping[str, str] = {
     "manifests": "pgcli.inputs.tables.Table",
     "outputs": "pgcli.output.tables.TableFormat",
 }
-#: The groups named by file endings.
-ENDINGS = ("manifests", "outputs")
 
 
 def names(group: str) -> list[str]:
@@ -113,9 +111,6 @@ def _plugins(group: str) -> Mapping[str, Any]:
         try:
             if name in BUILT_IN[group] or name in plugins:
                 raise ValueError("another one has this name")
-            if name != name.lower() or name.startswith(".") != (group in ENDINGS):
-                example = "an extension such as .abc" if group in ENDINGS else "a name such as abc"
-                raise ValueError(f"its name is not {example}")
             plugin = entry_point.load()
             kind = _imported(PLUGIN_CLASSES[group])
             is_table = isinstance(plugin, type) and issubclass(plugin, kind)

@@ -65,8 +65,6 @@ def test_broken_plugins_cost_a_warning_each(tmp_path, monkeypatch, cli):
             "exports missing": "no_such_module:FORMAT",
             "exports table": f"{PLUGINS}:ARROW",
             "exports coco": f"{PLUGINS}:ARROW",
-            "exports Upper": f"{PLUGINS}:ARROW",
-            "manifests lst": f"{PLUGINS}:ListTable",
             "manifests .lst": f"{PLUGINS}:ARROW",
         },
         monkeypatch,
@@ -75,7 +73,7 @@ def test_broken_plugins_cost_a_warning_each(tmp_path, monkeypatch, cli):
     with pytest.warns(UserWarning, match="from pgcli-plugins is ignored") as said:
         code, _, _ = cli("export", rows, "--to", "coco", "-o", tmp_path / "boxes.json")
     assert code == 0
-    assert len(said) == 6
+    assert len(said) == 4
     assert registry.names("manifests") == list(registry.BUILT_IN["manifests"])
     reasons = {str(one.message).partition(" is ignored: ")[2] for one in said}
     assert reasons == {
@@ -83,8 +81,6 @@ def test_broken_plugins_cost_a_warning_each(tmp_path, monkeypatch, cli):
         "TypeError: it is not a pgcli.results.exports.rows.ExportFormat",
         "TypeError: it is not a pgcli.inputs.tables.Table",
         "ValueError: another one has this name",
-        "ValueError: its name is not a name such as abc",
-        "ValueError: its name is not an extension such as .abc",
     }
     code, _, said = cli("export", rows, "--to", "missing", "-o", tmp_path / "made")
     assert code == 2

@@ -155,14 +155,6 @@ def test_an_answer_prints_the_values_that_are_not_empty():
     assert "tokens=0" in repr(answer(tokens=0))
 
 
-def test_only_the_first_twenty_are_shown_and_long_answers_are_cut():
-    results = pgcli.Results(answer(index, answer="x" * 10_000) for index in range(50))
-    page = results._repr_html_()
-    assert page.count("<tr>") == 20
-    assert "and 30 more" in page
-    assert len(page) < 20 * 1000
-
-
 # --- from an engine, and on import
 
 

@@ -104,12 +104,6 @@ def test_endless_number_is_rejected_before_it_overflows():
         decode_mask(Rle((1, 5), "5" + "P" * 40 + "0"))
 
 
-def test_negative_size_is_rejected():
-    for size in ((-1, -5), (-1, 5)):
-        with pytest.raises(ValueError, match="the counts"):
-            decode_mask(Rle(size, "5"))
-
-
 @given(st.text(st.characters(min_codepoint=40, max_codepoint=120), max_size=12))
 def test_any_text_round_trips_or_is_rejected(counts):
     try:

@@ -1,7 +1,6 @@
 """embed, score and classify, on the command line: rows, files, resuming, refusals."""
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -162,16 +161,3 @@ def test_runs_in_parts_have_the_rows_of_a_run_at_once(output, models):
     run("embed", models["siglip"], "photos", "-o", output, "--retry-errors", *options, code=0)
     assert [row["error"] for row in read_results(Path(output))] == [None] * COUNT
     assert main(["check", output]) == 0
-
-
-def test_end_token_that_a_tokenizer_does_not_add_is_told_once(tmp_path, capsys):
-    """Texts have it all the same, as the towers were trained on."""
-    model = towers.checkpoint_into(tmp_path / "model", "siglip2")
-    command = ["score", "photos", "--text", "a star", "--model", str(model), "--workers", "0"]
-    assert main([*command, "-o", "a.jsonl", "--no-timing"]) == 3
-    assert "end token" not in capsys.readouterr().err
-    file = model / "tokenizer.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": None}))
-    assert main([*command, "-o", "b.jsonl", "--no-timing"]) == 3
-    assert capsys.readouterr().err.count("end token, which the checkpoint's tokenizer") == 1
-    assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()

@@ -1,6 +1,5 @@
 """export and view locate the images of rows wherever the run read them."""
 
-import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 from PIL import Image
 
 from pgcli.inputs import tar as tars
-from tests.support.awkward import chunk, encoded, make, tar_of
+from tests.support.awkward import encoded, tar_of
 
 #: Images of different widths, in several formats.
 FORMATS = {"a.png": "PNG", "b.jpg": "JPEG", "sub/c.webp": "WEBP"}
@@ -44,20 +43,3 @@ def test_archive_is_read_once_and_one_image_at_a_time(cli, workdir, monkeypatch)
     assert cli("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar")[0] == 0
     image_text_and_row = ["written"] * 3
     assert read == [call for name in IMAGES for call in (name, *image_text_and_row)]
-
-
-def test_every_answered_awkward_image_is_exported_unchanged(cli, workdir):
-    Path("odd").mkdir()
-    make(workdir / "odd")
-    lying = Image.Exif()
-    lying[0x0112] = 6
-    end = chunk(b"eXIf", lying.tobytes().removeprefix(b"Exif\0\0"))  # after the pixels
-    late = IMAGES["a.png"][:-12] + end + IMAGES["a.png"][-12:]
-    (workdir / "odd" / "late.png").write_bytes(late)
-    assert cli("caption", "odd", "-o", "rows.jsonl", "--workers", "2")[0] == 3
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
-    good = sum(row["error"] is None for row in rows)
-    assert next(row["width"] for row in rows if row["id"] == "late.png") == 30
-    to = ("--to", "imagefolder", "--store-images", "copy", "-o", "folder")
-    assert cli("export", "rows.jsonl", *to)[0] == 0
-    assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20

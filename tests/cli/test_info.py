@@ -9,9 +9,8 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.reports import info_facts
-from pgcli.engine.memory import needed_bytes, weight_bytes
-from pgcli.info import model_info as facts_module
-from pgcli.info.model_info import BATCH_SIZES, model_info
+from pgcli.engine.memory import weight_bytes
+from pgcli.info.model_info import model_info
 from pgcli.model.kv_cache import BUCKET
 from tests.support.kernels import KINDS, simulate
 
@@ -45,21 +44,6 @@ def test_architecture_distinguishes_the_generations(tiny, tiny2):
     assert shown["sliding window"] == "6 tokens in 2 layers"
     assert shown["soft caps"] == "attention 0.5, logits 0.3"
     assert shown["decoder"].startswith("width 48, 3 layers, mlp 96, 4 heads, key/value heads 2")
-
-
-def test_memory_is_shown_for_batches_of_1_to_512_and_the_largest(tiny, monkeypatch):
-    config = read_config(tiny)
-    free = needed_bytes(config, 4, 37) + 1
-    monkeypatch.setattr(facts_module, "free_bytes", lambda device: free)
-    values = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
-    assert list(values["memory"]) == [str(n) for n in BATCH_SIZES]
-    assert (BATCH_SIZES[0], BATCH_SIZES[-1]) == (1, 512)
-    assert values["memory"]["8"] == needed_bytes(config, 4, 8)
-    assert (values["free_memory"], values["largest_batch"]) == (free, 37)
-    assert 1 <= values["batch_size"] < 37
-    monkeypatch.setattr(facts_module, "free_bytes", lambda device: 1000)
-    values = model_info(Checkpoint("tiny", tiny), device="cpu", dtype="float32")
-    assert (values["largest_batch"], values["batch_size"]) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

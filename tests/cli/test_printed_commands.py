@@ -1,15 +1,11 @@
 """Every command that a run prints to be copied is run, and does what is said of it."""
 
-import io
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
-from pgcli.results import read
 from tests.support.runs import other_owner
 from tests.support.stores import used_store
 
@@ -53,34 +49,9 @@ def test_printed_commands_run(line, cli):
             assert code == 0, f"{command}: {said}"
 
 
-def test_retrying_lines_of_standard_input_needs_them_again(cli, monkeypatch):
-    def pipe() -> None:
-        lines = b"".join(b"it is/%d.png\n" % number for number in range(4))
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(lines), isatty=bool))
-
-    pipe()
-    code, _, said = cli("caption - -o rows.jsonl --model demo")
-    assert code == 3
-    assert "hint: the same command with --retry-errors retries the failed rows\n" in said
-    repair()
-    pipe()
-    assert cli("caption - -o rows.jsonl --model demo --retry-errors")[0] == 0
-
-
 def test_printed_command_of_an_output_in_use_runs(cli):
     with other_owner("rows.jsonl"):
         code, _, said = cli("caption 'it is' -o rows.jsonl --model demo")
         assert code == 12
         (command,) = PRINTED.findall(said)
         assert cli(command)[0] == 0
-
-
-def test_rows_to_be_retried_in_shards_are_retried_by_one_command(cli):
-    line = "caption 'it is' -o rows/ --model demo"
-    for number in (0, 1):
-        said = cli(f"{line} --shard {number}/2")[2]
-    repair()
-    code, _, said = cli(f"{line} --shard 0/2 --retry-errors")
-    assert (code, "run the command without --shard" in said) == (2, True)
-    assert cli(f"{line} --retry-errors")[0] == 0
-    assert {row.error for row in read("rows/")} == {None}

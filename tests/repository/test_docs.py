@@ -360,13 +360,6 @@ def test_command_of_the_page_of_loras_runs(workspace, monkeypatch):
     assert Path("runs/whole/last/model.safetensors").is_file()
 
 
-def new_shape() -> tuple[str, str, str]:
-    """The command that draws, those that train and measure, and the script for PEFT."""
-    drawings, commands, _ = blocks("how-to/teach-a-new-shape.md", "sh")
-    (script,) = blocks("how-to/train-a-lora.md", "python")
-    return drawings, commands, script
-
-
 @pytest.mark.slow
 def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     """With four drawings and two updates."""
@@ -378,24 +371,3 @@ def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     assert (workspace / "runs" / "first" / "curves.png").is_file()
     metrics = (workspace / "runs" / "first" / "metrics.jsonl").read_text(encoding="utf-8")
     assert "eval_exact" in json.loads(metrics.splitlines()[-1])
-
-
-@pytest.mark.nightly
-def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace):
-    """The accuracy on hearts rises by a quarter and more, and most of the rest is kept."""
-    drawings, commands, script = new_shape()
-    run(workspace, "sh", "-c", f"set -e\n{drawings}{commands}", seconds=7200)
-    assert (workspace / "runs" / "hearts.html").is_file()
-    printed = run(workspace, sys.executable, "-c", script)
-    same, count = re.search(r"(\d+) of (\d+)", printed).groups()
-    assert same == count
-
-    def change(name: str, truth: str, metric: str) -> float:
-        files = (f"runs/{name}before.jsonl", f"runs/{name}after.jsonl")
-        words = ("--truth", f"runs/hearts/{truth}.jsonl", "--json", "-q")
-        found = json.loads(run(workspace, sys.executable, "-m", "pgcli", "eval", *files, *words))
-        return float(found["differences"][metric]["value"])
-
-    assert change("", "questions", "exact") > 0.25
-    assert change("known-", "known", "exact") > -0.15
-    assert change("boxes-", "boxes", "f1@0.5") > 0.3

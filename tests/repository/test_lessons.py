@@ -124,11 +124,6 @@ MISTAKES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     ),
     "the prefix is causal": ("kv_cache", "prefix_mask", causal),
     "positions are not used": ("rope", "rotate_halves", lambda x_SH, position_S: x_SH),
-    "bos is missing": (
-        "prompt",
-        "prompt_ids",
-        lambda tokenizer, prompt: tokenizer.encode(prompt + "\n").ids,
-    ),
     "x comes before y": (
         "prompt",
         "boxes",
