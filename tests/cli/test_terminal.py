@@ -143,7 +143,6 @@ NOT_FOREIGN = {
     "cli/main.py: typer.echo(f'pgcli {__version__}')",
     "cli/main.py: typer.echo(context.get_help())",
     "cli/console.py: typer.echo(json.dumps(value, indent=2))",
-    "cli/progress.py: Text(progress.amount())",  # numbers
     "cli/console.py: Text(line)",  # JSON of clean values
     "cli/reports.py: Text(f.state, colour)",  # ok, warn or bad
 }
