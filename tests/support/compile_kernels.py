@@ -23,7 +23,9 @@ SPECIAL = {
     "slot_ptr": "*i64",
     "mask_ptr": "*i1",
 }
-FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
+SCALES = "scale_ptr query_scale_ptr key_scale_ptr".split()
+FLOATS = "post_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
+FLOATS += SCALES
 FLOAT8 = "fp8e4nv"  # of Triton
 ATTENTION = {"H": 256, "BLOCK_G": 16, "HAS_CAP": True, "DOT_FLOAT32": False}
 
@@ -75,17 +77,18 @@ def main() -> None:
         found[f"select part {dtype}"] = compiled(
             *(greedy._select_part, dtype, 1), PARTS=64, BLOCK_NEAR=64
         )
-        found[f"rotate {dtype}"] = compiled(
-            *(rotation._rotate, dtype, 4, []),
-            **{"N": 8, "K": 4, "H": 256, "BLOCK": 16, "BLOCK_K": 4},
-        )
-        for splits, heads, groups in ((1, 4, 2), (8, 1, 8)):
-            more = ["out_ptr"] if splits > 1 else []
-            found[f"attend {dtype} {splits}"] = compiled(
-                *(attention._attend, dtype, 4, [*FLOATS, *more]),
-                **ATTENTION | {"K": heads, "G": groups, "SPLITS": splits},
-                BLOCK_S=attention.SLOTS_AT_ONCE[itemsize],
+        for norm in (False, True):
+            found[f"rotate {dtype} {norm}"] = compiled(
+                *(rotation._rotate, dtype, 4, SCALES),
+                **{"N": 8, "K": 4, "H": 256, "BLOCK": 16, "BLOCK_K": 4, "HAS_NORM": norm},
             )
+            for splits, heads, groups in ((1, 4, 2), (8, 1, 8)):
+                more = ["out_ptr"] if splits > 1 else []
+                found[f"attend {dtype} {splits} {norm}"] = compiled(
+                    *(attention._attend, dtype, 4, [*FLOATS, *more]),
+                    **ATTENTION | {"K": heads, "G": groups, "SPLITS": splits, "HAS_NORM": norm},
+                    BLOCK_S=attention.SLOTS_AT_ONCE[itemsize],
+                )
         found[f"merge {dtype}"] = compiled(
             attention._merge, dtype, 4, G=8, H=256, SPLITS=8, BLOCK=8
         )

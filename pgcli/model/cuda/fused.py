@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.attention_masks import AttentionMasks
-from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
+from pgcli.model.gemma import Gemma, GemmaAttention, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.quantized import QuantizedMLP
 from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, SiglipVisionModel, activate
@@ -43,6 +43,7 @@ class FusedGemma(Gemma):
         following = [*(_scale(layer.input_layernorm) for layer in layers[1:]), _scale(self.norm)]
         self._first = _scale(layers[0].input_layernorm)
         self._scales = [_layer_scales(*pair) for pair in zip(layers, following, strict=True)]
+        self._head_scales = [_head_scales(layer.self_attn) for layer in layers]
 
     def forward(
         self,
@@ -56,12 +57,18 @@ class FusedGemma(Gemma):
         """As `Gemma.forward`."""
         eps = self.config.norm_eps
         is_step = kv_cache is not None and kv_cache.newest_slot_B is not None
-        rotary = None if is_step else RotaryEmbedding.of(position_BL, self.config, x_BLD.dtype)
+        rotary = rotary_of_all = rotary_of_sliding = None
+        if not is_step:
+            common = (position_BL, self.config, x_BLD.dtype)
+            rotary_of_all = RotaryEmbedding.of(*common)
+            rotary_of_sliding = RotaryEmbedding.of(*common, sliding=True)
         x, normed = x_BLD, kernels.rms_norm(x_BLD, self._first, eps)
         self.watch(0, x)
         for index, layer in enumerate(cast(Iterable[GemmaDecoderLayer], self.layers)):
             post_attention, before_mlp, post_mlp, following = self._scales[index]
-            mask = masks.sliding if self.config.is_sliding(index) else masks.full
+            is_sliding = self.config.is_sliding(index)
+            mask = masks.sliding if is_sliding else masks.full
+            rotary = rotary_of_sliding if is_sliding else rotary_of_all
             trims = last_only and index == self.config.depth - 1
             if rotary is None:
                 attention = self._step_attention(index, layer, normed, position_BL, mask, kv_cache)
@@ -70,7 +77,7 @@ class FusedGemma(Gemma):
                 attention = layer.self_attn(normed, rotary, mask, update, trims)
                 x = x[:, -1:] if trims else x
             else:
-                attention = _prefill_attention(index, layer, normed, rotary, mask, kv_cache)
+                attention = self._prefill_attention(index, layer, normed, rotary, mask, kv_cache)
             norm = (x, attention, post_attention, before_mlp, eps)
             if isinstance(layer.mlp, QuantizedMLP):
                 x, quantized, scale = kernels.residual_norm_quantized(*norm)
@@ -100,45 +107,49 @@ class FusedGemma(Gemma):
         out_BX = kernels.attend(
             attention.qkv_proj(normed_B1D)[:, 0],
             position_B1[:, 0],
-            RotaryEmbedding.frequency(config, dtype, normed_B1D.device),
+            RotaryEmbedding.frequency(
+                config, dtype, normed_B1D.device, sliding=config.is_sliding(index)
+            ),
             key_BKSH,
             value_BKSH,
             kv_cache.real_BS if mask_B11S is None else mask_B11S[:, 0, 0],
             kv_cache.newest_slot_B,
             attention.scale,
             attention.cap or 0.0,
+            *(*self._head_scales[index], config.norm_eps),
         )
         out_B1D: Tensor = attention.o_proj(out_BX[:, None])
         return out_B1D
+
+    def _prefill_attention(
+        self,
+        index: int,
+        layer: GemmaDecoderLayer,
+        normed_BLD: Tensor,
+        rotary: RotaryEmbedding,
+        mask: Tensor | None,
+        kv_cache: KVCache,
+    ) -> Tensor:
+        """Attention of new slots; one kernel rotates their keys and values into the cache."""
+        attention, new = layer.self_attn, kv_cache.opened
+        assert new is not None
+        key_BKSH, value_BKSH = (every[:, :, : new.stop] for every in kv_cache.layer(index))
+        query_BLNH = kernels.rotate(
+            attention.qkv_proj(normed_BLD),
+            *(rotary.cos, rotary.signed_sin, key_BKSH[:, :, new], value_BKSH[:, :, new]),
+            *(*self._head_scales[index], self.config.norm_eps),
+        )
+        out_BLX = grouped_attention(
+            *(query_BLNH, key_BKSH, value_BKSH, mask), scale=attention.scale, cap=attention.cap
+        )
+        out_BLD: Tensor = attention.o_proj(out_BLX)
+        return out_BLD
 
     def logits(self, x: Tensor) -> Tensor:
         """As `Gemma.logits`."""
         logits: Tensor = self.lm_head(x, self.embed_tokens.weight)
         cap = self.config.final_softcap
         return logits if cap is None else kernels.softcap(logits, cap)
-
-
-def _prefill_attention(
-    index: int,
-    layer: GemmaDecoderLayer,
-    normed_BLD: Tensor,
-    rotary: RotaryEmbedding,
-    mask: Tensor | None,
-    kv_cache: KVCache,
-) -> Tensor:
-    """Attention of new slots; one kernel rotates their keys and values into the cache."""
-    attention, new = layer.self_attn, kv_cache.opened
-    assert new is not None
-    key_BKSH, value_BKSH = (every[:, :, : new.stop] for every in kv_cache.layer(index))
-    query_BLNH = kernels.rotate(
-        attention.qkv_proj(normed_BLD),
-        *(rotary.cos, rotary.signed_sin, key_BKSH[:, :, new], value_BKSH[:, :, new]),
-    )
-    out_BLX = grouped_attention(
-        *(query_BLNH, key_BKSH, value_BKSH, mask), scale=attention.scale, cap=attention.cap
-    )
-    out_BLD: Tensor = attention.o_proj(out_BLX)
-    return out_BLD
 
 
 def _scale(norm: RMSNorm) -> Tensor:
@@ -157,6 +168,13 @@ def _layer_scales(
         return None, second, None, following
     before_mlp = _scale(layer.pre_feedforward_layernorm)
     return second, before_mlp, _scale(layer.post_feedforward_layernorm), following
+
+
+def _head_scales(attention: GemmaAttention) -> tuple[Tensor | None, Tensor | None]:
+    """The scales of the norms of queries and keys; None without norms."""
+    if not attention.qk_norm:
+        return None, None
+    return _scale(attention.q_norm), _scale(attention.k_norm)
 
 
 class FusedSiglip(SiglipVisionModel):

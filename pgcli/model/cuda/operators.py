@@ -90,12 +90,14 @@ OPERATORS: dict[str, Operator] = {
     ),
     "attend": Operator(
         "(Tensor qkv, Tensor position, Tensor frequency, Tensor(a!) key, Tensor(b!) value, "
-        "Tensor mask, Tensor slot, float scale, float cap) -> Tensor",
+        "Tensor mask, Tensor slot, float scale, float cap, "
+        "Tensor? query_scale, Tensor? key_scale, float eps) -> Tensor",
         plain.attend,
         _fake_attend,
     ),
     "rotate": Operator(
-        "(Tensor qkv, Tensor cos, Tensor signed_sin, Tensor(a!) key, Tensor(b!) value) -> Tensor",
+        "(Tensor qkv, Tensor cos, Tensor signed_sin, Tensor(a!) key, Tensor(b!) value, "
+        "Tensor? query_scale, Tensor? key_scale, float eps) -> Tensor",
         plain.rotate,
         _fake_rotate,
     ),

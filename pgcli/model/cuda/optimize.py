@@ -50,13 +50,9 @@ def optimize_part_for_cuda(model: PaliGemma, part: nn.Module, quantize: str = "n
 
 
 def fuse(model: PaliGemma) -> None:
-    """Replace the model's vision tower and decoder by fused ones, in place, on any device.
-
-    The kernels of the decoder do not normalize queries and keys, so Gemma 3's is not fused.
-    """
+    """Replace the model's vision tower and decoder by fused ones, in place, on any device."""
     model.add_module("vision", FusedSiglip(model.vision))
-    if not model.config.decoder.qk_norm:
-        model.add_module("decoder", FusedGemma(model.decoder))
+    model.add_module("decoder", FusedGemma(model.decoder))
 
 
 @cache
@@ -112,13 +108,16 @@ def _examples(
         generator = torch.Generator().manual_seed(sum(shape))
         return torch.randn(shape, generator=generator).to(device, like)
 
+    scale_H = drawn(size, like=torch.float32) if config.qk_norm else None
+    head_norm = scale_H, scale_H, config.norm_eps
+
     def attention(rows: int) -> tuple[Tensor | float | None, ...]:
         slot_B = torch.arange(rows, device=device) * 79 // rows
         return (
             *(drawn(rows, outputs), slot_B + 1, drawn(size // 2, like=torch.float32)),
             *(drawn(rows, heads, 80, size), drawn(rows, heads, 80, size)),
             *(torch.arange(80, device=device) <= slot_B[:, None], slot_B),
-            *(config.query_scale, config.attn_softcap or 0.0),
+            *(config.query_scale, config.attn_softcap or 0.0, *head_norm),
         )
 
     def rotation() -> tuple[Tensor | float | None, ...]:
@@ -126,7 +125,7 @@ def _examples(
         cos, sin = angle.cos(), angle.sin()
         return (
             *(drawn(2, 3, outputs), torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)),
-            *(drawn(2, heads, 3, size), drawn(2, heads, 3, size)),
+            *(drawn(2, heads, 3, size), drawn(2, heads, 3, size), *head_norm),
         )
 
     scale_D, columns = drawn(width, like=torch.float32), 20_000  # several blocks of the kernel

@@ -75,16 +75,20 @@ def attend(
     slot_B: Tensor,
     scale: float,
     cap: float,
+    query_scale_H: Tensor | None,
+    key_scale_H: Tensor | None,
+    eps: float,
 ) -> Tensor:
     """Attention of a decode step: rotate queries and keys, store the new slot, and attend (B, X).
 
     `slot_B` is each row's new slot; later slots are not read. `mask_BS` is False on padding and
-    outside the window; `cap` 0 means no softcap.
+    outside the window; `cap` 0 means no softcap. With scales, queries and keys are normalized.
     """
     rows, kv_heads, _, size = key_BKSH.shape
     qkv_B1xH = qkv_BX.view(rows, 1, -1, size)
     heads = qkv_B1xH.shape[2] - 2 * kv_heads
     qk_B1xH, value_B1KH = torch.split_with_sizes(qkv_B1xH, (heads + kv_heads, kv_heads), dim=2)
+    qk_B1xH = _normed_heads(qk_B1xH, heads, query_scale_H, key_scale_H, eps)
     rotary = RotaryEmbedding(position_B[:, None], frequency, qkv_BX.dtype)
     query_B1NH, key_B1KH = torch.split_with_sizes(rotary(qk_B1xH), (heads, kv_heads), dim=2)
     index_BK1H = slot_B[:, None, None, None].expand(-1, kv_heads, 1, size)
@@ -104,17 +108,34 @@ def rotate(
     signed_sin_BL1H: Tensor,
     key_BKLH: Tensor,
     value_BKLH: Tensor,
+    query_scale_H: Tensor | None,
+    key_scale_H: Tensor | None,
+    eps: float,
 ) -> Tensor:
-    """The rotated queries (B, L, N, H) of a prefill; rotated keys and values go to the cache."""
+    """The rotated queries (B, L, N, H) of a prefill; rotated keys and values go to the cache.
+
+    With scales, queries and keys are normalized.
+    """
     kv_heads, size = key_BKLH.shape[1], key_BKLH.shape[3]
     qkv_BLxH = torch.unflatten(qkv_BLX, -1, (-1, size))
     heads = qkv_BLxH.shape[2] - 2 * kv_heads
     qk_BLxH, value_BLKH = torch.split_with_sizes(qkv_BLxH, (heads + kv_heads, kv_heads), dim=2)
+    qk_BLxH = _normed_heads(qk_BLxH, heads, query_scale_H, key_scale_H, eps)
     qk_BLxH = rotated(qk_BLxH, cos_BL1H, signed_sin_BL1H)
     query_BLNH, key_BLKH = torch.split_with_sizes(qk_BLxH, (heads, kv_heads), dim=2)
     key_BKLH.copy_(key_BLKH.transpose(1, 2))
     value_BKLH.copy_(value_BLKH.transpose(1, 2))
     return query_BLNH.contiguous()
+
+
+def _normed_heads(
+    qk: Tensor, heads: int, query_scale_H: Tensor | None, key_scale_H: Tensor | None, eps: float
+) -> Tensor:
+    """Queries and keys (B, L, N + K, H) after their norms, if they have any."""
+    if query_scale_H is None or key_scale_H is None:
+        return qk
+    query, key = torch.split_with_sizes(qk, (heads, qk.shape[2] - heads), dim=2)
+    return torch.cat([rms_norm(query, query_scale_H, eps), rms_norm(key, key_scale_H, eps)], dim=2)
 
 
 def select_greedy(

@@ -1,4 +1,4 @@
-"""Attention of a decode step, with rotation and cache write.
+"""Attention of a decode step, with norm and rotation of queries and keys, and cache write.
 
 B rows · X queries, keys and values of all heads · K key/value heads · G query heads per key/value
 head · H head size · S slots
@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pgcli.model.cuda.kernels.activations import capped
+from pgcli.model.cuda.kernels.norms import normed_halves
 
 PROGRAMS = 256  # for few rows, slots are split until about as many programs run
 MOST_SPLITS = 8
@@ -35,6 +36,9 @@ def attend(
     slot_B: Tensor,
     scale: float,
     cap: float,
+    query_scale_H: Tensor | None,
+    key_scale_H: Tensor | None,
+    eps: float,
 ) -> Tensor:
     qkv_BX = qkv_BX.contiguous()
     rows, kv_heads, _, size = key_BKSH.shape
@@ -46,12 +50,14 @@ def attend(
         wide = {"dtype": torch.float32, "device": out_BX.device}
         part = torch.empty(rows, kv_heads, splits, groups, size, **wide)
         peak, total = torch.empty(2, rows, kv_heads, splits, groups, **wide)
+    has_norm = query_scale_H is not None
+    scales = (query_scale_H, key_scale_H) if has_norm else (frequency, frequency)
     _attend[(rows, kv_heads, splits)](
         *(qkv_BX, position_B, frequency, key_BKSH, value_BKSH, mask_BS, slot_B),
-        *(part, peak, total, qkv_BX.stride(0), key_BKSH.stride(0), key_BKSH.stride(1)),
-        *(mask_BS.stride(0), scale, cap, kv_heads, groups, size),
+        *(*scales, part, peak, total, qkv_BX.stride(0), key_BKSH.stride(0), key_BKSH.stride(1)),
+        *(mask_BS.stride(0), scale, cap, eps, kv_heads, groups, size),
         *(max(16, triton.next_power_of_2(groups)), SLOTS_AT_ONCE[qkv_BX.itemsize], splits),
-        *(cap > 0, IS_INTERPRETED),
+        *(cap > 0, has_norm, IS_INTERPRETED),
         num_warps=4,
     )
     if splits > 1:
@@ -70,6 +76,8 @@ def _attend(
     value_ptr,
     mask_ptr,
     slot_ptr,
+    query_scale_ptr,
+    key_scale_ptr,
     out_ptr,
     peak_ptr,
     total_ptr,
@@ -79,6 +87,7 @@ def _attend(
     mask_stride,
     scale,
     cap,
+    eps,
     K: tl.constexpr,
     G: tl.constexpr,
     H: tl.constexpr,
@@ -86,6 +95,7 @@ def _attend(
     BLOCK_S: tl.constexpr,
     SPLITS: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     DOT_FLOAT32: tl.constexpr,
 ):
     """One row, key/value head and part of the slots: rotate, store the new slot, and attend.
@@ -100,7 +110,9 @@ def _attend(
     cos = tl.cos(angle).to(dtype).to(tl.float32)
     sin = tl.sin(angle).to(dtype).to(tl.float32)
     qkv = qkv_ptr + row * qkv_stride
-    query_1, query_2 = _rotated_queries(qkv + head * G * H, cos, sin, G, H, BLOCK_G, dtype)
+    query_1, query_2 = _rotated_queries(
+        qkv + head * G * H, cos, sin, query_scale_ptr, eps, G, H, BLOCK_G, HAS_NORM, dtype
+    )
     keys = key_ptr + row * row_stride + head * head_stride
     values = value_ptr + row * row_stride + head * head_stride
     peak = tl.full([BLOCK_G], float("-inf"), tl.float32)
@@ -109,7 +121,7 @@ def _attend(
     if part == 0:
         score, value = _store_new_slot(
             *(qkv + (K * G + head) * H, keys + slot * H, values + slot * H),
-            *(query_1, query_2, cos, sin, K, H, dtype),
+            *(query_1, query_2, cos, sin, key_scale_ptr, eps, K, H, HAS_NORM, dtype),
         )
         peak = _scaled(score, scale, cap, HAS_CAP)
         total += 1
@@ -129,17 +141,22 @@ def _rotated_queries(
     query_ptr,
     cos,
     sin,
+    scale_ptr,
+    eps,
     G: tl.constexpr,
     H: tl.constexpr,
     BLOCK_G: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     dtype: tl.constexpr,
 ):
-    """The halves of the rotated queries of a key/value head."""
+    """The halves of the rotated queries of a key/value head, which are normalized first."""
     half, group = tl.arange(0, H // 2), tl.arange(0, BLOCK_G)
     in_group = (group < G)[:, None]
     query = query_ptr + group[:, None] * H + half[None, :]
     first = tl.load(query, mask=in_group, other=0.0).to(tl.float32)
     second = tl.load(query + H // 2, mask=in_group, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        first, second = normed_halves(first, second, scale_ptr, eps, H, 1, dtype)
     return _rotated(first, second, cos, sin, dtype)
 
 
@@ -222,14 +239,19 @@ def _store_new_slot(
     query_2,
     cos,
     sin,
+    scale_ptr,
+    eps,
     K: tl.constexpr,
     H: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     dtype: tl.constexpr,
 ):
     """Store the new slot's rotated key and its value; return its scores and its value."""
     half, column = tl.arange(0, H // 2), tl.arange(0, H)
     first = tl.load(new_ptr + half).to(tl.float32)
     second = tl.load(new_ptr + H // 2 + half).to(tl.float32)
+    if HAS_NORM:
+        first, second = normed_halves(first, second, scale_ptr, eps, H, 0, dtype)
     key_1, key_2 = _rotated(first, second, cos, sin, dtype)
     value = tl.load(new_ptr + K * H + column)
     tl.store(key_ptr + half, key_1)

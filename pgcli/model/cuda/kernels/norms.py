@@ -133,6 +133,21 @@ def residual_layer_norm(
 
 
 @triton.jit
+def normed_halves(first, second, scale_ptr, eps, H: tl.constexpr, AXIS: tl.constexpr, dtype):
+    """The two halves of heads, along this axis, after a norm of the whole heads."""
+    half = tl.arange(0, H // 2)
+    squares = tl.sum(first * first, axis=AXIS, keep_dims=True)
+    squares += tl.sum(second * second, axis=AXIS, keep_dims=True)
+    root = tl.rsqrt(squares / H + eps)
+    scale_1, scale_2 = tl.load(scale_ptr + half), tl.load(scale_ptr + H // 2 + half)
+    if AXIS == 1:
+        scale_1, scale_2 = scale_1[None, :], scale_2[None, :]
+    # the norm is rounded before it is rotated, as by separate operations
+    first = (first * root * scale_1).to(dtype).to(tl.float32)
+    return first, (second * root * scale_2).to(dtype).to(tl.float32)
+
+
+@triton.jit
 def _residual_layer_norm(
     x_ptr, delta_ptr, weight_ptr, bias_ptr, total_ptr, normed_ptr, width, eps, BLOCK: tl.constexpr
 ):
