@@ -123,7 +123,7 @@ def test_unread_regions_are_counted_and_make_no_row(cli, kind, value, counted):
     assert [len(row["boxes"]) for row in rows] == [1]
     _, err = imported(cli, [region(kind, value)], code=2)
     assert f"no annotated image; {counted}{COUNTED}" in err
-    assert "hint: docs/reference/formats.md says which regions and texts are read" in err
+    assert "docs/reference/formats.md says what is read" in err
 
 
 def test_regions_of_rotated_images_are_skipped(cli):

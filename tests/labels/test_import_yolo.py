@@ -175,7 +175,7 @@ def test_images_are_searched_below_data_yaml_only(cli, workdir):
     code, _, err = cli("import", "other/data.yaml", "--from", "yolo", "-o", "truth.jsonl")
     assert code == 2
     assert "other/data.yaml has no annotated image" in err
-    assert "hint: name a file that lists images, or a folder that contains them" in err
+    assert "hint: --images names the folder with the images" in err
 
 
 def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
