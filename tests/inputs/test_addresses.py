@@ -92,16 +92,6 @@ def test_table_at_an_address_of_another_size_is_a_change(s3):
     assert change.name == "s3://images/photos/rows.jsonl"
 
 
-def test_names_at_an_address_are_selected(s3):
-    names = NameFilter(include=("*.png", "1.*"), exclude=("a/", "photos/a/*"))
-    assert [item.id for item in scanned("s3://images/photos", names=names)] == ["broken.png"]
-    found = [item.id for item in scanned("s3://images/photos/*.[pj]*g", names=names)]
-    assert found == ["s3://images/photos/broken.png"]
-    assert scanned("s3://images/parts", names=NameFilter(exclude=("deep/",))).total == 2
-    with pytest.raises(NoInputError, match="matches --include and --exclude"):
-        scanned("s3://images/parts", names=NameFilter(include=("x",)))
-
-
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [

@@ -64,18 +64,6 @@ def test_table_of_another_form_is_refused_by_its_first_line_or_columns(file, dat
 
 
 @pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        ("a\rb.png", "line 2: new-line character seen in unquoted field"),
-        ('"a.png', "line 3: unexpected end of data"),
-    ],
-)
-@pytest.mark.parametrize("ending", ["csv", "tsv"])
-def test_damaged_cells_are_named(cell, reason, ending):
-    assert str(refusal(f"m.{ending}", f"image\n{cell}\nb.png\n")) == f"m.{ending}, {reason}"
-
-
-@pytest.mark.parametrize(
     ("data", "message", "hint"),
     [
         (b"a.png\0b.png\0", "standard input, line 1: it contains a NUL byte", "--null"),

@@ -71,20 +71,6 @@ def test_new_files_come_after_recorded_files_wherever_they_sort():
     assert again.changes(everything) is None
 
 
-def test_new_table_of_a_folder_comes_last():
-    Path("set").mkdir()
-    for name in ("b", "c"):
-        pq.write_table(pa.table({"image": [f"{name}.png"], "id": [name]}), f"set/{name}.parquet")
-    before = recorded(["set"])
-    pq.write_table(pa.table({"image": ["a.png"], "id": ["a"]}), "set/a.parquet")
-    after = Inventory.scan(["set"], known=before)
-    assert ids(after) == ["b", "c", "a"]
-    pq.write_table(pa.table({"image": ["a.png"], "id": ["b"]}), "set/a.parquet")
-    message = "the id 'b' occurs twice: set/b.parquet, row 1 and set/a.parquet, row 1"
-    with pytest.raises(ManifestError, match=message):
-        Inventory.scan(["set"], known=before)
-
-
 @pytest.mark.parametrize("ends_line", [True, False])
 def test_manifest_of_lines_grows_at_its_end(ends_line):
     name = lines(*({"image": f"{n}.png", "id": n} for n in range(3)))
@@ -135,18 +121,6 @@ def test_other_lines_are_a_change(text):
     change = after.changes(everything)
     assert (change.name, change.items) == (name, range(2))
     assert after.changes(nothing) is not None  # rows behind it may have other places
-
-
-def test_manifest_of_lines_that_was_only_touched_is_the_same():
-    name = lines({"image": "a"})
-    before = recorded([name])
-    os.utime(name, (1, 1))
-    after = Inventory.scan([name], known=before)
-    assert after.changes(everything) is None
-    assert len(after.generations) == 2
-    assert ids(after) == ["a"]
-    again = Inventory.scan([name], known=reloaded(after, [name], ReadOptions()))
-    assert len(again.generations) == 2
 
 
 def test_changed_image_counts_if_rows_of_it_are_saved():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.paths import expand_source
@@ -108,25 +108,6 @@ def test_source_is_expanded_without_the_output_of_runs():
         Path(name).touch()
     assert expand_source("*.jsonl") == ["*.jsonl", "m.jsonl"]
     assert expand_source("s3://b/*") == []
-
-
-def test_files_of_a_data_set_are_selected_as_a_whole():
-    """A file's path or a row's id may match. Ids of rows that are left out may repeat."""
-    for name in ("train/0", "train/1", "test/0"):
-        table = pa.table({"image": [b"x", b"y"], "id": ["x", "y"]})
-        Path("i", name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, f"i/{name}.parquet")
-
-    def selected(*include: str, exclude: tuple[str, ...] = ()) -> list[str]:
-        return ids("i", reading=ReadOptions(names=NameFilter(include, exclude)))
-
-    assert selected("test/") == ["x", "y"]
-    assert selected("y", exclude=("train/",)) == ["y"]
-    assert selected("train/1.*", exclude=("x",)) == ["y"]
-    with pytest.raises(ManifestError, match="the id 'y' occurs twice"):
-        selected("y")
-    with pytest.raises(NoInputError, match="no image in i matches --include and --exclude"):
-        selected(exclude=("*.parquet",))
 
 
 def test_folders_of_a_data_set_are_columns():

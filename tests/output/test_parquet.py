@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from pgcli.arrow import MISMATCHES, common_type
+from pgcli.arrow import MISMATCHES
 from pgcli.errors import UsageError
 from pgcli.output import tables as table_files
 from pgcli.output.reader import read_settings
-from pgcli.output.schema import TYPES, Cell, rows_table
+from pgcli.output.schema import rows_table
 from pgcli.output.tables import PARQUET, PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
@@ -143,40 +143,6 @@ def test_kept_column_has_the_common_type_of_its_values(
     assert [*tmp_path.iterdir()] == [tmp_path / "a.parquet"]
 
 
-MOMENT = pa.timestamp("ms")
-PROMOTED = [
-    ([pa.int8(), pa.int32()], pa.int32()),
-    ([MOMENT, pa.timestamp("ns")], pa.timestamp("ns")),
-    ([MOMENT, pa.timestamp("ns", "UTC")], pa.string()),
-    ([MOMENT, pa.string()], pa.string()),
-    ([pa.decimal128(12, 2), pa.decimal128(30, 4)], pa.decimal128(30, 4)),
-    ([pa.struct([("a", MOMENT)]), pa.struct([("b", pa.string())])], None),
-    ([pa.list_(MOMENT), pa.null()], pa.list_(MOMENT)),
-    ([pa.bool_(), pa.int8()], pa.string()),
-]
-
-
-@pytest.mark.parametrize(("kinds", "common"), PROMOTED, ids=str)
-def test_types_of_several_results_are_promoted(tmp_path, monkeypatch, kinds, common):
-    """In tables of one type each, and in a table of values of several types."""
-    columns = [
-        pa.array([None, pa.scalar(0).cast(kind) if pa.types.is_primitive(kind) else None], kind)
-        for kind in kinds
-    ]
-    wanted = common or pa.struct([("a", MOMENT), ("b", pa.string())])
-    assert common_type(kinds) == wanted
-    assert common_type(kinds[::-1]) == wanted or common is None  # its fields in another order
-    mixed = [{"k": Cell(each, number)} for each in columns for number in (0, 1)]
-    schema, read = RowSchema(base=(), keep=("k",)), []
-    for size in (2, 4):
-        monkeypatch.setattr(table_files, "TABLE_ROWS", size)
-        with (tmp_path / "a.parquet").open("wb") as file:
-            PARQUET.write(file, mixed, schema)
-        read.append(pq.read_table(tmp_path / "a.parquet")["k"])
-        assert read[-1].type == wanted
-    assert read[0].to_pylist() == read[1].to_pylist()
-
-
 # --- files
 
 
@@ -188,17 +154,6 @@ def test_row_groups_are_bounded_in_bytes(tmp_path, monkeypatch):
     assert sum(rows) == 7
     assert max(rows) == 2
     assert rows[-1] == 1
-
-
-def test_row_groups_are_read_one_at_a_time(tmp_path):
-    tables = [table_of([answer(k), answer(k + 1)]) for k in (0, 2)]
-    file = written(tmp_path / "a.parquet", iter(tables))
-    with file.open("rb") as stream:
-        assert [table["index"].to_pylist() for table in PARQUET.tables(stream)] == [[0, 1], [2, 3]]
-    data = io.BytesIO()
-    assert PARQUET.write_tables(data, [table_of([])]) == 0
-    assert [len(table) for table in PARQUET.tables(data)] == [0]
-    assert TYPES["boxes"] == next(PARQUET.tables(data)).schema.field("boxes").type
 
 
 json_values = st.recursive(
