@@ -186,9 +186,9 @@ class Answer(Record):
 
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
     has an entry for each candidate; `values` are those of an answer to a JSON Schema. `embedding`
-    holds float32 values, of the image or of the `text`; `scores` has an entry for each text,
-    `labels` for the most probable ones; `truncated` says whether a text among these is longer than
-    the model's input.
+    holds float32 values, of the image or of the `text`, or the vectors of a page as text
+    (`rows.is_page`); `scores` has an entry for each text, `labels` for the most probable ones;
+    `truncated` says whether a text among these is longer than the model's input.
     """
 
     index: int
@@ -215,7 +215,7 @@ class Answer(Record):
     choices: tuple[Choice, ...] | None = None
     values: Mapping[str, Any] | None = None
     text: str | None = None
-    embedding: array[float] | None = None
+    embedding: array[float] | str | None = None
     scores: tuple[TextScore, ...] | None = None
     labels: tuple[LabelProbability, ...] | None = None
     truncated: bool | None = None

@@ -48,6 +48,7 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         ".csv": "pgcli.inputs.lines.CsvTable",
         ".tsv": "pgcli.inputs.lines.TsvTable",
         ".parquet": "pgcli.inputs.parquet.ParquetTable",
+        ".pdf": "pgcli.inputs.pdf.PdfTable",
         ".tar": "pgcli.inputs.tar.TarTable",
         ".tar.gz": "pgcli.inputs.tar.TarTable",
         ".tgz": "pgcli.inputs.tar.TarTable",
@@ -56,9 +57,12 @@ BUILT_IN: Mapping[str, dict[str, str]] = {
         ".jsonl": "pgcli.output.lines.LINES",
         ".parquet": "pgcli.output.tables.PARQUET",
     },
-    # by the `model_type` of a configuration; of image classifiers, with that word
+    # by the `model_type` of a configuration; with the word classifier for image classifiers, and
+    # with the architecture if that decides
     "families": {
         "paligemma": "pgcli.checkpoints.families.paligemma.PALIGEMMA",
+        "paligemma ColPali": "pgcli.checkpoints.families.colpali.COLPALI_ENGINE",
+        "colpali": "pgcli.checkpoints.families.colpali.COLPALI",
         "gemma3": "pgcli.checkpoints.families.gemma3.GEMMA3",
         "siglip": "pgcli.checkpoints.families.encoders.SIGLIP",
         "siglip_vision_model": "pgcli.checkpoints.families.encoders.VISION_TOWER",

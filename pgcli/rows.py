@@ -76,8 +76,9 @@ class RowSchema:
 
     `base` are the columns of the command, `extras` those that only some of its runs have, as masks
     and choices. Without `timing` the timing columns are null. Embeddings have the precision of
-    float16 where `float16` says so. Kept values that JSON does not have are text, or null. With
-    `exact`, embeddings are text of their bytes. `values` is the schema of the column of this name.
+    float16 where `float16` says so, and are lists of vectors of `pages`. Kept values that JSON does
+    not have are text, or null. With `exact`, embeddings are text of their bytes. `values` is the
+    schema of the column of this name.
     """
 
     timing: bool = True
@@ -87,6 +88,7 @@ class RowSchema:
     values: str | None = None
     base: tuple[str, ...] = COLUMNS
     float16: bool = False
+    pages: bool = False
 
     def __post_init__(self) -> None:
         for name in self.keep:
@@ -141,8 +143,10 @@ class RowSchema:
                 row[name] = json_safe(value)
         return row
 
-    def _embedding(self, values: array[float]) -> str | list[float]:
+    def _embedding(self, values: array[float] | str) -> str | list[float]:
         """The values as decimals that restore them, or as text of their bytes."""
+        if isinstance(values, str):  # the vectors of a page
+            return values
         if self.exact:
             return base64.b64encode(values).decode()
         digits = "%.5g" if self.float16 else "%.9g"
@@ -161,7 +165,7 @@ class RowSchema:
             }
             if "boxes" in self.columns:
                 known["boxes"] = read_boxes(row["boxes"])
-            if known.get("embedding") is not None:
+            if known.get("embedding") is not None and not is_page(known["embedding"]):
                 known["embedding"] = embedding_values(known["embedding"])
             if known.get("masks") is not None:
                 known["masks"] = tuple(map(mask_from_dict, row["masks"]))
@@ -202,10 +206,17 @@ def embedding_values(value: str | Iterable[float]) -> array[float]:
     return values
 
 
+def is_page(value: Any) -> bool:
+    """Whether an embedding is the vectors of a page: `SIZE:`, and base64 of their float16 bytes."""
+    return isinstance(value, str) and ":" in value
+
+
 def with_embedding_list(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with its embedding as a list, if it is text of bytes."""
+    """The row with its embedding as a list, if it is text of bytes and no page."""
     value = row.get("embedding")
-    return {**row, "embedding": list(embedding_values(value))} if isinstance(value, str) else row
+    if not isinstance(value, str) or is_page(value):
+        return row
+    return {**row, "embedding": list(embedding_values(value))}
 
 
 def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:

@@ -73,6 +73,7 @@ class Absent:
     schema: str | None = None
     text_column: str | None = None
     float16: bool = False
+    pages: bool = False
 
     @property
     def refuses_prompts(self) -> bool:
@@ -310,7 +311,8 @@ class EmbeddingQuestion(Absent):
     the manifest's row. `classify` finds the `top` most probable `labels`, each inserted into the
     `label_templates`. `embed` embeds the `texts` and the lines of `texts_file`, or images if there
     are none; with `float16`, embeddings have that precision. `raw_text` keeps upper case and
-    punctuation even if the checkpoint was trained without them.
+    punctuation even if the checkpoint was trained without them. With `pages`, the embedding of an
+    image is a list of vectors, in which every `pool` similar ones are merged.
     """
 
     task: EmbeddingTask
@@ -322,6 +324,8 @@ class EmbeddingQuestion(Absent):
     top: int = TOP
     float16: bool = False
     raw_text: bool = False
+    pages: bool = False
+    pool: int | None = None
 
     @property
     def embeds_texts(self) -> bool:
@@ -360,12 +364,18 @@ def embed(
     texts_file: str | None = None,
     float16: bool = False,
     raw_text: bool = False,
+    pool: int | None = None,
 ) -> EmbeddingQuestion:
     """The embedding of each image, or of each of these texts and of each line of a file."""
     if raw_text and not (texts or texts_file):
         raise UsageError("<--raw-text> applies to texts only", hint="omit it")
     return EmbeddingQuestion(
-        "embed", texts=tuple(texts), texts_file=texts_file, float16=float16, raw_text=raw_text
+        "embed",
+        texts=tuple(texts),
+        texts_file=texts_file,
+        float16=float16,
+        raw_text=raw_text,
+        pool=pool,
     )
 
 

@@ -40,7 +40,7 @@ LOADING = (
     *("model", "revision", "adapter", "device", "dtype", "quantize", "batch_size", "mask_decoder"),
     *("fast_decode", "allow_urls", "allow_private_hosts"),
 )
-NOT_OF_CALLS = ("mask_decoder", "dtype_out", "texts_file")
+NOT_OF_CALLS = ("mask_decoder", "dtype_out", "texts_file", "pool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

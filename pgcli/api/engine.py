@@ -72,7 +72,13 @@ def load(model: PathName = "demo", /, **options: Any) -> Engine:
     checkpoint = find(values["model"], values.get("revision"))
     found_adapter = None if adapter is None else find(adapter, kind="adapter")
     reading = {name: values.get(name, False) for name in READING}
-    if read_kind(checkpoint.folder) not in (*GENERATING, None):
+    kind = read_kind(checkpoint.folder)
+    if kind == "multi_vector":
+        raise UsageError(
+            f"{checkpoint.name} is ColPali, which pgcli.load does not load",
+            hint="pgcli.run('embed', ...) writes a file, and the command pgcli search reads it",
+        )
+    if kind not in (*GENERATING, None):
         from pgcli.towers.engine import open_towers
 
         if adapter is not None or mask_decoder is not None or quantize != "none":

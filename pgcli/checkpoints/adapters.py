@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints.families.gemma3 import GEMMA3_NAMES
+from pgcli.checkpoints.families.colpali import ADAPTED_NAMES
 from pgcli.checkpoints.files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -300,14 +300,14 @@ def _full_weight_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
     module, saved, parameter = plain.replace(".base_layer.", ".").partition(".modules_to_save.")
     if not saved:
         return _model_name(module, tensor, slices)
-    name = GEMMA3_NAMES.canonical(f"{module}.{parameter}")
+    name = ADAPTED_NAMES.canonical(f"{module}.{parameter}")
     if name in slices:  # else the adapter's name comes before the parameter's
         return name
     return _model_name(f"{module}.{parameter.partition('.')[2]}", tensor, slices)
 
 
 def _model_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
-    name = GEMMA3_NAMES.canonical(plain)
+    name = ADAPTED_NAMES.canonical(plain)
     if name not in slices:
         raise InvalidCheckpoint(f"{tensor.name} in {ADAPTER_WEIGHTS} is not a tensor of the model")
     return name
@@ -375,7 +375,7 @@ def fingerprint_of(folder: Path) -> str:
     LM head, which checkpoints with tied weights may or may not store. Raises InvalidCheckpoint.
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(find_tensors(folder, GEMMA3_NAMES).items()):
+    for name, tensor in sorted(find_tensors(folder, ADAPTED_NAMES).items()):
         check_dtype(tensor)
         size = prod(tensor.shape)
         if name == HEAD or not size:

@@ -44,7 +44,8 @@ def read_config(folder: Path) -> PaliGemmaConfig:
     """
     values = read_object(folder / CONFIG)
     family = family_of(values)
-    read = parse_config if family is None or family.kind not in GENERATING else family.read
+    has_decoder = family is not None and family.kind in (*GENERATING, "multi_vector")
+    read = family.read if family is not None and has_decoder else parse_config
     try:
         config = read(values)
         assert isinstance(config, PaliGemmaConfig)

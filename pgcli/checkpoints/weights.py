@@ -98,6 +98,7 @@ def load_paligemma(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    names: TensorNames | None = None,
     adapter: Callable[[PaliGemma], WeightChanges] | None = None,
     finish: FinishPart | None = None,
 ) -> PaliGemma:
@@ -112,7 +113,7 @@ def load_paligemma(
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
     differs from the embedding is loaded even if the config says that they are tied.
     """
-    names = PALIGEMMA if config.pooled_side is None else GEMMA3_NAMES
+    names = names or (PALIGEMMA if config.pooled_side is None else GEMMA3_NAMES)
     stored = find_tensors(folder, names)
     model = meta_model(replace(config, tied=config.tied and HEAD not in stored))
     _check_tensors(stored, param_slices(model), names)

@@ -51,6 +51,7 @@ def parameters(config: PaliGemmaConfig) -> int:
     projector = vision.width * decoder.width
     projector += decoder.width if config.pooled_side is None else vision.width
     head = 0 if config.tied else decoder.vocab_size * decoder.width
+    head += (decoder.width + 1) * (config.vector_size or 0)
     return _vision_parameters(vision) + projector + _decoder_parameters(decoder) + head
 
 

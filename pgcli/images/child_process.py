@@ -213,9 +213,19 @@ def serve(module: str, settings: str, descriptor: str) -> None:
         import_module(module).serve(Connection(end), json.loads(settings))
 
 
+_is_limited = False
+
+
+def is_limited() -> bool:
+    """Whether this process has a limit of memory, and may be ended by what it reads."""
+    return _is_limited
+
+
 def start_serving(connection: Connection) -> None:
     """Limit the memory of this process, after its imports, and report that it is ready."""
+    global _is_limited
     limit_memory()
+    _is_limited = True
     connection.send({})
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # until here, stderr explained failed starts
 

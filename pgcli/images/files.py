@@ -12,6 +12,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from pgcli.images.child_process import claim_memory
+from pgcli.images.pdf import PdfError, is_pdf, page_png
 from pgcli.records import MAX_IMAGE_BYTES, OUTSIDE_FOLDER, Fault, Item
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
@@ -123,6 +124,11 @@ def item_bytes(item: Item, limits: ImageLimits) -> bytes:
     """The bytes of an item's image, from its data or its file. Raises ImageError."""
     if item.data is not None or item.path is None:
         return checked_bytes(item.data, limits)
+    if item.span is not None and is_pdf(item.path):
+        try:
+            return page_png(item.path or "", item.span[0], item.root)
+        except PdfError as problem:
+            raise ImageError(problem.fault) from problem
     return read_file(item.path, limits, root=item.root, span=item.span)
 
 

@@ -17,6 +17,7 @@ from pgcli.engine.memory import (
     MemoryBudget,
     batch_bytes,
     cache_bytes,
+    group_bytes,
     largest_batch,
     parameters,
     weight_bytes,
@@ -24,6 +25,7 @@ from pgcli.engine.memory import (
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig
 from pgcli.model.float16 import float16_problem
 from pgcli.towers.engine import activation_bytes, automatic_batch_size, encoder_config
+from pgcli.towers.pages import automatic_pages
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -48,6 +50,16 @@ def model_info(
     needed = weight_bytes(config, chosen_dtype, device=kind, quantize=quantize)
     remaining = max(0, free - needed)
     kinds = stored_dtypes(folder)
+    pages: dict[str, object] = {}
+    if config.vector_size is not None:
+        each = group_bytes(config, size, 1, kind)
+        pages = {
+            "kind": "multi_vector",
+            "embedding": config.vector_size,
+            "memory": {str(n): needed + n * each for n in BATCH_SIZES},
+            "largest_batch": min(LARGEST_BATCH, remaining // each),
+            "batch_size": automatic_pages(config, chosen_dtype, chosen_device, remaining),
+        }
     return {
         "name": checkpoint.name,
         "path": str(folder),
@@ -70,6 +82,7 @@ def model_info(
         "largest_batch": largest_batch(config, itemsize=size, device=kind, remaining=remaining),
         "batch_size": MemoryBudget(config, size, kind, remaining).batch_size(),
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
+        **pages,
     }
 
 

@@ -54,7 +54,7 @@ _HINTS = {
     "path_not_allowed": "rename the object",
     "url_blocked": "<--allow-private-hosts> reads from any machine",
 }
-PARQUET, ARCHIVE = ".parquet", ".tar"
+PARQUET, ARCHIVE, PDF = ".parquet", ".tar", ".pdf"
 #: The folder of a Delta table that says which of its files are current.
 DELTA_LOG = "_delta_log"
 
@@ -122,7 +122,7 @@ class SourceFiles:
     def records(self) -> Iterator[FileRecord]:
         """The files in order; tables are not read yet.
 
-        A folder without images is read as a data set of Parquet files or archives. Raises
+        A folder without images is read as a data set of Parquet files, archives or PDFs. Raises
         UsageError for a name that is not a source, and NoInputError for a pattern without a match.
         """
         with usage_errors(display_path(self.name)):
@@ -239,7 +239,7 @@ class SourceFiles:
         return not self.is_url and is_output(self.opened(path))
 
     def _dataset(self, tables: Mapping[str, WalkedFile]) -> list[WalkedFile]:
-        """The tables of a folder to read: all of one kind, Parquet files before archives.
+        """The tables of a folder to read: all of one kind, Parquet files before archives and PDFs.
 
         Patterns that match whole files may choose any kind.
         """
@@ -250,7 +250,7 @@ class SourceFiles:
         chosen = [name for name in accepted if matches(name, names.include)]
         kinds = {kind_of_table(name): name for name in reversed(chosen or accepted)}
         others = kinds.keys() - {PARQUET}
-        order = [PARQUET, ARCHIVE, *(sorted(others) if chosen else ())]
+        order = [PARQUET, ARCHIVE, PDF, *(sorted(others) if chosen else ())]
         kind = next((kind for kind in order if kind in kinds), None)
         dataset = [name for name in accepted if kind_of_table(name) == kind]
         self.ignored -= Counter(map(ending, dataset))

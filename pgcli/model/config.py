@@ -152,7 +152,8 @@ class PaliGemmaConfig:
 
     `stop_tokens` end an answer. With `tied`, the LM head shares the embedding's weights. The
     projector averages patches to a grid of `pooled_side` squared features; None keeps all patches.
-    `image_marks` are the tokens before and after an image, if any.
+    `image_marks` are the tokens before and after an image, if any. ColPali makes a vector of
+    `vector_size` values of each slot, in place of logits.
     """
 
     vision: VisionConfig
@@ -162,6 +163,7 @@ class PaliGemmaConfig:
     tied: bool = True
     pooled_side: int | None = None
     image_marks: tuple[int, int] | None = None
+    vector_size: int | None = None
 
     @property
     def image_tokens(self) -> int:

@@ -26,6 +26,8 @@ def float16_problem(config: PaliGemmaConfig) -> str:
     """Why a model cannot run in float16; empty if it can."""
     if config.decoder.qk_norm:
         return "float16 is too narrow for the activations of Gemma 3"
+    if config.vector_size is not None:
+        return "float16 is not tested for ColPali"
     if config.decoder.post_norms:
         return "float16 is not tested for PaliGemma 2, where activations may overflow"
     return ""

@@ -1,7 +1,7 @@
-"""PaliGemma and Gemma 3: vision tower, projector and decoder; prefill, decode and branches.
+"""PaliGemma, Gemma 3, ColPali: tower, projector, decoder; prefill, decode, branches, vectors.
 
 B rows · C channels · R resolution · P patches · T prompt tokens ·
-L new slots this pass · S slots so far · D width · V vocabulary
+L new slots this pass · S slots so far · D width · V vocabulary · E size of ColPali's vectors
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pgcli.model.attention import at_least_float32
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma, RMSNorm
@@ -58,11 +59,26 @@ class PaliGemma(nn.Module):
             else PooledProjector(config, config.pooled_side)
         )
         self.decoder = Gemma(config.decoder, tied=config.tied)
+        if config.vector_size is not None:
+            self.vectors = nn.Linear(config.decoder.width, config.vector_size)
 
     def encode(self, pixels_BCRR: Tensor) -> Tensor:
         """Image features (B, P, D) for the decoder, without the scaling of text embeddings."""
         patch_BPD: Tensor = self.projector(self.vision(pixels_BCRR))
         return patch_BPD
+
+    def encode_slots(self, token_BT: Tensor, patch_BPD: Tensor | None = None) -> Tensor:
+        """ColPali's vectors (B, P + T, E) of length 1: of images and prompts, or of texts alone.
+
+        All slots attend to each other.
+        """
+        x_BSD = self.decoder.embed(token_BT)
+        if patch_BPD is not None:
+            x_BSD = torch.cat([patch_BPD, x_BSD], dim=1)
+        slot_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
+        position_BS = (slot_S + self.config.decoder.first_position).expand(len(x_BSD), -1)
+        hidden_BSD = self.decoder(x_BSD, position_BS, AttentionMasks(None, None))
+        return F.normalize(at_least_float32(self.vectors(hidden_BSD)), dim=-1)
 
     def parts(self) -> Iterator[nn.Module]:
         """The modules that are loaded and optimized one by one; the model itself is last.

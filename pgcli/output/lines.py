@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Answer, Box, TextScore
-from pgcli.rows import RowSchema, json_text, safe_json_text
+from pgcli.rows import RowSchema, is_page, json_text, safe_json_text
 from pgcli.stores.files import open_regular
 from pgcli.text import MAX_DEPTH, json_object, printable
 
@@ -24,6 +25,7 @@ MAX_LEVELS = 2 * MAX_DEPTH
 MAX_LINE_BYTES = 128 * 2**20
 #: The bytes that Arrow parses at once; each line has to fit.
 BLOCK_BYTES = 2**24
+PAGE_LINES = "the vectors of a page are not written as JSON lines: they would take 1.3 MB a page"
 
 
 def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) -> str:
@@ -67,6 +69,8 @@ class LineFormat:
         """Write the rows of a result file; return the row count."""
         names, count = (*schema.columns, *schema.keep), 0
         for row in rows:
+            if is_page(row.get("embedding")):
+                raise UsageError(PAGE_LINES, hint="write a .parquet file")
             cells = {name: row.get(name) for name in names}
             values = {name: getattr(value, "json", value) for name, value in cells.items()}
             file.write(f"{safe_json_text(values)}\n".encode())
@@ -143,7 +147,7 @@ def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
         text = " ".join(BOX_TOKENS.sub(" ", text).split())
     if is_empty:
         text = NOTHING
-    if answer.embedding is not None:
+    if answer.embedding is not None and not isinstance(answer.embedding, str):
         text = embedding_text(answer.text, answer.embedding)
     first = f"{name}: {text}".rstrip()
     details = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import pyarrow
 
 from pgcli.answer_schema import values_type
 from pgcli.arrow import STRING, cast_column, common_type, json_column, to_values
-from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values, json_safe
+from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values, is_page, json_safe
 
 Row = Mapping[str, Any]
 
@@ -113,9 +114,11 @@ def inferred_column(values: Sequence[Any]) -> pyarrow.Array:
 
 
 def embedding_dim_of(rows: Iterable[Row]) -> int | None:
-    """The number of values of the first embedding; None without embeddings."""
-    embeddings = (row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None)
-    return next((len(embedding_values(value)) for value in embeddings), None)
+    """The size of the first embedding or vector of a page; None without embeddings."""
+    value = next((row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None), None)
+    if isinstance(value, str) and is_page(value):
+        return int(value.partition(":")[0])
+    return None if value is None else len(embedding_values(value))
 
 
 def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) -> pyarrow.Array:
@@ -130,6 +133,8 @@ def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) 
     dim = embedding_dim_of(rows) if dim is None else dim
     if dim is None:
         return pyarrow.nulls(len(values), pyarrow.list_(number))
+    if schema.pages or any(map(is_page, values)):
+        return page_column(values, dim)
     return embedding_column(values, pyarrow.list_(number, dim))
 
 
@@ -143,3 +148,48 @@ def embedding_column(values: Sequence[Any], kind: pyarrow.DataType) -> pyarrow.A
     numbers = numbers.astype(kind.value_type.to_pandas_dtype(), copy=False)
     is_null = pyarrow.array([value is None for value in values], pyarrow.bool_())
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(numbers), type=kind, mask=is_null)
+
+
+def page_text(vector_VE: numpy.ndarray) -> str:
+    """The vectors of a page as text: their size, and their bytes in float16. See `is_page`."""
+    return f"{vector_VE.shape[1]}:{base64.b64encode(vector_VE.astype('<f2').tobytes()).decode()}"
+
+
+def page_column(values: Sequence[str | None], size: int) -> pyarrow.Array:
+    """The texts of pages' vectors as a column of lists of vectors of this size, in float16."""
+    data = [b"" if v is None else base64.b64decode(v.partition(":")[2]) for v in values]
+    numbers = numpy.frombuffer(b"".join(data), "<f2")
+    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(numbers), size)
+    ends = numpy.cumsum([0, *(len(vectors_of_page) // (2 * size) for vectors_of_page in data)])
+    is_null = pyarrow.array([value is None for value in values], pyarrow.bool_())
+    return pyarrow.ListArray.from_arrays(
+        pyarrow.array(ends, pyarrow.int32()), vectors, mask=is_null
+    )
+
+
+def is_page_type(kind: pyarrow.DataType) -> bool:
+    """Whether a column of this type has the vectors of pages."""
+    types = pyarrow.types
+    return bool(types.is_list(kind) and types.is_fixed_size_list(kind.value_type))
+
+
+def page_texts(column: pyarrow.Array) -> list[str | None]:
+    """The texts of the vectors in a column of `page_column`; lists of Python numbers would take a
+    hundred times the memory.
+    """
+    size = column.type.value_type.list_size
+    pages = (page.values for page in column)
+    return [
+        None if page is None else page_text(page.flatten().to_numpy(False).reshape(-1, size))
+        for page in pages
+    ]
+
+
+def table_rows(table: pyarrow.Table) -> list[Row]:
+    """The rows of a table, with the vectors of pages as text."""
+    number = table.schema.get_field_index(EMBEDDING)
+    if number >= 0 and is_page_type(table.schema.field(number).type):
+        texts = pyarrow.array(page_texts(table[EMBEDDING]), STRING)
+        table = table.set_column(number, EMBEDDING, texts)
+    rows: list[Row] = table.to_pylist()
+    return rows

@@ -7,26 +7,35 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import islice
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow
 
 from pgcli.arrow import MISMATCHES, NULL, STRING, LossyCast, cast_column, common_type, to_values
 from pgcli.errors import UsageError
 from pgcli.images.child_process import memory_limit
-from pgcli.output.schema import EMBEDDING, VALUES, Cell, embedding_dim_of, rows_table
+from pgcli.output.schema import (
+    EMBEDDING,
+    VALUES,
+    Cell,
+    embedding_dim_of,
+    is_page_type,
+    page_texts,
+    rows_table,
+)
 from pgcli.rows import RowSchema, json_safe
 from pgcli.stores.files import open_regular
 from pgcli.text import is_deep
 
 Row = Mapping[str, Any]
+Value = TypeVar("Value")
 
 #: The largest table in a file, in bytes of memory, unless it is a single row.
 MAX_GROUP_BYTES = 64 * 2**20
+PAGE_GROUP_BYTES = 8 * 2**20
 TABLE_ROWS = 10_000  # rows that become a table at once
 READ_ROWS = 1000  # rows that become Python values at a time
 #: The limit for those rows: a few kilobytes in a file can unpack to any size.
@@ -215,9 +224,8 @@ def row_tables(rows: Iterable[Row], schema: RowSchema) -> Iterator[pyarrow.Table
 
     Raises UsageError for a value that its column cannot hold.
     """
-    iterator, dim, is_first = iter(rows), None, True
-    while (batch := list(islice(iterator, TABLE_ROWS))) or is_first:
-        is_first = False
+    dim = None
+    for batch in bounded(rows, lambda row: len(str(row.get(EMBEDDING) or ""))):
         dim = dim or embedding_dim_of(batch if EMBEDDING in schema.columns else ())
         try:
             table = rows_table(batch, schema, None, dim)
@@ -226,6 +234,19 @@ def row_tables(rows: Iterable[Row], schema: RowSchema) -> Iterator[pyarrow.Table
                 f"a row does not fit the columns of a table: {problem}", hint="write a .jsonl file"
             ) from problem
         yield table
+
+
+def bounded(rows: Iterable[Value], size: Callable[[Value], int]) -> Iterator[list[Value]]:
+    """The rows in lists, at least one, of at most TABLE_ROWS rows and about MAX_GROUP_BYTES."""
+    batch, held, is_first = list[Value](), 0, True
+    for row in rows:
+        batch.append(row)
+        held += size(row)
+        if len(batch) == TABLE_ROWS or held >= MAX_GROUP_BYTES:
+            yield batch
+            batch, held, is_first = [], 0, False
+    if batch or is_first:
+        yield batch
 
 
 def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
@@ -272,6 +293,8 @@ def _plain_bytes(column: pyarrow.Array) -> int:
 
 
 def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:
+    if not is_kept and is_page_type(column.type):
+        return page_texts(column)
     if not is_kept:
         return to_values(column)
     if exact:
@@ -280,8 +303,11 @@ def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:
 
 
 def _groups(table: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    """The table in slices of at most MAX_GROUP_BYTES, or of a single row."""
-    if table.nbytes <= MAX_GROUP_BYTES or len(table) <= 1:
+    """The table in slices of at most MAX_GROUP_BYTES, or of a single row; of pages of vectors less:
+    each thread of a search holds one.
+    """
+    limit = PAGE_GROUP_BYTES if any(map(is_page_type, table.schema.types)) else MAX_GROUP_BYTES
+    if table.nbytes <= limit or len(table) <= 1:
         if len(table):
             yield table
         return
@@ -312,7 +338,7 @@ def parquet_writer(file: BinaryIO, schema: pyarrow.Schema) -> Any:
     vectors = {
         name
         for name, kind in zip(schema.names, schema.types, strict=True)
-        if pyarrow.types.is_fixed_size_list(kind)
+        if pyarrow.types.is_fixed_size_list(kind) or is_page_type(kind)
     }
     if not vectors:
         return parquet.ParquetWriter(file, schema, compression="zstd")

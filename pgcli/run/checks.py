@@ -13,11 +13,12 @@ from pgcli.declare import options_of
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.inputs import ReadOptions
 from pgcli.output import FOLDER, PLAIN_TEXT, output_format
-from pgcli.run.input_rows import RunRows
-from pgcli.run.model import KNOWS, check_model
+from pgcli.run.input_rows import PAGE_FILE_ROWS, RunRows
+from pgcli.run.model import KNOWS, check_model, page_bytes
 from pgcli.run.request import Shard, current_folder, parse_shard
 from pgcli.stores.writing import Target
 from pgcli.tasks import AnyQuestion, Question, template_columns
+from pgcli.text import byte_count
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -155,6 +156,16 @@ def plan_facts(request: RunRequest, rows: RunRows) -> list[tuple[str, str]]:
         facts.append(("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds)))
     facts += rows.inventory.notes
     facts.append(("rows", ("unknown" if rows.total is None else f"{rows.total:,}") + of_each))
+    if request.question.pages:
+        each, total = page_bytes(request), rows.total or 0
+        logged = total if not is_folder(request) else min(total, PAGE_FILE_ROWS)
+        facts.append(
+            (
+                "disk",
+                f"{byte_count(each)} a page, {byte_count(each * total)} in all; during the run "
+                f"{byte_count(each * logged * 4 // 3)} more for the log",
+            )
+        )
     if isinstance(request.question, Question):
         prompts = request.question.templates or ("the manifest's own",)
         facts += (("prompt", prompt) for prompt in prompts)

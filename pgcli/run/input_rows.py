@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Rows of a file in a folder that one command writes, unless `--rows-per-file` says otherwise.
 FILE_ROWS = 10_000
+#: The same for rows with the vectors of a page: 257 MB.
+PAGE_FILE_ROWS = 1000
 #: Workers get about so many ranges, within these sizes. Larger ranges let slow workers end late.
 RANGES, MIN_RANGE_ROWS, MAX_RANGE_ROWS = 1024, 64, 1000
 
@@ -156,6 +158,7 @@ def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowS
         timing=not request.output.no_timing,
         base=question.columns,
         float16=question.float16,
+        pages=question.pages,
         keep=tuple(keep),
         exact=exact,
         values=question.schema,

@@ -24,6 +24,9 @@ from pgcli.checkpoints.find import (
 )
 from pgcli.checkpoints.model_description import read_description, read_kind
 from pgcli.errors import ModelUnavailable, UsageError
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.output import FOLDER, load_format, named_format
+from pgcli.output.lines import LineFormat
 from pgcli.records import error_answer
 from pgcli.run.input_rows import AnswerFn, Ask, rows_in_order
 from pgcli.run.progress import EngineInfo, RunProgress
@@ -33,7 +36,6 @@ from pgcli.run.workers.work import EngineSlot, engine_slots
 from pgcli.tasks import (
     MAX_INSTRUCTED_TOKENS,
     EmbeddingQuestion,
-    Question,
     check_max_new_tokens,
 )
 from pgcli.towers.abilities import check_instructions, check_kind, check_question
@@ -47,6 +49,8 @@ def engine_info(request: RunRequest, engine: Any) -> EngineInfo:
     """The facts about a loaded engine for the summary and the record."""
     dim = embedding_dim(request, engine)
     model = loaded_model(request, engine.label, engine.dtype, dim)
+    if request.question.pages:
+        model |= engine.form._asdict()
     return EngineInfo(
         engine.label,
         engine.device,
@@ -158,21 +162,54 @@ def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
 
 
 def for_model(request: RunRequest) -> RunRequest:
-    """The request as the model understands it: models that follow instructions get other prompts.
+    """The request as the model understands it: models that follow instructions get other prompts,
+    and ColPali's embeddings are lists of vectors, in Parquet only.
 
     The kind of the model is in its configuration, which is downloaded if it is not on this machine;
     a dry run downloads nothing, and takes an unknown model for PaliGemma.
-    Raises ModelUnavailable and InvalidCheckpoint.
+    Raises ModelUnavailable, InvalidCheckpoint and UsageError.
     """
-    if request.question.task not in MAX_INSTRUCTED_TOKENS or request.model.model is None:
+    is_embed = isinstance(request.question, EmbeddingQuestion) and request.question.task == "embed"
+    may_differ = is_embed or request.question.task in MAX_INSTRUCTED_TOKENS
+    if not may_differ or request.model.model is None:
         return request
     folder = find_model_config(
         request.model.model, request.model.revision, download=not request.running.dry_run
     )
-    if folder is None or read_kind(folder) != "instruct":
+    kind = None if folder is None else read_kind(folder)
+    if isinstance(request.question, EmbeddingQuestion):
+        return for_pages(request) if kind == "multi_vector" else request
+    if kind != "instruct":
         return request
     question = question_of(request.command, request.answering, request.sources, instructed=True)
     return replace(request, question=question, instructed=True)
+
+
+def for_pages(request: RunRequest) -> RunRequest:
+    """The request of `embed` for ColPali. Raises UsageError for an output of JSON lines."""
+    question, output = request.question, request.output
+    assert isinstance(question, EmbeddingQuestion)
+    is_stream = output.output == "-"
+    is_folder = named_format(output.output) == FOLDER
+    if is_stream or (not is_folder and isinstance(load_format(output.output), LineFormat)):
+        what = "standard output" if is_stream else output.output
+        raise UsageError(
+            f"{what} cannot hold the vectors of pages: as JSON they take 1.3 MB a page",
+            hint="name a Parquet file, or a folder of them: <-o pages.parquet>, <-o pages/>",
+        )
+    return replace(request, question=replace(question, pages=True, float16=True))
+
+
+def page_bytes(request: RunRequest) -> int:
+    """About how many bytes the vectors of a page take, without those of its few prompt tokens."""
+    folder = find_model_config(request.model_name, request.model.revision, download=False)
+    question = request.question
+    assert folder is not None
+    assert isinstance(question, EmbeddingQuestion)
+    config = read_description(folder).config
+    assert isinstance(config, PaliGemmaConfig)
+    assert config.vector_size is not None
+    return 2 * config.vector_size * config.image_tokens // (question.pool or 1)
 
 
 def check_mask_decoder(file: str | None) -> None:
@@ -198,7 +235,7 @@ def find_checkpoints(
     checkpoint = find(request.model_name, options.revision, progress=progress)
     check_checkpoint(request, checkpoint.name, checkpoint.folder)
     adapter = None
-    if options.adapter is not None and isinstance(request.question, Question):
+    if options.adapter is not None:
         adapter = find(options.adapter, kind="adapter", progress=progress)
     return checkpoint, adapter
 
@@ -209,10 +246,14 @@ def load_engine(
     """Load the model on a device. It imports torch, which takes a second."""
     options = request.model
     if isinstance(request.question, EmbeddingQuestion):
-        from pgcli.towers.engine import open_towers as load_towers
+        from pgcli.towers.pages import open_encoder
 
-        engine: Any = load_towers(
-            checkpoint, device=device, dtype=options.dtype, batch_size=options.batch_size
+        engine: Any = open_encoder(
+            checkpoint,
+            adapter=adapter,
+            device=device,
+            dtype=options.dtype,
+            batch_size=options.batch_size,
         )
     else:
         from pgcli.engine.loader import open_engine
@@ -263,6 +304,7 @@ def model_facts(request: RunRequest, engine: Any) -> Iterator[tuple[str, str]]:
     question = request.question
     if question.task == "embed":
         pooling = "the mean of the patches' features" if engine.kind == "paligemma" else "pooled"
+        pooling = "a list for each page" if engine.kind == "multi_vector" else pooling
         yield "embeddings", f"{engine.embedding_dim:,} values, {pooling}, L2-normalised"
     has_texts = isinstance(question, EmbeddingQuestion) and (
         question.needs_texts or question.labels

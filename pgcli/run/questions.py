@@ -183,6 +183,12 @@ class EmbedOptions:
     dtype_out: Literal["float32", "float16"] = opt(
         "Type of the embedding values.", panel="Where to", default="float32"
     )
+    pool: int | None = opt(
+        "Merge about so many similar vectors of a page into one (ColPali).",
+        panel="Where to",
+        min=2,
+        max=64,
+    )
 
     def question(
         self, answering: AnsweringOptions, sources: Sequence[str], **_: Any
@@ -198,6 +204,7 @@ class EmbedOptions:
             texts_file=self.texts_file,
             float16=self.dtype_out == "float16",
             raw_text=self.raw_text,
+            pool=self.pool,
         )
 
 

@@ -316,7 +316,9 @@ def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> N
     o.drop("choices_column", "choice")
     o.drop("text_column", "text")
     if command in WITHOUT_ANSWERS:
-        o.refuse("adapter quantize draw", "is for models that answer with text")
+        o.refuse("quantize draw", "is for models that answer with text")
+    if command in ("score", "classify"):
+        o.refuse("adapter", "is for ColPali and for models that answer with text")
     if command in ("embed", "score"):
         o.refuse("sidecar", f"writes answers, and the rows of {command} have none")
     model = o["model"] or (DEMO_TOWERS if command in WITHOUT_ANSWERS else DEMO)

@@ -19,7 +19,14 @@ from pgcli.output.lines import LineFormat, parse_row, text_lines
 from pgcli.records import Answer, Item
 from pgcli.rows import RowSchema, json_text
 from pgcli.run import events
-from pgcli.run.input_rows import FILE_ROWS, RunRows, range_rows, row_schema, split_rows
+from pgcli.run.input_rows import (
+    FILE_ROWS,
+    PAGE_FILE_ROWS,
+    RunRows,
+    range_rows,
+    row_schema,
+    split_rows,
+)
 from pgcli.run.progress import Tally
 from pgcli.run.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
 from pgcli.run.state.lines import OutputPart, RowFile, errors_in, merge_ranges
@@ -132,13 +139,14 @@ class RunOutput:
     def _file_rows(self) -> int:
         """The rows in a file of a new output."""
         request, total = self.request, self.rows.total
+        most = PAGE_FILE_ROWS if request.question.pages else FILE_ROWS
         if request.output.rows_per_file or total is None:
-            return request.output.rows_per_file or FILE_ROWS
+            return request.output.rows_per_file or most
         if self.shard is not None:
-            rounds = max(1, -(-total // (FILE_ROWS * self.shard.count)))
+            rounds = max(1, -(-total // (most * self.shard.count)))
             return max(1, -(-total // (rounds * self.shard.count)))
         # a file for a store is built in memory, and its log too
-        return range_rows(total) if self.state.is_stored else FILE_ROWS
+        return range_rows(total) if self.state.is_stored else most
 
     # saved rows
 

@@ -23,6 +23,7 @@ from pgcli.text import printable
 
 if TYPE_CHECKING:
     from pgcli.towers.engine import EmbeddingEngine
+    from pgcli.towers.maps import PageMaps
 
 
 def embed_queries(
@@ -38,9 +39,10 @@ def embed_queries(
     Raises UsageError for a model that embeds no queries, or vectors of another size than `width`,
     and for images that cannot be read.
     """
-    if engine.kind == "classifier":
+    if engine.kind in ("classifier", "multi_vector"):
+        kind = "ColPali" if engine.kind == "multi_vector" else "an image classifier"
         raise UsageError(
-            f"{engine.label} is an image classifier, which has no embeddings",
+            f"{engine.label} is {kind}, which has no embeddings like these",
             hint="name two towers: SigLIP, SigLIP 2 or CLIP; PaliGemma embeds images",
         )
     vectors = embed_images(engine, images)
@@ -82,6 +84,14 @@ def model_of_rows(label: str) -> tuple[str, str | None]:
     if not name or Path(label).expanduser().is_dir():
         return label, None
     return name, None if name in builtin_models() else revision
+
+
+def adapter_of_rows(label: str) -> tuple[str, str]:
+    """The model and the adapter in the column `model`; the adapter is empty if there is none."""
+    if Path(label).expanduser().is_dir():
+        return label, ""
+    model, _, adapter = label.partition("+")
+    return model, adapter
 
 
 def are_different(label: str, rows_model: str) -> bool:
@@ -165,11 +175,12 @@ def size_note(row: Row) -> str:
 
 @dataclass(frozen=True)
 class SearchRows:
-    """The rows of a search; `queries` is empty for near-duplicates."""
+    """The rows of a search; `queries` is empty for near-duplicates, `maps` are those of pages."""
 
     rows: Sequence[Row]
     settings: Mapping[str, object]
     queries: Sequence[str] = ()
+    maps: PageMaps | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ E  size of a vector · N  vectors of a block
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class VectorFiles:
         self.rows = self.nulls = self.scaled = 0
         self.model: str | None = None
         self._width: int | None = None
-        self._files = [
+        self.files = [
             (number, file) for number, path in enumerate(paths) for file in result_files(path)
         ]
 
@@ -65,20 +65,20 @@ class VectorFiles:
         NoInputError if no row has a vector.
         """
         self.rows = self.nulls = self.scaled = 0
-        for _, file in self._files:
+        for _, file in self.files:
             for batch in read_batches(file, (EMBEDDING, MODEL), BLOCK_ROWS):
                 check_type(batch[EMBEDDING].type, file)
                 first, self.rows = self.rows, self.rows + len(batch)
                 numbers = first + np.flatnonzero(batch[EMBEDDING].is_valid().to_numpy(False))
                 self.nulls += len(batch) - len(numbers)
                 if len(numbers):
-                    self._check_model(batch[MODEL], file)
+                    self._check_model(batch[MODEL].unique().to_pylist(), file)
                     yield numbers, self._vectors(batch[EMBEDDING].drop_null(), file, numbers)
         if self.nulls == self.rows:
             names = ", ".join(map(str, self.paths))
             raise NoInputError(
                 f"no vectors in {names} ({count(self.rows, 'row')})",
-                hint=f"pgcli embed writes them; {known_columns(self._files[0][1])}",
+                hint=f"pgcli embed writes them; {known_columns(self.files[0][1])}",
             )
 
     def names(self, rows: Collection[int], *, sizes: bool = False) -> dict[int, dict[str, Any]]:
@@ -89,7 +89,7 @@ class VectorFiles:
         files.
         """
         wanted, first, named = np.sort(np.array([*rows], np.int64)), 0, dict[int, dict[str, Any]]()
-        for path, file in self._files:
+        for path, file in self.files:
             for batch in read_batches(file, (*NAMES, *SIZE) if sizes else NAMES, BLOCK_ROWS):
                 inside = wanted[(wanted >= first) & (wanted < first + len(batch))]
                 for row in inside.tolist():
@@ -130,9 +130,9 @@ class VectorFiles:
         unit: Vectors = np.divide(vectors, sizes[:, None])
         return unit
 
-    def _check_model(self, models: pyarrow.Array, file: Path) -> None:
+    def _check_model(self, models: Iterable[str | None], file: Path) -> None:
         """Raise UsageError for rows of another model than those before."""
-        for model in filter(None, models.unique().to_pylist()):
+        for model in filter(None, models):
             if self.model not in (None, model):
                 raise UsageError(
                     f"{file} has vectors of the model {model}, earlier files of {self.model}; "

@@ -15,6 +15,7 @@ MAX_NEAR = 5  # labels that a message suggests
 ABILITIES: Mapping[ModelKind, tuple[str, ...]] = {
     "paligemma": ("caption", "ask", "detect", "segment", "ocr", "embed"),
     "instruct": ("caption", "ask", "ocr"),
+    "multi_vector": ("embed", "search"),
     "two_towers": ("embed", "score", "classify", "search"),
     "vision_tower": ("embed", "search"),
     "classifier": ("classify",),
@@ -22,6 +23,7 @@ ABILITIES: Mapping[ModelKind, tuple[str, ...]] = {
 NAMES: Mapping[ModelKind, str] = {
     "paligemma": "PaliGemma",
     "instruct": "Gemma 3",
+    "multi_vector": "ColPali",
     "two_towers": "a two-tower model (SigLIP, CLIP)",
     "vision_tower": "a vision tower without a text tower",
     "classifier": "an image classifier",

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from pgcli.engine.output import RowAnswer, oom_answer
+from pgcli.output.schema import page_text
 from pgcli.records import Answer, DecodedImage, LabelProbability, TextScore, unanswered
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.towers.engine import EmbeddingEngine, EncodedImage, Stream
+from pgcli.towers.pooling import pooled
 
 #: The most bytes of text vectors that are cached for further rows with the same text.
 MAX_TEXT_BYTES = 64 * 2**20
@@ -100,7 +102,10 @@ class EmbeddingAnswers:
         scores = self._scores([text], self._row_texts[text][None], vector)
         return {"scores": scores, "truncated": text in self._truncated}
 
-    def _embedding(self, vector: np.ndarray) -> array[float]:
+    def _embedding(self, vector: np.ndarray) -> array[float] | str:
+        if vector.ndim == 2:  # the vectors of a page
+            factor = self._question.pool
+            return page_text(vector if factor is None else pooled(vector, factor))
         if self._question.float16:
             vector = vector.astype(np.float16).astype(np.float32)
         values = array("f")

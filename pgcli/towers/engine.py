@@ -51,6 +51,7 @@ from pgcli.model.config import (
     VisionConfig,
 )
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
+from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import ImageClassifier, normalize_pixels
 from pgcli.model.transfer import to_device
 from pgcli.model.two_towers import TwoTowers
@@ -166,7 +167,7 @@ def automatic_batch_size(
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image's vector: its embedding of length 1, or a classifier's logits.
+    """An image's vector: its embedding of length 1, or a classifier's logits; of a page several.
 
     `vision_ms` is the image's share of its `batch`'s time. The vector is None if memory does not
     suffice for this image alone.
@@ -198,7 +199,7 @@ class EmbeddingEngine:
 
     def __init__(
         self,
-        model: TwoTowers | ImageClassifier,
+        model: TwoTowers | ImageClassifier | PaliGemma,
         description: ModelDescription,
         preprocessing: Preprocessing,
         texts: TextProcessor | None,

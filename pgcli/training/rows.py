@@ -238,6 +238,8 @@ def image_digest(row: TrainingRow, store: RowStore) -> bytes | None:
             if row.item.span is None:
                 return hashlib.file_digest(file, "sha256").digest()
             start, size = row.item.span
+            if not size:  # a page of a PDF
+                return None
             file.seek(start)
             return hashlib.sha256(file.read(size)).digest()
     except (OSError, ValueError):

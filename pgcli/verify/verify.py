@@ -17,7 +17,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS
-from pgcli.errors import NoUsableDevice
+from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.records import Item
 from pgcli.text import byte_count
@@ -120,6 +120,11 @@ def prove(
     reference.import_transformers()
     description, read_images = read_description(folder), partial(readable_images, items)
     case: Case
+    if description.kind == "multi_vector":
+        raise UsageError(
+            f"{checkpoint.name} is ColPali, which verify does not compare",
+            hint="name a model of another family; this project's tests compare ColPali's vectors",
+        )
     if description.kind in GENERATING:
         case = PaliGemmaCase(folder, torch_device, read_images)
     else:

@@ -196,7 +196,9 @@ def write_sizes(config: object, sizes: Sequence[SizeKey]) -> dict[str, int]:
     return {size.key: getattr(config, size.name) for size in sizes}
 
 
-ModelKind = Literal["two_towers", "vision_tower", "classifier", "paligemma", "instruct"]
+ModelKind = Literal[
+    "two_towers", "vision_tower", "classifier", "paligemma", "instruct", "multi_vector"
+]
 #: The kinds that generate text.
 GENERATING: tuple[ModelKind, ...] = ("paligemma", "instruct")
 ModelConfig = PaliGemmaConfig | TwoTowersConfig | ClassifierConfig
@@ -221,6 +223,9 @@ def family_of(values: Mapping[str, Any]) -> Family | None:
     """The family of a configuration; None if it is not supported."""
     model_type, named = str(values.get("model_type")), values.get("architectures")
     architectures = named if isinstance(named, list) else []
+    for name in architectures:  # other architectures with the configuration of a known one
+        if (family := find_family(f"{model_type} {name}")) is not None:
+            return family
     is_classifier = model_type not in registry.names("families") or any(
         str(name).endswith("ForImageClassification") for name in architectures
     )

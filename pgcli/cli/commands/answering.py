@@ -33,7 +33,8 @@ EXAMPLES: Mapping[str, str] = {
     "ocr": "$ pgcli ocr scan.png\n$ find scans -name '*.png' -print0 | pgcli ocr -0 -o texts.jsonl",
     "embed": "$ pgcli embed photos -o vectors.parquet\n"
     '$ pgcli embed --text "a red star" --text "a blue square" -o texts.parquet\n'
-    "$ pgcli embed photos --model google/siglip-base-patch16-224 -o vectors.parquet",
+    "$ pgcli embed photos --model google/siglip-base-patch16-224 -o vectors.parquet\n"
+    "$ pgcli embed report.pdf --model vidore/colpali-v1.3-hf -o pages.parquet",
     "score": '$ pgcli score photos --text "a red star" --text "a blue square"\n'
     "$ pgcli score captions.jsonl --text-column answer -o scores.jsonl",
     "classify": "$ pgcli classify photos --label cat --label dog -o labels.jsonl\n"
@@ -44,7 +45,11 @@ EXAMPLES: Mapping[str, str] = {
 
 #: Options of rows of text, that other rows do not have.
 OF_TEXT = {"adapter", "quantize", "draw", "prompt_column"}
-UNUSED = {"embed": OF_TEXT | {"sidecar"}, "score": OF_TEXT | {"sidecar"}, "classify": OF_TEXT}
+UNUSED = {
+    "embed": OF_TEXT - {"adapter"} | {"sidecar"},
+    "score": OF_TEXT | {"sidecar"},
+    "classify": OF_TEXT,
+}
 
 
 def declare(name: str, examples: str) -> None:

@@ -42,7 +42,7 @@ class InfoOptions(JsonOptions):
 @command(
     "info",
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default; "
-    "PaliGemma, SigLIP, CLIP, or an image classifier.",
+    "PaliGemma, ColPali, SigLIP, CLIP, or an image classifier.",
     InfoOptions,
     LoadOptions,
     examples="$ pgcli info demo\n$ pgcli info google/paligemma2-3b-mix-224 --quantize int8",
@@ -61,7 +61,7 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
     )
 
     description = read_description(checkpoint.folder)
-    if description.kind in GENERATING:
+    if description.kind in (*GENERATING, "multi_vector"):
         values = model_info(
             checkpoint, device=options.device, dtype=options.dtype, quantize=shown.quantize
         )

@@ -86,13 +86,14 @@ class SearchOptions(LoadOptions):
 
 @command(
     "search",
-    "VECTORS are files and folders of embeddings from `pgcli embed`. The similarity is the cosine; "
-    "the search is exact.",
+    "VECTORS are files and folders of embeddings from `pgcli embed`. The similarity is the cosine, "
+    "of pages that ColPali embedded the score of late interaction; the search is exact.",
     SearchOptions,
     AddressOptions,
     QuietOptions,
     examples='$ pgcli search photos.parquet --text "a red star"\n'
     "$ pgcli search photos.parquet --image photo.jpg --view page.html\n"
+    '$ pgcli search pages.parquet --text "revenue by region" --view page.html\n'
     "$ pgcli search photos.parquet --duplicates -o groups.jsonl",
 )
 def search(
@@ -101,6 +102,7 @@ def search(
     from pgcli.cli.run_on_screen import RunOnScreen
     from pgcli.results.gallery import incomplete_note
     from pgcli.results.image_locator import ImageLocator
+    from pgcli.search.pages import PageFiles, has_pages
     from pgcli.search.vector_files import VectorFiles
 
     revision = revision_of(call.values.get("model"), call.values, call.typed)
@@ -116,16 +118,19 @@ def search(
     for target in filter(None, (rows, page)):
         target.check()
     paths = [Path(name) for name in vectors]
-    files = VectorFiles(paths)
+    is_pages = has_pages(paths)
+    if is_pages:
+        check_page_search(options)
+    files = PageFiles(paths) if is_pages else VectorFiles(paths)
     for note in filter(None, map(incomplete_note, paths)):
         screen.info(note)
     _ = files.width  # of files without vectors, an error before a model is loaded
-    find = find_duplicates if options.duplicates else find_hits
+    find = find_duplicates if options.duplicates else find_page_hits if is_pages else find_hits
     results = find(files, options, screen)
     report_search(files, results, screen)
     write_rows(results, options, rows, screen)
-    if options.view is not None:
-        write_hits_page(results, options, locator, screen)
+    if page is not None:
+        write_hits_page(results, options, page, locator, screen)
 
 
 def check_search(options: SearchOptions) -> None:
@@ -145,6 +150,20 @@ def check_search(options: SearchOptions) -> None:
             raise UsageError(
                 f"there is no image file {image}", hint="check the spelling; --image takes a file"
             )
+
+
+def check_page_search(options: SearchOptions) -> None:
+    """Raise UsageError for options that do not apply to the vectors of pages."""
+    given = {
+        "--image": options.image,
+        "--duplicates": options.duplicates,
+        "--min-similarity": options.min_similarity is not None,
+    }
+    if name := next((name for name, value in given.items() if value), None):
+        raise UsageError(
+            f"{name} does not apply to the vectors of pages, which ColPali made",
+            hint='search them with --text "revenue by region"',
+        )
 
 
 def targets(options: SearchOptions) -> tuple[Target | None, Target | None]:
@@ -187,6 +206,37 @@ def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> Sea
     return SearchRows(hit_rows(names, hits, files, truncated), settings, names)
 
 
+def find_page_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
+    """The pages with the highest scores for each text.
+
+    Raises UsageError if the pages were embedded with other prompts than the model's.
+    """
+    from pgcli.search.pages import PageFiles
+    from pgcli.search.rows import SearchRows, hit_rows
+    from pgcli.towers.maps import page_maps
+    from pgcli.towers.pages import PageEngine
+
+    assert isinstance(files, PageFiles)
+    texts, engine = [*map(normalize, options.text)], load_for_query(files, options, screen)
+    if not isinstance(engine, PageEngine) or engine.form != files.form:
+        own = getattr(engine, "form", ())
+        raise UsageError(
+            f"the pages were embedded with the prompts {files.form}, and {engine.label} has {own}",
+            hint="omit --model, or embed the pages again",
+        )
+    questions, k = engine.encode_questions(texts), options.k or DEFAULT_K
+    with screen.progress("searching", files.rows, unit="pages") as progress:
+        hits = files.hits(questions, k, progress.advance)
+    settings = {"vectors": options.vectors, "queries": texts, "k": k, "model": engine.label}
+    maps = None
+    if options.view is not None:
+        words = [*map(engine.question_words, texts)]
+        maps = page_maps(words, questions, hits.rows, files.vectors, engine.grid)
+    if maps is not None and files.is_pooled:
+        screen.info("the page has no maps: vectors were merged with --pool")
+    return SearchRows(hit_rows(texts, hits, files), settings, texts, maps)
+
+
 def find_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
     """The groups of near-duplicates."""
     import numpy as np
@@ -223,11 +273,13 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
     Raises UsageError if the named model certainly did not make the vectors, and the errors of
     finding and loading a model.
     """
-    from pgcli.search.rows import are_different, model_of_rows
+    from pgcli.search.rows import adapter_of_rows, are_different, model_of_rows
 
     name, revision, known = options.model, options.revision, files.model
+    adapter_label = ""
     if name is None and known is not None:
-        name, revision = model_of_rows(known)
+        label, adapter_label = adapter_of_rows(known)
+        name, revision = model_of_rows(label)
     elif name is None:
         name = DEMO_TOWERS
         screen.info(
@@ -235,18 +287,24 @@ def load_for_query(files: VectorFiles, options: SearchOptions, screen: Screen) -
             "built-in one, which knows only drawings of coloured shapes",
             hint="name the model that embedded the vectors: --model NAME",
         )
-    checkpoint = find(name, revision, progress=Downloads(screen))
-    if known is not None and are_different(checkpoint.label, known):
+    checkpoint, adapter = find(name, revision, progress=Downloads(screen)), None
+    label = checkpoint.label
+    if adapter_label:
+        adapter_name, revision = model_of_rows(adapter_label)
+        adapter = find(adapter_name, revision, kind="adapter", progress=Downloads(screen))
+        label += f"+{adapter.label}"
+    if known is not None and are_different(label, known):
         raise UsageError(
-            f"vectors of {known} cannot be compared with queries of {checkpoint.label}",
+            f"vectors of {known} cannot be compared with queries of {label}",
             hint=f"{'omit --model, or ' if options.model else ''}embed the images again",
         )
-    if known not in (None, checkpoint.label):
-        screen.info(f"the vectors were made by {known}; {checkpoint.label} must be the same model")
+    if known not in (None, label):
+        screen.info(f"the vectors were made by {known}; {label} must be the same model")
     with screen.status(f"loading {checkpoint.name}"):
-        from pgcli.towers.engine import open_towers  # imports torch, which takes a second
+        from pgcli.towers.pages import open_encoder  # imports torch, which takes a second
 
-        engine = open_towers(checkpoint, device=options.device, dtype=options.dtype)
+        device, dtype = options.device, options.dtype
+        engine = open_encoder(checkpoint, adapter=adapter, device=device, dtype=dtype)
     if options.device == "auto" and engine.device == "cpu":
         warn_unused_gpu(screen)
     return engine
@@ -294,14 +352,23 @@ def write_rows(
 
 
 def write_hits_page(
-    results: SearchRows, options: SearchOptions, locator: ImageLocator, screen: Screen
+    results: SearchRows,
+    options: SearchOptions,
+    target: Target,
+    locator: ImageLocator,
+    screen: Screen,
 ) -> None:
     """Write the page of the rows, with the images that are queries above their hits."""
     from pgcli.results.gallery import RowGroup, write_gallery
+    from pgcli.results.hits_page import write_page_hits
     from pgcli.results.options import GalleryOptions
 
     if not results.rows:
         screen.info(f"nothing was found: {options.view} is not written")
+        return
+    if results.maps is not None:
+        outputs = [*map(Path, options.vectors)]
+        write_page_hits(results.queries, results.rows, results.maps, outputs, target, locator)
         return
     names = results.queries or [Path(name).name for name in options.vectors]
     title = listed(names)

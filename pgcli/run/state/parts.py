@@ -17,8 +17,8 @@ import pyarrow
 from pgcli.arrow import as_text
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.output import PART, part_name
-from pgcli.output.schema import rows_table
-from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
+from pgcli.output.schema import rows_table, table_rows
+from pgcli.output.tables import PartInfo, TableFormat, bounded, part_metadata
 from pgcli.rows import RowSchema
 from pgcli.run.state.lines import (
     ALL_ROWS,
@@ -93,7 +93,7 @@ class Parts:
         """The rows in a file, with all columns or some; none for a missing file."""
         if number in self._parts:
             for _, table in self._tables(self._parts[number], columns):
-                yield from table.to_pylist()
+                yield from table_rows(table)
 
     def error_rows(self, number: int) -> Iterator[tuple[int, str]]:
         """The numbers and codes of the failed rows in a file; none for a missing file."""
@@ -182,16 +182,12 @@ class Parts:
 
     def _new(self, lines: Iterable[bytes], start: int, stop: int) -> Iterator[pyarrow.Table]:
         """The rows from `start` to before `stop` as tables; at least one."""
-        rows: list[Mapping[str, Any]] = []
         first = start
-        for line in lines:
-            rows.append(json.loads(line))
-            if len(rows) == TABLE_ROWS:
-                yield self._table(rows, first)
-                first, rows = first + len(rows), []
-        assert first + len(rows) == stop, f"rows before {stop} are in no file"
-        if rows or first == start:
+        for batch in bounded(lines, len):
+            rows = [json.loads(line) for line in batch]
             yield self._table(rows, first)
+            first += len(rows)
+        assert first == stop, f"rows before {stop} are in no file"
 
     def _table(self, rows: list[Mapping[str, Any]], first: int) -> pyarrow.Table:
         """Rows as a table; kept columns of standard input, which lines have, are text."""
