@@ -187,7 +187,7 @@ class Answer(Record):
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
     has an entry for each candidate; `values` are those of an answer to a JSON Schema. `embedding`
     holds float32 values, of the image or of the `text`, or the vectors of a page as text
-    (`rows.is_page`); `scores` has an entry for each text, `labels` for the most probable ones;
+    (`rows.has_vectors`); `scores` has an entry for each text, `labels` for the most probable ones;
     `truncated` says whether a text among these is longer than the model's input.
     """
 

@@ -165,7 +165,7 @@ class RowSchema:
             }
             if "boxes" in self.columns:
                 known["boxes"] = read_boxes(row["boxes"])
-            if known.get("embedding") is not None and not is_page(known["embedding"]):
+            if known.get("embedding") is not None and not has_vectors(known["embedding"]):
                 known["embedding"] = embedding_values(known["embedding"])
             if known.get("masks") is not None:
                 known["masks"] = tuple(map(mask_from_dict, row["masks"]))
@@ -206,7 +206,7 @@ def embedding_values(value: str | Iterable[float]) -> array[float]:
     return values
 
 
-def is_page(value: Any) -> bool:
+def has_vectors(value: Any) -> bool:
     """Whether an embedding is the vectors of a page: `SIZE:`, and base64 of their float16 bytes."""
     return isinstance(value, str) and ":" in value
 
@@ -214,7 +214,7 @@ def is_page(value: Any) -> bool:
 def with_embedding_list(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row with its embedding as a list, if it is text of bytes and no page."""
     value = row.get("embedding")
-    if not isinstance(value, str) or is_page(value):
+    if not isinstance(value, str) or has_vectors(value):
         return row
     return {**row, "embedding": list(embedding_values(value))}
 

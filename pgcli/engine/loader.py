@@ -59,8 +59,7 @@ def open_engine(
     config = read_config(folder)
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder), float16_problem(config))
     tokenizer = read_tokenizer(folder, config)
-    description = read_description(folder)
-    preprocessing = image_preprocessing(folder, description)
+    preprocessing = image_preprocessing(folder, read_description(folder))
     check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
     kind = chosen_device.type
     check_weights_fit(
@@ -80,7 +79,7 @@ def open_engine(
             config,
             dtype=chosen_dtype,
             device=chosen_device,
-            names=description.names,
+            names=read_description(folder).names,
             adapter=None if adapter is None else partial(adapters.open_adapter, adapter.folder),
             finish=partial(optimize_part, quantize=quantize),
         )

@@ -65,7 +65,7 @@ def page_png(path: str, page: int, root: str | None = None) -> bytes:
     With a `root` (a real path), the file must be in it. Raises PdfError.
     """
     if child_process.is_limited():
-        return render(path, page, root)
+        return rendered(path, page, root)
     _, data = PROCESS.ask({"path": path, "root": root, "page": page})
     return bytes(data)
 
@@ -135,7 +135,7 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
             if request["page"] is None:
                 header = {"pages": len(open_document(request["path"], request["root"]))}
             else:
-                data = render(request["path"], request["page"], request["root"])
+                data = rendered(request["path"], request["page"], request["root"])
         except PdfError as problem:
             header = {"fault": [problem.fault.code, problem.fault.message]}
         child_process.limit_processor_time(0)
@@ -186,7 +186,7 @@ def open_document(path: str, root: str | None) -> Any:
     return document
 
 
-def render(path: str, number: int, root: str | None) -> bytes:
+def rendered(path: str, number: int, root: str | None) -> bytes:
     """See `page_png`."""
     import pypdfium2
 

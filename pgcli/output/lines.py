@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Answer, Box, TextScore
-from pgcli.rows import RowSchema, is_page, json_text, safe_json_text
+from pgcli.rows import RowSchema, has_vectors, json_text, safe_json_text
 from pgcli.stores.files import open_regular
 from pgcli.text import MAX_DEPTH, json_object, printable
 
@@ -69,7 +69,7 @@ class LineFormat:
         """Write the rows of a result file; return the row count."""
         names, count = (*schema.columns, *schema.keep), 0
         for row in rows:
-            if is_page(row.get("embedding")):
+            if has_vectors(row.get("embedding")):
                 raise UsageError(PAGE_LINES, hint="write a .parquet file")
             cells = {name: row.get(name) for name in names}
             values = {name: getattr(value, "json", value) for name, value in cells.items()}

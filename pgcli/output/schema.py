@@ -11,7 +11,7 @@ import pyarrow
 
 from pgcli.answer_schema import values_type
 from pgcli.arrow import STRING, cast_column, common_type, json_column, to_values
-from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values, is_page, json_safe
+from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values, has_vectors, json_safe
 
 Row = Mapping[str, Any]
 
@@ -116,7 +116,7 @@ def inferred_column(values: Sequence[Any]) -> pyarrow.Array:
 def embedding_dim_of(rows: Iterable[Row]) -> int | None:
     """The size of the first embedding or vector of a page; None without embeddings."""
     value = next((row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None), None)
-    if isinstance(value, str) and is_page(value):
+    if isinstance(value, str) and has_vectors(value):
         return int(value.partition(":")[0])
     return None if value is None else len(embedding_values(value))
 
@@ -133,7 +133,7 @@ def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) 
     dim = embedding_dim_of(rows) if dim is None else dim
     if dim is None:
         return pyarrow.nulls(len(values), pyarrow.list_(number))
-    if schema.pages or any(map(is_page, values)):
+    if schema.pages or any(map(has_vectors, values)):
         return page_column(values, dim)
     return embedding_column(values, pyarrow.list_(number, dim))
 
@@ -151,7 +151,7 @@ def embedding_column(values: Sequence[Any], kind: pyarrow.DataType) -> pyarrow.A
 
 
 def page_text(vector_VE: numpy.ndarray) -> str:
-    """The vectors of a page as text: their size, and their bytes in float16. See `is_page`."""
+    """The vectors of a page as text: their size, and their bytes in float16. See `has_vectors`."""
     return f"{vector_VE.shape[1]}:{base64.b64encode(vector_VE.astype('<f2').tobytes()).decode()}"
 
 
@@ -185,7 +185,7 @@ def page_texts(column: pyarrow.Array) -> list[str | None]:
     ]
 
 
-def table_rows(table: pyarrow.Table) -> list[Row]:
+def rows_of_table(table: pyarrow.Table) -> list[Row]:
     """The rows of a table, with the vectors of pages as text."""
     number = table.schema.get_field_index(EMBEDDING)
     if number >= 0 and is_page_type(table.schema.field(number).type):

@@ -121,19 +121,19 @@ class PageFiles(VectorFiles):
         def find(group: Group) -> tuple[Pages, list[tuple[RowNumbers, NDArray[np.float64]]]]:
             # the floors may be those of a moment ago, which let more pages through
             pages = read_pages(group)
-            found = [
+            matches = [
                 best_pages(question, pages, k, floor, group)
                 for question, floor in zip(questions, scores[:, -1].tolist(), strict=True)
             ]
-            return pages._replace(vectors=np.zeros((0, 0), np.float32)), found
+            return pages._replace(vectors=np.zeros((0, 0), np.float32)), matches
 
         with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-            for group, (pages, found) in zip(
+            for group, (pages, matches) in zip(
                 self._groups, pool.map(find, self._groups), strict=True
             ):
                 self._check_model(pages.models, group.file)
                 self.nulls += group.rows - len(pages.rows)
-                for number, (new_rows, new_scores) in enumerate(found):
+                for number, (new_rows, new_scores) in enumerate(matches):
                     merged = np.concatenate([scores[number], new_scores])
                     best = np.argsort(-merged, kind="stable")[:k]
                     rows[number] = np.concatenate([rows[number], new_rows])[best]
@@ -147,13 +147,13 @@ class PageFiles(VectorFiles):
 
     def vectors(self, rows: Collection[int]) -> dict[int, Vectors]:
         """The vectors (V, E) of the pages with these numbers."""
-        found: dict[int, Vectors] = {}
+        matches: dict[int, Vectors] = {}
         for group in self._groups:
             if any(group.first <= row < group.first + group.rows for row in rows):
                 pages = read_pages(group)
                 numbers = enumerate(pages.rows.tolist())
-                found |= {row: pages.of_page(n).copy() for n, row in numbers if row in rows}
-        return found
+                matches |= {row: pages.of_page(n).copy() for n, row in numbers if row in rows}
+        return matches
 
 
 def read_pages(group: Group) -> Pages:

@@ -50,19 +50,19 @@ def ward_clusters(points: Floats, count: int) -> NDArray[np.int64]:
         if len(chain) == 1 or distances[last, chain[-2]] > distances[last, nearest]:
             chain.append(nearest)
             continue
-        other = chain[-2]
-        height, total = distances[last, other], sizes[last] + sizes[other]
-        merges.append((float(height), other, last))
-        row = (sizes + sizes[last]) * distances[last] + (sizes + sizes[other]) * distances[other]
+        before = chain[-2]
+        height, total = distances[last, before], sizes[last] + sizes[before]
+        merges.append((float(height), before, last))
+        row = (sizes + sizes[last]) * distances[last] + (sizes + sizes[before]) * distances[before]
         row = (row - sizes * height) / (sizes + total)
-        row[[last, other]] = np.inf
-        distances[other] = distances[:, other] = row
+        row[[last, before]] = np.inf
+        distances[before] = distances[:, before] = row
         distances[last] = distances[:, last] = np.inf
-        sizes[other] = total
+        sizes[before] = total
         del chain[-2:]
     parents = np.arange(len(points))
-    for _, one, two in sorted(merges, key=lambda merge: merge[0])[: len(points) - count]:
-        roots = sorted((root_of(parents, one), root_of(parents, two)))
+    for _, first, second in sorted(merges, key=lambda merge: merge[0])[: len(points) - count]:
+        roots = sorted((root_of(parents, first), root_of(parents, second)))
         parents[roots[1]] = roots[0]
     roots_of_points = [root_of(parents, point) for point in range(len(points))]
     return np.unique(roots_of_points, return_inverse=True)[1]

@@ -105,11 +105,11 @@ def test_a_process_opens_a_file_once(report, monkeypatch):
     monkeypatch.setattr(pypdfium2, "PdfDocument", lambda file: opened.append(file) or real(file))
     monkeypatch.setattr(pdf, "_last", None)
     for page in (1, 4, 2):
-        pdf.render(str(report), page, None)
+        pdf.rendered(str(report), page, None)
     assert len(opened) == 1
     report.write_bytes(pdf_of([sheet(5)]))
     with pytest.raises(pdf.PdfError, match="has 1 pages"):
-        pdf.render(str(report), 2, None)
+        pdf.rendered(str(report), 2, None)
     assert len(opened) == 2
 
 

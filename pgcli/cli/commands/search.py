@@ -154,12 +154,12 @@ def check_search(options: SearchOptions) -> None:
 
 def check_page_search(options: SearchOptions) -> None:
     """Raise UsageError for options that do not apply to the vectors of pages."""
-    given = {
+    refused = {
         "--image": options.image,
         "--duplicates": options.duplicates,
         "--min-similarity": options.min_similarity is not None,
     }
-    if name := next((name for name, value in given.items() if value), None):
+    if name := next((name for name, value in refused.items() if value), None):
         raise UsageError(
             f"{name} does not apply to the vectors of pages, which ColPali made",
             hint='search them with --text "revenue by region"',

@@ -17,7 +17,7 @@ import pyarrow
 from pgcli.arrow import as_text
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.output import PART, part_name
-from pgcli.output.schema import rows_table, table_rows
+from pgcli.output.schema import rows_of_table, rows_table
 from pgcli.output.tables import PartInfo, TableFormat, bounded, part_metadata
 from pgcli.rows import RowSchema
 from pgcli.run.state.lines import (
@@ -93,7 +93,7 @@ class Parts:
         """The rows in a file, with all columns or some; none for a missing file."""
         if number in self._parts:
             for _, table in self._tables(self._parts[number], columns):
-                yield from table_rows(table)
+                yield from rows_of_table(table)
 
     def error_rows(self, number: int) -> Iterator[tuple[int, str]]:
         """The numbers and codes of the failed rows in a file; none for a missing file."""
