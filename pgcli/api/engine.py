@@ -25,10 +25,10 @@ from pgcli.api.arguments import (
     source_list,
     without_none,
 )
+from pgcli.checkpoints.config import read_kind
 from pgcli.checkpoints.families import GENERATING
 from pgcli.checkpoints.files import ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO, find
-from pgcli.checkpoints.model_description import read_kind
 from pgcli.device.machine import decoding_processes
 from pgcli.errors import UsageError, called_from_python, naming_keywords
 from pgcli.images import ImageDecoder

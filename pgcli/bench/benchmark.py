@@ -18,8 +18,8 @@ from pgcli.bench import roofline
 from pgcli.bench.report import BenchReport, compare_programs, in_turns, stage_times
 from pgcli.bench.roofline import Workload, limit
 from pgcli.bench.runners import BenchInputs, BenchRun, EngineRunner, ReferenceRunner, Runner
+from pgcli.checkpoints.config import image_preprocessing, read_description
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.device.machine import decoding_processes
 from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine

@@ -6,12 +6,9 @@ import hashlib
 import json
 import os
 import re
-import shlex
-import warnings
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal
@@ -33,8 +30,6 @@ from pgcli.text import (
 
 MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
 ADAPTER_CONFIG = "adapter_config.json"
-#: The start of the names of files in open_clip's layout.
-OPEN_CLIP = "open_clip_"
 #: Endings of the files that determine answers.
 SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".npz")
 MAX_CACHED = 1000
@@ -51,9 +46,11 @@ TOKENIZER = "tokenizer.json"
 TOKEN_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 #: The files of a chat template, which may also stand in `tokenizer_config.json`.
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
-# the files of a tokenizer without a tokenizer.json
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "added_tokens.json", *TOKEN_NAMES)
-TOKENIZER_FILES = (TOKENIZER, *SENTENCEPIECE, "vocab.json", "merges.txt")
+#: The files of a tokenizer; other programs read the ones after TOKEN_NAMES.
+TOKENIZER_FILES = (
+    *(TOKENIZER, *TOKEN_NAMES, "tokenizer.model", "spiece.model", "added_tokens.json"),
+    *("vocab.json", "merges.txt"),
+)
 SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
 #: Suffixes of pickles, which can run code when they are read.
 PICKLES = (".bin", ".pt", ".ckpt", ".pth")
@@ -124,12 +121,6 @@ def missing_file(repository: str, name: str, names: Collection[str]) -> InvalidC
     elif ADAPTER_CONFIG in names:
         message = f"{repository} is an adapter, not a model"
         hint = "name the model it was made for with <--model=>, and this one with <--adapter=>"
-    elif OPEN_CLIP + "config.json" in names:
-        message += f", only {OPEN_CLIP}config.json; pgcli does not read open_clip's layout"
-        hint = (
-            "most such models are also published in transformers' layout, often in the same "
-            "repository: look for config.json with model.safetensors"
-        )
     else:
         hint = "a checkpoint is a folder or a repository in the Hugging Face layout"
     return InvalidCheckpoint(message, hint=hint)
@@ -205,24 +196,8 @@ def weight_files(folder: Path) -> list[Path]:
     They are `model.safetensors`, or else the shards of the index, or else every safetensors file,
     as in transformers. Raises InvalidCheckpoint if there are none, or if a shard is missing.
     """
-    files = file_names(folder)
-    names = _weight_names(str(folder), files, folder.joinpath)
-    if names == [SINGLE] and INDEX in files:
-        _warn_of_stale_index(folder)
+    names = _weight_names(str(folder), file_names(folder), folder.joinpath)
     return [folder / name for name in names]
-
-
-@cache  # one run asks for the files several times
-def _warn_of_stale_index(folder: Path) -> None:
-    """Warn of an index beside `model.safetensors` that is not of this file."""
-    with suppress(InvalidCheckpoint):
-        if set(weight_map(folder / INDEX).values()) == {SINGLE}:
-            return
-    warnings.warn(
-        f"{folder}: reading {SINGLE}, as transformers does; ignoring {INDEX}, which names other "
-        "files",
-        stacklevel=1,
-    )
 
 
 def total_bytes(folder: Path) -> int:
@@ -251,8 +226,8 @@ def required_files(
             raise _no_weights(repository, names, kind)
         return [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
     weights = _weight_names(repository, names, path_of)
-    described = [config, *((TOKENIZER, *TOKEN_NAMES) if TOKENIZER in names else SENTENCEPIECE)]
-    described += [*CHAT_TEMPLATES, GENERATION, *IMAGE_PROCESSOR_FILES, INDEX]
+    described = [config, TOKENIZER, *TOKEN_NAMES, *CHAT_TEMPLATES, GENERATION]
+    described += [*IMAGE_PROCESSOR_FILES, INDEX]
     return [*(name for name in described if name in names), *weights]
 
 
@@ -267,16 +242,6 @@ def weight_map(index: Path) -> dict[str, str]:
                 f"{INDEX} maps {tensor} to {file!r}, which is not a file of the folder"
             )
     return names
-
-
-def conversion_command(folder: str) -> str:
-    """The command that adds safetensors to a folder of pickles; transformers reads them safely."""
-    quoted = json.dumps(folder)
-    code = (
-        f"import transformers as t; c = t.AutoConfig.from_pretrained({quoted}); M = getattr(t, "
-        f'c.architectures[0]); M.from_pretrained({quoted}, dtype="auto").save_pretrained({quoted})'
-    )
-    return f"python -c {shlex.quote(code)}"
 
 
 def _weight_names(
@@ -295,9 +260,8 @@ def _weight_names(
                     "missing file to the owner",
                 )
         return shards
-    files = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
-    if own := [name for name in files if not name.startswith(OPEN_CLIP)]:
-        return own
+    if files := [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]:
+        return files
     raise _no_weights(repository, names, "model")
 
 
@@ -305,17 +269,7 @@ def _no_weights(repository: str, names: Collection[str], kind: CheckpointKind) -
     """The error for a folder or a repository without safetensors; pickles can be converted."""
     message = f"{repository} has no {ADAPTER_WEIGHTS if kind == 'adapter' else 'safetensors file'}"
     hint = "download it again, name another folder, or look for a <--revision=> with safetensors"
-    for name in sorted(names):
-        if not name.endswith(PICKLES):
-            continue
-        folder, fetch = repository, ""
-        if not Path(repository).is_dir():
-            folder = repository.rpartition("/")[2]
-            fetch = f"hf download {shlex.quote(repository)} --local-dir {shlex.quote(folder)} && "
-        convert = (
-            "save it again with PEFT: save_pretrained writes safetensors"
-            if kind == "adapter"
-            else f"convert it: {fetch}{conversion_command(folder)}"
-        )
-        return InvalidCheckpoint(f"{message}; {name} is a pickle, which can run code", hint=convert)
+    if pickles := sorted(name for name in names if name.endswith(PICKLES)):
+        message += f"; {pickles[0]} is a pickle, which can run code"
+        hint = "load it with transformers or PEFT: save_pretrained writes safetensors"
     return InvalidCheckpoint(message, hint=hint)

@@ -1,4 +1,4 @@
-"""Opens a checkpoint's tokenizer: `tokenizer.json`, or a converted SentencePiece model.
+"""Opens a checkpoint's tokenizer, `tokenizer.json`, and recognizes its chat template.
 
 Tokenizers whose files could make a text take any amount of memory or time are refused: nothing
 interrupts the tokenizers library, so its steps are those of the tokenizers of Gemma, SigLIP, CLIP
@@ -11,35 +11,29 @@ import base64
 import json
 import os
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from reprlib import repr as brief
-from typing import Any
+from typing import Any, NoReturn
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
 
 from pgcli.checkpoints.files import (
-    SENTENCEPIECE,
+    CHAT_TEMPLATES,
     TOKEN_NAMES,
     TOKENIZER,
     open_model_file,
     read_object,
-    read_optional,
 )
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
+from pgcli.stores.files import read_text
 from pgcli.text import decode_text, printable
 
-#: The tokenizer of a checkpoint, in order of preference.
-FILES = (TOKENIZER, *SENTENCEPIECE[:2])
-MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
+MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB
 CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
-UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
-CONTROL = 3  # SentencePiece.Type
-NEVER = -1e9  # the score of pieces that no text contains
 #: The parts of tokenizer.json: the key of a sequence of steps, and the kinds of steps.
 PARTS = {
     "normalizer": (
@@ -75,31 +69,28 @@ SIMPLE_REGEX = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a checkpoint has a tokenizer file; embedding images needs none."""
-    return any(os.path.lexists(folder / name) for name in FILES)
+    return os.path.lexists(folder / TOKENIZER)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint, without truncation or padding.
 
-    Raises InvalidCheckpoint for a missing or broken tokenizer, and for a SentencePiece model whose
-    converter is not installed.
+    Raises InvalidCheckpoint for a missing or broken tokenizer.
     """
-    for name in FILES:
-        if os.path.lexists(folder / name):
-            break
-    else:
+    file = folder / TOKENIZER
+    if not has_tokenizer(folder):
         raise InvalidCheckpoint(
-            f"{folder} has no tokenizer.json, and no tokenizer.model either",
+            f"{folder} has no {TOKENIZER}",
             hint="save the processor again with transformers: save_pretrained writes it",
         )
-    file = folder / name
     with open_model_file(file) as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
     try:
-        convert = _from_json if name == TOKENIZER else convert_sentencepiece
-        tokenizer = convert(file, data)
+        text = decode_text(data)
+        check_tokenizer(file, text)
+        tokenizer = Tokenizer.from_str(text)
     except InvalidCheckpoint:
         raise
     except BaseException as error:
@@ -113,12 +104,6 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     except BaseException as error:  # some broken tokenizers fail only when they encode
         raise _translated(error, f"the tokenizer of {folder} cannot encode") from error
     return tokenizer
-
-
-def _from_json(file: Path, data: bytes) -> Tokenizer:
-    text = decode_text(data)
-    check_tokenizer(file, text)
-    return Tokenizer.from_str(text)
 
 
 def _translated(error: BaseException, message: str) -> BaseException:
@@ -197,144 +182,6 @@ def _setting(folder: Path, name: str) -> Any:
     return None
 
 
-def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
-    """The tokenizer of the bytes of `tokenizer.model` (Gemma's) or `spiece.model` (SigLIP's).
-
-    Raises InvalidCheckpoint for a file that is not such a model, and if the packages that read it
-    are not installed.
-    """
-    model = _parse(file, data)
-    pieces = [piece.piece for piece in model.pieces]
-    check_pieces(file, pieces)
-    check_charsmap(file, model.normalizer_spec.precompiled_charsmap)
-    kind = model.trainer_spec.model_type
-    if file.name == "spiece.model":
-        problems = {
-            "it is truncated, or not a unigram model": kind != UNIGRAM,
-            "it has no unknown token": not 0 <= model.trainer_spec.unk_id < len(pieces),
-        }
-    else:
-        problems = {
-            "it is truncated, or not a byte-pair encoding": kind != BPE,
-            "it has no byte fallback": not model.trainer_spec.byte_fallback,
-            "it rewrites characters": bool(model.normalizer_spec.precompiled_charsmap),
-            "a piece is repeated": len(set(pieces)) < len(pieces),
-        }
-    for problem, is_found in problems.items():
-        if is_found:
-            raise InvalidCheckpoint(
-                f"{file} is not a tokenizer of Gemma's or SigLIP's kind: {problem}",
-                hint="save the processor again with transformers: save_pretrained writes "
-                "tokenizer.json",
-            )
-    if kind == UNIGRAM:
-        return _from_unigram(model)
-    tokenizer = _from_bpe(file, data)
-    _add_tokens(tokenizer, file.parent)
-    return tokenizer
-
-
-def _parse(file: Path, data: bytes) -> Any:
-    """The model as a message of SentencePiece's protocol."""
-    try:
-        model: Any = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
-    except ImportError as error:
-        raise InvalidCheckpoint(
-            f"{file.parent} has no tokenizer.json, and converting its {file.name} needs "
-            f"sentencepiece and protobuf: {error}",
-            hint="pip install 'paligemma-cli[sentencepiece]'",
-        ) from error
-    try:
-        model.ParseFromString(data)
-    except Exception as error:  # protobuf's own class, from a package that is optional
-        raise InvalidCheckpoint(
-            f"{file} is not a SentencePiece model: {error}", hint="download the model again"
-        ) from error
-    return model
-
-
-def _from_bpe(file: Path, data: bytes) -> Tokenizer:
-    """The tokenizer that transformers converts from a copy of the file in an empty folder.
-
-    There it cannot read the checkpoint's settings.
-    """
-    from transformers import GemmaTokenizer
-
-    with tempfile.TemporaryDirectory() as empty:
-        (Path(empty) / file.name).write_bytes(data)
-        try:
-            converted = GemmaTokenizer.from_pretrained(empty, local_files_only=True)
-        except Exception as error:  # tokenizers raises a bare Exception
-            raise InvalidCheckpoint(f"{file} cannot be converted: {error}") from error
-    tokenizer: Tokenizer = converted.backend_tokenizer
-    return tokenizer
-
-
-def _from_unigram(model: Any) -> Tokenizer:
-    """The tokenizer with the pieces, scores and normalization of the model.
-
-    transformers has no conversion of SigLIP's.
-    """
-    pieces = [
-        (piece.piece, NEVER if piece.type == CONTROL else piece.score) for piece in model.pieces
-    ]
-    trainer, charsmap = model.trainer_spec, model.normalizer_spec.precompiled_charsmap
-    tokenizer = Tokenizer(
-        models.Unigram(pieces, unk_id=trainer.unk_id, byte_fallback=trainer.byte_fallback)
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [
-            *([normalizers.Precompiled(charsmap)] if charsmap else []),
-            normalizers.Strip(),
-            normalizers.Replace(Regex(" {2,}"), " "),
-        ]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    return tokenizer
-
-
-def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
-    """Add the tokens of the checkpoint's JSON files. Raises InvalidCheckpoint for other ids."""
-    added = _added_tokens(folder)
-    check_pieces(folder, [token.content for token in added.values()])
-    tokenizer.add_tokens([added[token_id] for token_id in sorted(added)])
-    for token_id, token in added.items():
-        if tokenizer.token_to_id(token.content) != token_id:
-            raise InvalidCheckpoint(
-                f"{folder}: the token {token.content!r} has the id "
-                f"{tokenizer.token_to_id(token.content)}, not {token_id}"
-            )
-
-
-def _added_tokens(folder: Path) -> dict[int, AddedToken]:
-    """The added tokens by id; `tokenizer_config.json` overrides `added_tokens.json`."""
-    settings = read_optional(folder / "tokenizer_config.json")
-    older = read_optional(folder / "special_tokens_map.json")
-    specials = [*_special_tokens(settings), *_special_tokens(older)]
-    added = {
-        token_id: AddedToken(content, normalized=False, special=content in specials)
-        for content, token_id in read_optional(folder / "added_tokens.json").items()
-        if type(token_id) is int
-    }
-    decoder = settings.get("added_tokens_decoder")
-    for token_id, token in decoder.items() if isinstance(decoder, dict) else ():
-        content = token.get("content") if isinstance(token, dict) else None
-        if not isinstance(content, str) or not re.fullmatch("[0-9]{1,9}", token_id):
-            raise InvalidCheckpoint(
-                f"{folder / 'tokenizer_config.json'}: added_tokens_decoder has {brief(token_id)}"
-            )
-        names = ("special", "normalized", "lstrip", "rstrip", "single_word")
-        flags = {name: token.get(name) is True for name in names}
-        added[int(token_id)] = AddedToken(content, **flags)
-    return added
-
-
-def _special_tokens(settings: dict[str, Any]) -> list[Any]:
-    listed = settings.get("additional_special_tokens")
-    tokens = listed if isinstance(listed, list) else []
-    return [token.get("content") if isinstance(token, dict) else token for token in tokens]
-
-
 def check_tokenizer(file: Path, text: str) -> None:
     """Raise InvalidCheckpoint if the text of a tokenizer.json exceeds a limit."""
     values = json.loads(text, object_pairs_hook=_unique)
@@ -402,3 +249,68 @@ def _problems(step: dict[str, Any]) -> Iterator[str]:
     for name, most in (("single", 1), ("pair", 2)):
         if sum("Sequence" in piece for piece in step.get(name, ())) > most:
             yield "that repeats texts"
+
+
+MAX_TEMPLATE_CHARACTERS = 2**14
+_PROBE = [
+    {"role": "system", "content": [{"type": "text", "text": "s\n"}]},
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " t "}]},
+]
+_RENDERED = (
+    "<bos><start_of_turn>user\ns\n\n\n<start_of_image>t<end_of_turn>\n<start_of_turn>model\n"
+)
+
+
+def has_conversations(folder: Path) -> bool:
+    """Whether prompts are turns of a conversation: checkpoints without a template take plain text.
+
+    The template is rendered once, in Jinja's sandbox, for a conversation with an image. Raises
+    InvalidCheckpoint for a template that makes other text of it.
+    """
+    template = _read_template(folder)
+    if template is None:
+        return False
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _refuse
+    try:
+        rendered = environment.from_string(template[:MAX_TEMPLATE_CHARACTERS]).render(
+            messages=_PROBE, bos_token="<bos>", eos_token="<eos>", add_generation_prompt=True
+        )
+    except (
+        TemplateError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as e:
+        raise _unsupported_template(folder) from e
+    if rendered != _RENDERED:
+        raise _unsupported_template(folder)
+    return True
+
+
+def _read_template(folder: Path) -> str | None:
+    """The template in the first of the files that has one, as transformers reads them."""
+    jinja, in_json = CHAT_TEMPLATES
+    if (folder / jinja).is_file():
+        return read_text(folder / jinja)
+    for name in (in_json, TOKEN_NAMES[0]):
+        values: dict[str, Any] = read_object(folder / name) if (folder / name).is_file() else {}
+        template = values.get("chat_template")
+        if template is not None:
+            if not isinstance(template, str):
+                raise _unsupported_template(folder)
+            return template
+    return None
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _unsupported_template(folder: Path) -> InvalidCheckpoint:
+    return InvalidCheckpoint(
+        f"the chat template of {folder} is not Gemma 3's",
+        hint="name Google's checkpoint, or one that was trained with its template",
+    )

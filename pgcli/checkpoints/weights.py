@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pgcli.checkpoints.families import FUSED, QKV, TensorNames, without_wrappers
+from pgcli.checkpoints.families import FUSED, QKV, TensorNames
 from pgcli.checkpoints.families.gemma3 import GEMMA3_NAMES
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.files import INDEX, SINGLE, weight_files, weight_map
+from pgcli.checkpoints.files import weight_files
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -35,12 +34,6 @@ from pgcli.model.two_towers import TwoTowers
 
 HEAD = "decoder.lm_head.weight"
 TOKEN_EMBEDDING = "decoder.embed_tokens.weight"
-
-#: Tensor names of a model that was saved with PEFT's matrices beside its weights.
-UNMERGED = re.compile(r"\.(lora_\w+|base_layer|original_module|modules_to_save)\.")
-UNMERGED_HINT = (
-    "the model was saved with an adapter that is not merged: save it after PEFT's merge_and_unload"
-)
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -263,23 +256,15 @@ def find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for file in weight_files(folder):
         for tensor in read_headers(file):
-            plain = without_wrappers(tensor.name)
-            if names.is_unused(plain):
+            if names.is_unused(tensor.name):
                 continue
-            name = names.canonical(plain)
+            name = names.canonical(tensor.name)
             if name in tensors:
                 raise InvalidCheckpoint(
                     f"{tensor.name} is stored twice: also as {tensors[name].name} in "
                     f"{tensors[name].file.name}"
                 )
             tensors[name] = tensor
-    if (folder / INDEX).exists() and not (folder / SINGLE).exists():
-        by_name = {tensor.name: tensor for tensor in tensors.values()}
-        for name, file_name in weight_map(folder / INDEX).items():
-            if names.is_unused(without_wrappers(name)):
-                continue
-            if name not in by_name or by_name[name].file.name != file_name:
-                raise InvalidCheckpoint(f"{INDEX} says that {name} is in {file_name}; it is not")
     return tensors
 
 
@@ -318,7 +303,7 @@ def _check_tensors(
         if name not in slices:
             raise InvalidCheckpoint(
                 f"{tensor.name} in {tensor.file.name} is not a tensor of the model",
-                hint=UNMERGED_HINT if UNMERGED.search(tensor.name) else "",
+                hint="save the model without wrappers; an adapter after PEFT's merge_and_unload",
             )
         check_dtype(tensor)
         expected = slices[name].shape

@@ -9,10 +9,9 @@ import torch
 
 from pgcli.checkpoints import adapters, mask_decoder, weights
 from pgcli.checkpoints.adapters import warn_of_another_base
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import image_preprocessing, read_config, read_description
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint, own_mask_decoder
-from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import (

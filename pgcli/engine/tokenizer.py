@@ -16,8 +16,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from pgcli.checkpoints.chat_template import has_conversations
-from pgcli.checkpoints.tokenizer import open_tokenizer
+from pgcli.checkpoints.tokenizer import has_conversations, open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
 

@@ -6,10 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pgcli.checkpoints import safetensors_files, weights
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import ModelDescription, read_config
 from pgcli.checkpoints.files import total_bytes, weight_files
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.loader import check_quantization
 from pgcli.engine.memory import (

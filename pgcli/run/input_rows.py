@@ -10,7 +10,7 @@ from itertools import count, repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.checkpoints.model_description import read_image_spec
+from pgcli.checkpoints.config import read_image_spec
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.rows import RowSchema

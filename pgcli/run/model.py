@@ -9,8 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.checkpoints.chat_template import has_conversations
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import read_config, read_description, read_kind
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import (
     DEMO,
@@ -22,7 +21,7 @@ from pgcli.checkpoints.find import (
     folder_of,
     own_mask_decoder,
 )
-from pgcli.checkpoints.model_description import read_description, read_kind
+from pgcli.checkpoints.tokenizer import has_conversations
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.output import FOLDER, load_format, named_format

@@ -180,8 +180,8 @@ def question_of(
 
 def local_kind(model: str | None) -> ModelKind | None:
     """The kind of a model; None if it is unknown without a download, or without a valid model."""
+    from pgcli.checkpoints.config import read_description
     from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
-    from pgcli.checkpoints.model_description import read_description
 
     try:
         checkpoint = None if model is None else find_local(model)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from pgcli.checkpoints.config import ModelDescription
 from pgcli.checkpoints.families import ModelKind
-from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.errors import UsageError
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question
 

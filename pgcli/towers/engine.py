@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import weights
-from pgcli.checkpoints.families.paligemma import VISION_TENSORS
-from pgcli.checkpoints.files import total_bytes
-from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import (
+from pgcli.checkpoints.config import (
     ModelDescription,
     image_preprocessing,
     read_description,
 )
+from pgcli.checkpoints.families.paligemma import VISION_TENSORS
+from pgcli.checkpoints.files import total_bytes
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
 from pgcli.device.select import Stopwatch, TimeMark, choose_device, choose_dtype, free_bytes

@@ -19,10 +19,9 @@ from torch.nn import functional as F
 from pgcli.boxes import region_of, split_locations
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.adapters import fingerprint_of, warn_of_another_base
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import read_config, read_description
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save_checkpoint
 from pgcli.device.select import choose_dtype, free_bytes

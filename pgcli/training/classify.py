@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.checkpoints.model_description import image_preprocessing, read_description
+from pgcli.checkpoints.config import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import UsageError

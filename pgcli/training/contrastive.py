@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from pgcli.checkpoints.config import image_preprocessing, read_description
 from pgcli.checkpoints.families.encoders import FamilyName
 from pgcli.checkpoints.files import TOKENIZER_FILES
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.errors import UsageError

@@ -26,9 +26,9 @@ from tokenizers import (
 )
 from torch import Tensor, nn
 
+from pgcli.checkpoints.config import ModelDescription
 from pgcli.checkpoints.families.encoders import FamilyName
 from pgcli.checkpoints.files import IMAGE_PROCESSOR_FILES
-from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig

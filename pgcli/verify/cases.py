@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.checkpoints import weights
-from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.model_description import (
+from pgcli.checkpoints.config import (
     ModelDescription,
     image_preprocessing,
+    read_config,
     read_description,
 )
 from pgcli.checkpoints.preprocessing import Preprocessing

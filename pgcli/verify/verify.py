@@ -11,10 +11,10 @@ from time import perf_counter
 
 import torch
 
+from pgcli.checkpoints.config import read_description
 from pgcli.checkpoints.families import GENERATING
 from pgcli.checkpoints.files import total_bytes
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import read_description
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice, UsageError

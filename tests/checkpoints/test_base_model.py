@@ -39,7 +39,6 @@ def sharded(base: Path, folder: Path) -> Path:
 SAME = {
     "moved": lambda tensors: tensors,
     "in bfloat16": lambda tensors: {name: t.bfloat16() for name, t in tensors.items()},
-    "with names of a wrapper": lambda tensors: {f"module.{name}": t for name, t in tensors.items()},
     "with a stored head": lambda tensors: (
         tensors | {"language_model.lm_head.weight": tensors[EMBEDDING].clone()}
     ),

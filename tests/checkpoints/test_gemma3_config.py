@@ -5,12 +5,11 @@ import json
 import pytest
 import torch
 
-from pgcli.checkpoints.chat_template import has_conversations
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import read_config, read_description
 from pgcli.checkpoints.families.gemma3 import parse_gemma3
 from pgcli.checkpoints.files import required_files
-from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.checkpoints.tokenizer import has_conversations
 from pgcli.engine.memory import parameters, prompt_slots
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.float16 import float16_problem

@@ -64,11 +64,6 @@ SMALL = {
 MODEL = SMALL | {WEIGHTS: tensors(700)}
 SHARDED = SMALL | {SHARDS[0]: tensors(500), SHARDS[1]: tensors(300, 1), INDEX: index(*SHARDS)}
 ADAPTER = {"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(5)}
-OPEN_CLIP = {
-    "open_clip_config.json": b"{}",
-    "tokenizer.json": b"{}",
-    "open_clip_model.safetensors": tensors(300),
-}
 CLASSIFIER = {
     "config.json": b'{"model_type": "vit"}',
     "preprocessor_config.json": b"{}",
@@ -77,16 +72,14 @@ CLASSIFIER = {
 SIGLIP = {
     "config.json": b'{"model_type": "siglip"}',
     "preprocessor_config.json": b"{}",
-    "spiece.model": b"pieces",
+    "tokenizer.json": b"{}" * 10,
     "special_tokens_map.json": b"{}",
     WEIGHTS: tensors(300),
 }
-SIGLIP_IMAGES = {name: data for name, data in SIGLIP.items() if name != "spiece.model"}
+SIGLIP_IMAGES = {name: data for name, data in SIGLIP.items() if name != "tokenizer.json"}
 TOKENIZER_MODEL = {"tokenizer.model": b"{}", "added_tokens.json": b"{}"}
 #: They name the token of padding.
 TOKENIZER_SETTINGS = {"tokenizer_config.json": b"{}", "special_tokens_map.json": b"{}"}
-PIECES = TOKENIZER_MODEL | TOKENIZER_SETTINGS | MODEL
-del PIECES["tokenizer.json"]
 NEVER_READ = {
     "pytorch_model.bin": b"a pickle",
     "modeling.py": b"raise SystemExit",
@@ -183,7 +176,6 @@ FETCHED = {
     "two towers": (SIGLIP, {}),
     "towers without a tokenizer": (SIGLIP_IMAGES, {}),
     "a tokenizer of text": (MODEL | TOKENIZER_SETTINGS, TOKENIZER_MODEL),
-    "a tokenizer of SentencePiece": (PIECES, {}),
 }
 
 
@@ -271,24 +263,17 @@ class TestRequiredFiles:
                 "--revision",
             ),
             (
-                SMALL | OPEN_CLIP | NEVER_READ,
+                SMALL | NEVER_READ,
                 "model",
                 f"{NAME} has no safetensors file; "
                 "pytorch_model.bin is a pickle, which can run code",
                 "save_pretrained",
             ),
             ({"README.md": b"words"}, "model", f"{NAME} has no config.json", "Hugging Face layout"),
-            (
-                OPEN_CLIP,
-                "model",
-                f"{NAME} has no config.json, only open_clip_config.json; pgcli does not read "
-                "open_clip's layout",
-                "model.safetensors",
-            ),
             (ADAPTER, "model", f"{NAME} is an adapter, not a model", "--adapter"),
             (MODEL, "adapter", f"{NAME} has no adapter_config.json", "--model"),
         ],
-        ids=["shard", "pickle", "no config", "open_clip", "an adapter", "no adapter"],
+        ids=["shard", "pickle", "no config", "an adapter", "no adapter"],
     )
     def test_incomplete_repository_is_an_error_before_weights_are_downloaded(
         self, hub, files, kind, message, hint
@@ -550,10 +535,3 @@ def test_python_interface_warns_of_an_unreachable_hub(hub, monkeypatch):
     point_to(monkeypatch, "http://127.0.0.1:9")
     with pytest.warns(UserWarning, match=f"cannot provide {NAME} now"):
         find(NAME)
-
-
-def test_transformers_layout_is_preferred_to_open_clips(hub):
-    hub.add(NAME, SIGLIP | OPEN_CLIP)
-    fetched = set(contents(find(NAME).folder))
-    assert WEIGHTS in fetched
-    assert "open_clip_model.safetensors" not in fetched

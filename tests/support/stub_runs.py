@@ -30,8 +30,8 @@ import pgcli.run.run
 import pgcli.run.state.record
 import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
+from pgcli.checkpoints.config import read_image_spec
 from pgcli.checkpoints.find import find
-from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.cli.main import output_failed
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 
-from pgcli.checkpoints.model_description import read_description
+from pgcli.checkpoints.config import read_description
 from pgcli.checkpoints.weights import load_encoder
 
 TINY = {

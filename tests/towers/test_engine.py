@@ -10,8 +10,8 @@ import torch
 import transformers
 from PIL import Image
 
+from pgcli.checkpoints.config import read_description, read_image_spec
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import read_description, read_image_spec
 from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode

@@ -5,16 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sentencepiece
 import torch
 import transformers
-from sentencepiece import sentencepiece_model_pb2
 
+from pgcli.checkpoints.config import read_description
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.config import TextConfig
 from pgcli.towers.engine import TextProcessor, canonical_text, open_towers, text_processor
 from tests.support import towers
 
@@ -100,47 +96,6 @@ def test_underscores_are_spaces_for_siglip_2(kind, folder):
     assert canonical_text(" A  polar_bear! ") == "a polar bear"
 
 
-def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path):
-    """Compared with transformers' own tokenizer, which runs the model file."""
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(map(canonical_text, towers.SENTENCES * 3)))
-    sentencepiece.SentencePieceTrainer.Train(
-        input=str(corpus),
-        model_prefix=str(tmp_path / "spiece"),
-        vocab_size=100,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-        hard_vocab_limit=False,
-    )
-    (tmp_path / "spiece.vocab").unlink()
-    own = transformers.SiglipTokenizer(str(tmp_path / "spiece.model"))
-    config = TextConfig(
-        width=8, depth=1, mlp_dim=8, num_heads=1, vocab_size=100, max_positions=LENGTH
-    )
-    found = open_text_tokenizer(tmp_path, config)
-    assert (found.eos, found.pad) == (own.eos_token_id, own.pad_token_id) == (1, 1)
-    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": {"content": "<pad>"}}')
-    assert open_text_tokenizer(tmp_path, config).pad == 0
-    texts = [text for text in TEXTS if text.strip(". ")]
-    for text in texts:
-        cleaned = own.canonicalize_text(text)
-        ids = found.tokenizer.encode(cleaned, add_special_tokens=False).ids
-        assert ids == own(text, add_special_tokens=False).input_ids, text
-
-
-def test_damaged_table_of_a_sentencepiece_model_is_rejected(tmp_path):
-    model = sentencepiece_model_pb2.ModelProto()
-    model.trainer_spec.model_type, model.trainer_spec.unk_id = 1, 0
-    model.pieces.add(piece="<unk>", score=0.0)
-    model.normalizer_spec.precompiled_charsmap = b"\xff"
-    (tmp_path / "spiece.model").write_bytes(model.SerializeToString())
-    with pytest.raises(InvalidCheckpoint, match="is not a tokenizer"):
-        open_tokenizer(tmp_path)
-
-
 def tokenizer_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "tokenizer.json").read_text())
 
@@ -167,8 +122,7 @@ def test_tokenizer_of_another_model_is_rejected(tmp_path):
 
 def test_towers_without_a_tokenizer_embed_images_only(tmp_path):
     folder = towers.checkpoint_into(tmp_path / "model", "siglip")
-    for file in ("tokenizer.json", "tokenizer.model", "spiece.model"):
-        (folder / file).unlink(missing_ok=True)
+    (folder / "tokenizer.json").unlink()
     engine = open_towers(Checkpoint("tiny", folder), device="cpu", batch_size=2)
     assert engine.embedding_dim > 0
     with pytest.raises(InvalidCheckpoint, match=r"tiny has no tokenizer\.json"):

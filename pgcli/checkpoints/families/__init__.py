@@ -17,19 +17,6 @@ Pairs = tuple[tuple[str, str], ...]
 #: Parts of the names of fused parameters, and of the stored tensors that fill their rows.
 QKV = ".qkv_proj."
 FUSED = {QKV: (".q_proj.", ".k_proj.", ".v_proj."), ".gate_up_proj.": (".gate_proj.", ".up_proj.")}
-#: Name parts that wrappers add: DataParallel and PEFT in front, torch.compile, FSDP and activation
-#: checkpointing before the name of any module.
-_WRAPPERS = re.compile(
-    r"^((module|base_model\.model)\.)+|(?<![^.])_(orig_mod|fsdp_wrapped_module|"
-    r"checkpoint_wrapped_module)\."
-)
-
-
-def without_wrappers(name: str) -> str:
-    """A tensor's name without the parts that DataParallel, PEFT, torch.compile and FSDP add."""
-    while (plain := _WRAPPERS.sub("", name)) != name:
-        name = plain
-    return name
 
 
 @dataclass(frozen=True, slots=True)

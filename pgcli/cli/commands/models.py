@@ -53,8 +53,8 @@ def info(call: CliCall, model: ModelArgument = None) -> None:
 
     shown, options = call.build(InfoOptions), call.build(LoadOptions)
     checkpoint = find_model(call, model or default_model(), Screen())
+    from pgcli.checkpoints.config import read_description
     from pgcli.checkpoints.families import GENERATING
-    from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import (
         model_info,
         tower_info,  # torch, which takes a second
@@ -324,7 +324,7 @@ def one_item(image: str, question: Question) -> Item:
 
 def check_generates(checkpoint: Checkpoint) -> None:
     """Raise UsageError for a model that generates no answers, and InvalidCheckpoint."""
-    from pgcli.checkpoints.model_description import read_description
+    from pgcli.checkpoints.config import read_description
 
     if read_description(checkpoint.folder).kind != "paligemma":
         raise UsageError(
