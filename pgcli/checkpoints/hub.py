@@ -48,12 +48,6 @@ SILENT: Any = partial(HubBar, disable=True)
 #: The client raises ValueError for invalid arguments, and for answers that are not JSON.
 HUB_ERRORS = (TRANSPORT_ERROR, OSError, ValueError)
 KEPT = "complete files are kept"
-#: Hints for HTTP statuses.
-STATUS_HINTS = {
-    403: "see {page}; a fine-grained token needs the right to read this repository",
-    407: "the proxy asks for a login: write it into HTTPS_PROXY",
-    429: f"wait some minutes; with a token ({LOGIN}) the Hub allows more",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,39 +359,23 @@ def _unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable
                 hint="check the spelling",
             )
         case errors.HfHubHTTPError():
-            hint = STATUS_HINTS.get(error.response.status_code, again).format(page=page)
+            hint = again
             if error.response.status_code == 401:
-                hint = _invalid_token()
-            elif isinstance(error, errors.EntryNotFoundError):
-                file = error.response.request.url.path.rpartition("/")[2]
-                failed += f": {constants.ENDPOINT} lists a file and does not have it, {file}"
+                hint = f"the token of {token_source()} is not valid: set it again, or {LOGIN}"
             return ModelUnavailable(f"{failed}: {_reason(error)}", hint=hint)
         case errors.LocalEntryNotFoundError() | ConnectionError() | TRANSPORT_ERROR():
-            return _unreachable(name, error)
+            return ModelUnavailable(
+                f"{name} is not complete in the cache, and {constants.ENDPOINT} cannot be "
+                f"reached: {_reason(error)}",
+                hint=f"check the network and run the same command again: {KEPT}; or name a local "
+                "folder: <--model DIR>",
+            )
         case OSError() if error.errno:
             return ModelUnavailable(
                 f"{name} could not be stored in {constants.HF_HUB_CACHE}: {error.strerror}",
                 hint="free space there, or set HF_HOME to a folder on a larger disk",
             )
     return ModelUnavailable(f"{failed}: {first_line(error)}", hint=again)
-
-
-def _unreachable(name: str, error: Exception) -> ModelUnavailable:
-    reason = _reason(error)
-    hint = f"check the network and run the same command again: {KEPT}; or name a local folder: "
-    hint += "<--model DIR>"
-    if "CERTIFICATE_VERIFY_FAILED" in reason:
-        hint = "behind a proxy that decrypts HTTPS, set SSL_CERT_FILE to its certificate; "
-        hint += "check the clock too"
-    elif type(error).__name__ == "ProxyError":
-        hint = "check HTTPS_PROXY: the proxy's URL, and a login if it needs one"
-    elif not constants.ENDPOINT.startswith(("http://", "https://")):
-        hint = "HF_ENDPOINT is not a URL: unset it to use https://huggingface.co"
-    return ModelUnavailable(
-        f"{name} is not complete in the cache, and {constants.ENDPOINT} cannot be reached: "
-        f"{reason}",
-        hint=hint,
-    )
 
 
 def _offline(name: str) -> ModelUnavailable:
@@ -431,15 +409,6 @@ def _gated(name: str, page: str) -> ModelUnavailable:
         hint=f"open {page} and accept it as the user that `hf auth whoami` names; {unset}"
         "name a local folder: <--model DIR>",
     )
-
-
-def _invalid_token() -> str:
-    """The hint for a token that the Hub does not accept."""
-    source = token_source()
-    remedy = "`hf auth login --force` with a new one"
-    if source in TOKEN_VARIABLES:
-        remedy = f"`unset {source}` to use the token of {LOGIN}"
-    return f"the token of {source} is not valid: {remedy}"
 
 
 def _reason(error: BaseException) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from sys import intern
 
 from pgcli.boxes import prompt_with_region
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.measures import JoinedRow, task_of_prompt
-from pgcli.images.files import ImageError, Size
-from pgcli.images.formats import ImageHeader, whole_header
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.paths import display_path
@@ -28,11 +26,9 @@ from pgcli.labels.labelled_image import (
     with_location_objects,
 )
 from pgcli.labels.sources import is_run, read_source
-from pgcli.labels.upright import note_of_turned, upright
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import has_locations
-from pgcli.records import BOX_TASKS, Item, Rle
-from pgcli.results.image_locator import ImageLocator, ImageRef
+from pgcli.records import BOX_TASKS, Rle
 from pgcli.rle import read_mask
 from pgcli.rows import prompt_of, read_boxes, task_of
 from pgcli.stores import Reader
@@ -85,18 +81,11 @@ class Truths:
     def by_key(self) -> dict[Key, Truth]:
         """The truth by id and prompt, once all are added.
 
-        Raises UsageError for different sizes, and for several answers to an unknown prompt.
+        Raises UsageError for several answers to an unknown prompt.
         """
         for (id_, prompt), truth in self._added.items():
             if prompt is None and not self.has_references:
                 self._check_answers(id_, truth)
-            sizes = [*dict.fromkeys(image.size for image in truth if image.objects and image.size)]
-            if len(sizes) > 1:
-                first, second = (f"{width} x {height}" for width, height in sizes[:2])
-                raise UsageError(
-                    f"{self.name}: rows of {id_!r} state {first} and {second} as the size",
-                    hint="correct the size or the boxes of one of them",
-                )
         return {**self._added}
 
     def _check_answers(self, id_: str, truth: Truth) -> None:
@@ -170,13 +159,12 @@ class JoinedFile:
     surplus: int
 
 
-def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> JoinedFile:
+def join(name: str, truths: Truths) -> JoinedFile:
     """The rows of the result file in order, then a missing row for each unanswered truth.
 
-    Rows are joined by id and prompt, or by id if rows or truth have no prompts. `locator` finds
-    images if truth and row state different sizes. Raises UsageError if no row has a truth, for
-    several prompts of an id that the truth does not tell apart, and for a truth of another size,
-    and NoInputError without rows.
+    Rows are joined by id and prompt, or by id if rows or truth have no prompts. Raises UsageError
+    if no row has a truth, for several prompts of an id that the truth does not tell apart, and for
+    a truth of another size, and NoInputError without rows.
     """
     path = Path(name)
     # names of columns that all rows share: JSON's own take a kilobyte a row
@@ -189,18 +177,12 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
     keys = [(str(row["id"]), str(row["prompt"]) if by_prompt else None) for row in rows]
-    joined, turned = [], dict[str, None]()
-    locator = locator or ImageLocator()
+    joined = []
     for key, row in zip(keys, rows, strict=True):
-        if (truth := by_key.get(key)) is not None:
-            item = partial(locator.item, 0, ImageRef.of(row, path))
-            known = [upright_truth(t, truths.name, row, item, locator.url_reader) for t in truth]
-            if any(old.size != new.size for old, new in zip(truth, known, strict=True)):
-                turned[key[0]] = None
-            truth = known
+        truth = by_key.get(key)
+        for image in truth or ():
+            check_size(image, truths.name, row)
         joined.append(joined_row(row, key, truth))
-    if turned:
-        truths.remarks[note_of_turned([*turned])] = None
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
         raise nothing_joined(name, truths, rows[0], by_prompt)
@@ -269,30 +251,15 @@ def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
     ]
 
 
-def upright_truth(
-    truth: LabelledImage, name: str, row: Row, item: Callable[[], Item], reader: Reader | None
-) -> LabelledImage:
-    """The truth about the upright image of a row, whose `item` is read if the sides are swapped.
-
-    Raises UsageError for a truth of another size.
-    """
+def check_size(truth: LabelledImage, name: str, row: Row) -> None:
+    """Raise UsageError for a truth whose objects belong to an image of another size."""
     size = stated_size(row)
-    if not truth.objects or truth.size is None or size is None:
-        return truth
-    header = ImageHeader("", Size(*size))
-    if truth.size != size and truth.size == size[::-1]:
-        try:
-            header = whole_header(item(), reader)
-            problem = f"it now has {header.size.width} x {header.size.height} pixels"
-        except ImageError as error:
-            problem = str(error)
-        if header.size != size or header.format == "":
-            raise UsageError(
-                f"{name}: {truth.id}: the truth says {size[1]} x {size[0]}, the row {size[0]} x "
-                f"{size[1]}, and the image cannot be read: {problem}",
-                hint="--images names the folder with the images",
-            )
-    return upright(truth, header, f"{name}: {truth.id}: ")
+    if truth.objects and size is not None and truth.size not in (None, size):
+        raise UsageError(
+            f"{name}: {truth.id}: {truth.size[0]} x {truth.size[1]} is stated, and the row has "
+            f"{size[0]} x {size[1]}",
+            hint="scale the truth; if EXIF rotates the image, <pgcli import> writes upright boxes",
+        )
 
 
 def joined_row(row: Row, key: Key, truth: Truth | None) -> JoinedRow:

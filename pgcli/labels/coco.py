@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pgcli.boxes import split_locations
 from pgcli.inputs.options import REGION, InputFile
@@ -45,10 +44,8 @@ from pgcli.rle import encode_counts, mask_area, mask_bounds
 from pgcli.text import encodable, without_marks
 
 HINT = "name a JSON file with 'images' and 'annotations'"
-#: URLs that end in the name of the image's file; LVIS has no `file_name`.
-URLS = ("coco_url", "flickr_url")
 QUESTION_IDS = ("question_id", "questionId")  # VQA's, and DocVQA's
-NO_NAME = Fault("missing", "It has neither a file_name nor a URL.")
+NO_NAME = Fault("missing", "It has no file_name.")
 NO_ID = Fault("missing", "It has no id.")
 LEADING_DOT = re.compile(r"^(\./+)+")  # ids in a run have none
 NO_CROWD = (None, 0, "0", "")
@@ -86,6 +83,8 @@ def read_images(document: JsonEntry, settings: LabelSettings) -> Labels:
     if "annotations" not in document:
         raise InvalidValue("'annotations' is missing, so nothing is known about the images")
     annotations = entries(document["annotations"], "annotations", "annotation")
+    if any("neg_category_ids" in image for image in images):
+        raise InvalidValue("LVIS marks some labels of each image only, which pgcli does not read")
     unique_ids(annotations, "annotation")
     boxes = [box for entry in annotations if any(box := four_numbers(entry.get("bbox")) or ())]
     if boxes and are_fractions(boxes):
@@ -209,14 +208,12 @@ def read_entry(
     row_id = entry.get("row_id")  # in an export of pgcli, if it is not the file's name
     if isinstance(row_id, str):
         image = replace(image, id=row_id)
-    searched = searched_labels(entry, annotations.values(), names)
     captions = entry.get("captions")  # in an export of pgcli, beside the boxes of the annotations
     listed = captions if isinstance(captions, list) else ()
     read = [read_caption(caption) for caption in listed if isinstance(caption, dict)]
     texts = [text for text in read if text is not None]
     unread: set[str | None] = {None} if entry.get("has_boxes") is False else set()
     objects: list[LabelledObject] = []
-    exhaustive = None if settings.as_given else searched
     for place, annotation in annotations.items():
         where = f"{place} of {name}"
         category = names.get(id_text(annotation.get("category_id")) or "")
@@ -241,40 +238,17 @@ def read_entry(
             texts.append(replace(text, region=labelled.box.corners))
         if not labelled.box.label:  # dense captions: other objects in the image are unknown
             unread.add(None)
-        elif exhaustive is not None and labelled.box.label not in exhaustive:
-            settings.counts.skip("boxes of labels without marks on all objects", where)
         else:
             objects.append(labelled)
-    yield replace(image, objects=tuple(objects), searched=searched, unread=frozenset(unread))
+    yield replace(image, objects=tuple(objects), unread=frozenset(unread))
     for text in texts:
         yield replace(image, prompt=text.prompt, answers=text.answers, region=text.region)
-
-
-def searched_labels(
-    image: JsonEntry, annotations: Iterable[JsonEntry], names: Categories
-) -> frozenset[str] | None:
-    """The labels for which LVIS marked all objects of an image, or none; None for other files.
-
-    LVIS searched for the labels of the annotations and of the absent categories.
-    """
-    absent, partial = image.get("neg_category_ids"), image.get("not_exhaustive_category_ids")
-    if not isinstance(absent, list):
-        return None
-    keys = {id_text(annotation.get("category_id")) for annotation in annotations}
-    keys |= set(map(id_text, absent))
-    keys -= set(map(id_text, partial if isinstance(partial, list) else ()))
-    return frozenset(name for key in keys if (name := names.get(key or "")) is not None)
 
 
 def coco_image_name(image: JsonEntry) -> str | None:
     """The name of an image's file, or None."""
     name = image.get("file_name")
-    if isinstance(name, str) and name:
-        return encodable(name)
-    for url in map(image.get, URLS):
-        if isinstance(url, str) and (last := PurePosixPath(unquote(urlsplit(url).path)).name):
-            return encodable(last)
-    return None
+    return encodable(name) if isinstance(name, str) and name else None
 
 
 def mask_size(annotations: Iterable[JsonEntry]) -> PixelSize | None:

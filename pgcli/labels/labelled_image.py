@@ -65,7 +65,6 @@ class LabelledImage:
     `objects` is None where the source says nothing about objects. `image` is the file, or the URL.
     `size` is the stated width and height, None if not stated; of an upright image its own.
     `region` is the part of the image that the answers are about, `columns` are other values.
-    `searched` are the labels that annotators looked for, None for all labels of the source.
     `unread` has the label of each object that could not be read, None for one without a label.
     `header` belongs to the image file; without one, `fault` says why the file cannot be read.
     """
@@ -78,7 +77,6 @@ class LabelledImage:
     size: PixelSize | None = None
     region: Region | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    searched: frozenset[str] | None = None
     unread: frozenset[str | None] = frozenset()
     header: ImageHeader | None = None
     fault: Fault | None = None
@@ -271,8 +269,7 @@ class Labels:
                     yield replace(image, prompt=prompt or image.prompt or CAPTION)
                 continue
             own = None if each else image.prompt or self.prompt
-            searched = image.searched
-            labels = [n for n in self.labels or () if searched is None or n in searched]
+            labels = self.labels or ()
             groups: Sequence[Sequence[str]] = [[name] for name in labels] if each else [labels]
             for names in groups if labels or image.prompt or self.prompt else ():
                 if not image.is_unread(names[0] if each else None):

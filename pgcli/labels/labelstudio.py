@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,8 +42,6 @@ from pgcli.labels.upright import (
     fill,
     inside,
     place_image,
-    rotated_bounds,
-    rotation,
 )
 from pgcli.records import Box, Region, Rle
 from pgcli.text import shown
@@ -337,38 +334,24 @@ def add_region(
 def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] | str:
     """The corners and the mask of a region, or the kind of an unread one. Raises InvalidValue."""
     what, value = region.what, region.place
-    rotations = (result.get("image_rotation") or 0 for result in region.results)
+    rotations = [result.get("image_rotation") or 0 for result in region.results]
     if any(number(degrees, f"{what}: image_rotation") % 360 for degrees in rotations):
         return "regions of images that were rotated in Label Studio"
-    degrees = number(value.get("rotation") or 0, f"{what}: rotation")
     kind = next((kind for kind in region.kinds if kind not in TEXT_KEYS), "of a text")
-    unread = f"regions of the type {shown(kind)}"
-    if "rle" in value:
-        return unread
-    if "points" in value:
+    if "points" in value and "rle" not in value:
         points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
         if len(points) < 3 or any(len(pair) != 2 for pair in points):
             return "polygons with fewer than three points"
         pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
         pixel_n2 = pixel_n2 / 100 * size
         return bounds([pixel_n2]), fill([pixel_n2], size, what)
-    if "radiusX" in value:
-        x, y, across, down = percent_to_pixels(value, ("x", "y", "radiusX", "radiusY"), size, what)
-        cosine, sine = rotation(degrees)
-        half_width = math.hypot(across * cosine, down * sine)
-        half_height = math.hypot(across * sine, down * cosine)
-        return (x - half_width, y - half_height, x + half_width, y + half_height), None
-    if "width" in value and "height" in value:
-        x, y, across, down = percent_to_pixels(value, ("x", "y", "width", "height"), size, what)
-        # Label Studio rotates about the first corner
-        return rotated_bounds((x, y, x + across, y + down), degrees, (x, y)), None
-    return unread
-
-
-def percent_to_pixels(
-    value: Value, names: Sequence[str], size: PixelSize, what: str
-) -> list[float]:
-    """Percentages of the image's width, height, width and height. Raises InvalidValue."""
-    percent = [number(value.get(name), f"{what}: {name}") for name in names]
-    pixel: list[float] = (np.array(percent) / 100 * (*size, *size)).tolist()
-    return pixel
+    sides = ("radiusX", "radiusY") if "radiusX" in value else ("width", "height")
+    if "rle" in value or not all(name in value for name in sides):
+        return f"regions of the type {shown(kind)}"
+    if number(value.get("rotation") or 0, f"{what}: rotation") % 360:
+        return "rotated regions"
+    percent = [number(value.get(name), f"{what}: {name}") for name in ("x", "y", *sides)]
+    x, y, across, down = (np.array(percent) / 100 * (*size, *size)).tolist()
+    left, top = (x - across, y - down) if "radiusX" in value else (x, y)
+    corner_22 = np.array([(left, top), (x + across, y + down)])
+    return bounds([corner_22]), None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -206,22 +205,6 @@ def bounds(polygons: Sequence[np.ndarray]) -> Region:
     every = np.concatenate(polygons)
     (left, top), (right, bottom) = every.min(axis=0).tolist(), every.max(axis=0).tolist()
     return left, top, right, bottom
-
-
-def rotated_bounds(corners: Region, degrees: float, pivot: tuple[float, float]) -> Region:
-    """The bounds of a box after a clockwise rotation about a point."""
-    (x, y), (left, top, right, bottom) = pivot, corners
-    cosine, sine = rotation(degrees)
-    corner_42 = np.array([(left, top), (right, top), (left, bottom), (right, bottom)]) - (x, y)
-    return bounds([corner_42 @ [[cosine, sine], [-sine, cosine]] + (x, y)])
-
-
-def rotation(degrees: float) -> tuple[float, float]:
-    """The cosine and the sine of an angle, exact for right angles."""
-    degrees %= 360
-    if degrees % 90 == 0:
-        return [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][int(degrees // 90)]
-    return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
 
 def fill(polygons: Sequence[np.ndarray], size: PixelSize, what: str) -> Rle | None:

@@ -42,12 +42,9 @@ TOLERANCE = 0.01  # by which a fraction may exceed 0 and 1, as in Ultralytics
 
 @dataclass(frozen=True)
 class DataFile:
-    """The class names in data.yaml, the number of keypoint values in a line of a pose (0 for other
-    labels), and the prompt if pgcli exported the folder.
-    """
+    """The class names in data.yaml, and the prompt if pgcli exported the folder."""
 
     names: Sequence[str]
-    keypoint_values: int = 0
     prompt: str | None = None
 
 
@@ -152,7 +149,9 @@ def read_data_file(file: Path, settings: LabelSettings) -> DataFile:
     with value_errors(names_file, hint="correct it there"):
         prompt = document.get("prompt")
         prompt = text(prompt, "prompt") if prompt and not settings.labels else None
-        return DataFile(names, keypoint_values(document.get("kpt_shape")), prompt)
+        if document.get("kpt_shape"):
+            raise InvalidValue("'kpt_shape' names keypoints, and pgcli reads boxes and polygons")
+        return DataFile(names, prompt)
 
 
 def yaml_mapping(content: str) -> Mapping[str, Any]:
@@ -181,17 +180,6 @@ def ordered_names(value: object) -> Sequence[object]:
     )
 
 
-def keypoint_values(shape: object) -> int:
-    """The number of values that follow the box of a pose, by `kpt_shape`. Raises InvalidValue."""
-    if not shape:
-        return 0
-    sides = shape if isinstance(shape, list) else []
-    is_text = all(isinstance(side, str) for side in sides)  # aliases can nest lists without end
-    if len(sides) != 2 or not is_text or not sides[0].isdecimal() or sides[1] not in ("2", "3"):
-        raise InvalidValue("'kpt_shape' is not a number of keypoints and 2 or 3")
-    return int(sides[0][:9]) * int(sides[1])
-
-
 def read_objects(
     file: Path, folder: Path, data: DataFile, size: PixelSize
 ) -> Iterator[LabelledObject]:
@@ -217,7 +205,7 @@ def object_of_line(
     class_ = numbers[0]
     if class_ != int(class_) or not 0 <= class_ < len(data.names):
         raise InvalidValue(f"{where}: the class {class_:g} has no name")
-    shape, confidence = split_line(numbers[1:], data.keypoint_values, where)
+    shape, confidence = split_line(numbers[1:], where)
     if outside := [x for x in shape if not is_fraction(x)]:
         raise InvalidValue(f"{where}: {outside[0]:g} is not a fraction of the image's side")
     if not is_fraction(confidence):
@@ -235,28 +223,22 @@ def object_of_line(
     return LabelledObject(Box(name, left, top, right, bottom, score, score), mask)
 
 
-def split_line(numbers: Sequence[float], pose: int, where: str) -> tuple[Sequence[float], float]:
+def split_line(numbers: Sequence[float], where: str) -> tuple[Sequence[float], float]:
     """The values of a line's box or polygon, and its confidence, 1 without one.
 
-    A box may be followed by the values of a pose, which are ignored, and a confidence, a polygon
-    of four corners by a confidence. Raises InvalidValue.
+    A box and a polygon of four corners may have a confidence. Raises InvalidValue.
     """
     count = len(numbers)
-    if pose and count - 4 - pose in (0, 1):
-        numbers = (*numbers[:4], *numbers[4 + pose :])
-    if len(numbers) in (4, 5):
-        return numbers[:4], numbers[4] if len(numbers) > 4 else 1.0
-    if not pose and count == 9:
-        return numbers[:8], numbers[8]
-    if not pose and count == 6 and may_be_track(numbers):
+    if count in (5, 9):
+        return numbers[:-1], numbers[-1]
+    if count == 6 and may_be_track(numbers):
         raise InvalidValue(
             f"{where}: 6 numbers are a triangle, or a box with its confidence and a track id: "
             "remove the track ids"
         )
-    if not pose and count >= 6 and count % 2 == 0:
+    if count >= 4 and count % 2 == 0:
         return numbers, 1.0
-    kinds = f"a box or a pose of {pose} more" if pose else "a box or a polygon"
-    raise InvalidValue(f"{where}: {count} numbers after the class do not make {kinds}")
+    raise InvalidValue(f"{where}: {count} numbers after the class do not make a box or a polygon")
 
 
 def may_be_track(numbers: Sequence[float]) -> bool:

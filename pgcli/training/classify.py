@@ -5,8 +5,8 @@ B rows · N images · D width · K classes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import UsageError
 from pgcli.model.siglip import ImageClassifier
+from pgcli.records import DecodedImage, Fault
 from pgcli.run.events import tracked
 from pgcli.training.encoders import (
     classifier_of,
@@ -29,42 +30,20 @@ from pgcli.training.encoders import (
 from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageBatch, ImageTask, Loss, Metrics, MicroBatches, TaskInputs
 
-
-@dataclass(frozen=True)
-class FeatureBatch:
-    """Features (B, D) for the linear layer, and their rows; `lost` counts rows without any."""
-
-    feature_BD: Tensor
-    rows: Sequence[TrainingRow]
-    lost: int = 0
-
-    def part(self, start: int, stop: int) -> FeatureBatch:
-        """The rows from `start` to before `stop`."""
-        return FeatureBatch(self.feature_BD[start:stop], self.rows[start:stop])
-
-
-AnyBatch = ImageBatch | FeatureBatch
+NO_FEATURES = Fault("io_error", "It could not be read when the features were computed.")
 
 
 @dataclass(kw_only=True)
 class ClassifyTask(ImageTask[ImageClassifier]):
     """Trains a classifier by the mean cross-entropy of the labels, over the rows of a batch.
 
-    `feature_ND`, if set, has the inputs of the linear layer; `feature_keys` has the position of
-    each `image_key`.
+    With `has_features`, batches have the inputs of the linear layer in place of pixels.
     """
 
     main_metric = "accuracy"
-    feature_ND: Tensor | None = None
-    feature_keys: Mapping[str, int] = field(default_factory=dict)
+    has_features: bool = False
 
-    def batches(self, first: int, stop: int) -> Generator[AnyBatch]:
-        if self.feature_ND is None:
-            yield from self.data.batches(first, stop)
-        else:
-            yield from map(self._feature_batch, self.data.row_batches(first, stop))
-
-    def loss(self, batch: AnyBatch) -> Loss:
+    def loss(self, batch: ImageBatch) -> Loss:
         label_B, logit_BK = self._labels(batch.rows), self._logits(batch)
         return Loss(
             self._loss_sum(logit_BK, label_B),
@@ -75,12 +54,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
     def evaluate(self) -> Metrics:
         """The loss, and the share of rows with the right label."""
         loss = right = total = 0.0
-        rows, size = self.data.evaluation, self.data.order.batch_size
-        batches: Iterable[AnyBatch] = self.data.in_order(rows)
-        if self.feature_ND is not None:
-            parts = (rows[start : start + size] for start in range(0, len(rows), size))
-            batches = filter(lambda batch: batch.rows, map(self._feature_batch, parts))
-        for batch in batches:
+        for batch in self.data.in_order(self.data.evaluation):
             label_B = self._labels(batch.rows)
             logit_BK = torch.cat(self.in_parts(batch, self._logits))
             loss += self._loss_sum(logit_BK, label_B).item()
@@ -88,42 +62,39 @@ class ClassifyTask(ImageTask[ImageClassifier]):
             total += len(batch.rows)
         return {"loss": loss / total, "accuracy": right / total}
 
-    def fill_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
-        """Compute the features of all images for the linear layer, once.
+    def keep_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
+        """Compute the features of all images once, and keep them in place of decoded images.
 
         Each process computes a share, always in the same batches, so a resumed run has the same
         features. Raises TooManyErrors if all images are unreadable.
         """
-        data, processes = self.data, self.data.processes
-        keys, features = list[str](), list[Tensor]()
+        data, processes, kept = self.data, self.data.processes, dict[str, DecodedImage]()
         self.model.eval()
         with torch.no_grad(), self.autocast():
             for rows in filter(None, (data.train, data.evaluation)):
                 images = [*{row.image_key: row for row in rows}.values()]
+                kept |= {
+                    row.image_key: DecodedImage(row.item, None, None, None, 0.0, NO_FEATURES)
+                    for row in images
+                }
                 for batch in track(data.in_order(images, processes)):
-                    features += self.in_parts(batch, self._encode)
-                    keys += [row.image_key for row in batch.rows]
-        shares = processes.gather((keys, torch.cat(features) if features else torch.empty(0)))
-        known = [key for keys, _ in shares for key in keys]
-        if not known:
-            raise data.none_read(data.train)
-        self.feature_keys = {key: number for number, key in enumerate(known)}
-        self.feature_ND = torch.cat([share_ND for _, share_ND in shares if len(share_ND)])
-
-    def _feature_batch(self, rows: Sequence[TrainingRow]) -> FeatureBatch:
-        """The rows with their features, without rows of unreadable images."""
-        assert self.feature_ND is not None
-        known = [row for row in rows if row.image_key in self.feature_keys]
-        numbers = [self.feature_keys[row.image_key] for row in known]
-        return FeatureBatch(self.feature_ND[numbers], known, len(rows) - len(known))
+                    features = torch.cat(self.in_parts(batch, self._encode)).numpy()
+                    for row, feature_D in zip(batch.rows, features, strict=True):
+                        kept[row.image_key] = DecodedImage(row.item, None, None, feature_D, 0.0)
+        data.kept.clear()
+        for share in processes.gather(kept):
+            data.kept.update(
+                {key: own for key, own in share.items() if not own.fault or key not in data.kept}
+            )
+        self.has_features = True
 
     def _encode(self, batch: ImageBatch) -> Tensor:
         """The features for the linear layer (B, D), on the CPU."""
         return self.model.features(self.pixels(batch)).float().cpu()
 
-    def _logits(self, batch: AnyBatch) -> Tensor:
-        if isinstance(batch, FeatureBatch):
-            return self.model.classifier(batch.feature_BD.to(self.device))  # type: ignore[no-any-return]
+    def _logits(self, batch: ImageBatch) -> Tensor:
+        if self.has_features:
+            return self.model.classifier(batch.pixels_BRRC.to(self.device))  # type: ignore[no-any-return]
         with self.autocast():
             logit_BK: Tensor = self.model(self.pixels(batch))
         return logit_BK.float()
@@ -179,5 +150,5 @@ def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
     if options.probe:
         model.vision.requires_grad_(requires_grad=False)
         track = partial(tracked, on_event=inputs.on_event, unit="batches")
-        task.fill_features(partial(track, task="computing features"))
+        task.keep_features(partial(track, task="computing features"))
     return task

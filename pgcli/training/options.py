@@ -331,14 +331,10 @@ class TrainOptions:
     @property
     def folder(self) -> Path:
         """The local folder for the results. Raises UsageError for other outputs."""
-        if self.output == "-":
+        if self.output == "-" or url_scheme(self.output):
             raise UsageError(
-                "train cannot write to standard output", hint="name a folder: <-o runs/model>"
-            )
-        if url_scheme(self.output):
-            raise UsageError(
-                f"{display_name(self.output)} is a URL, and train writes to a local folder",
-                hint="train with <-o runs/model>, then copy the folder",
+                f"train writes to a local folder, not to {display_name(self.output)}",
+                hint="name a folder, such as <-o runs/model>, and copy it afterwards",
             )
         return Path(self.output).expanduser()
 

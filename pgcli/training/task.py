@@ -93,8 +93,6 @@ def sum_over_chunks(
     """
     if chunk_rows is None or chunk_rows >= rows:
         return loss_of_rows(0, rows)
-    if chunk_rows < 1:
-        raise ValueError(f"chunk_rows must be at least 1, not {chunk_rows}")
     losses = [
         checkpoint(loss_of_rows, start, min(start + chunk_rows, rows), use_reentrant=False)
         for start in range(0, rows, chunk_rows)
@@ -341,7 +339,7 @@ class TrainingData:
 
     Each of several `processes` reads its share of every training batch, which may be empty.
     `make_reader` makes the reader of images at URLs, a new one for each pass over batches. `kept`
-    caches decoded images by `image_key`, up to KEPT_BYTES.
+    caches decoded images, or their features, by `image_key`; images up to KEPT_BYTES.
     """
 
     train: Sequence[TrainingRow]
@@ -355,15 +353,12 @@ class TrainingData:
     processes: Processes = ALONE
     kept: dict[str, DecodedImage] = field(default_factory=dict)
 
-    def row_batches(self, first: int, stop: int) -> Iterator[list[TrainingRow]]:
-        """The rows of the steps, this process's share."""
-        for numbers in map(self.processes.share, self.order.batches(first, stop)):
-            yield [self.train[number] for number in numbers]
-
     def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
         """The batches of the steps. Raises TooManyErrors."""
         size = min(self.order.batch_size, len(self.train)) // self.processes.count
-        yield from self._load(self.row_batches(first, stop), total=(stop - first) * size)
+        numbers = map(self.processes.share, self.order.batches(first, stop))
+        rows = ([self.train[number] for number in share] for share in numbers)
+        yield from self._load(rows, total=(stop - first) * size)
 
     def in_order(
         self, rows: Sequence[TrainingRow], processes: Processes = ALONE
@@ -383,16 +378,11 @@ class TrainingData:
             if batch.rows:
                 yield batch
         if lost and lost == len(rows):
-            raise self.none_read(rows)
-
-    def none_read(self, rows: Sequence[TrainingRow]) -> TooManyErrors:
-        """The error for rows with only unreadable images."""
-        name = rows[0].item.id
-        reason = self.errors.reasons.get(rows[0].image_id)
-        return TooManyErrors(
-            f"no image can be read, such as {name}" + (f": {reason}" if reason else ""),
-            hint="correct the images, then run the same command again",
-        )
+            reason = self.errors.reasons[rows[0].image_id]
+            raise TooManyErrors(
+                f"no image can be read, such as {rows[0].item.id}: {reason}",
+                hint="correct the images, then run the same command again",
+            )
 
     def _load(self, batches: Iterable[Sequence[TrainingRow]], total: int) -> Iterator[ImageBatch]:
         """The batches with their readable images, possibly none; `total` counts rows."""

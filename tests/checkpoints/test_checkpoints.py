@@ -24,15 +24,13 @@ from pgcli.checkpoints.families.paligemma import config_values
 from pgcli.checkpoints.files import INDEX, total_bytes
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
-from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 from pgcli.checkpoints.save import save
 from pgcli.checkpoints.weights import HEAD
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from tests.support.awkward import drawing, encoded
-from tests.support.runs import processor_time_below, run_python
-from tests.support.tiny import reference
+from tests.support.runs import processor_time_below
 
 NORM = "language_model.model.norm.weight"
 EMBEDDING = "language_model.model.embed_tokens.weight"
@@ -288,20 +286,6 @@ class TestStoredDtypes:
         model = loaded(write({name: t.bfloat16() for name, t in stored.items()}))
         assert_same(model, loaded(tiny, torch.bfloat16).float())
 
-    def test_a_dtype_conversion_buffers_one_chunk(self, write, monkeypatch):
-        held, empty = [], torch.empty
-
-        def watched(*shape, **options):
-            if options.get("dtype") == torch.float32:
-                held.append(empty(*shape, **options).nbytes)
-            return empty(*shape, **options)
-
-        folder = write()
-        monkeypatch.setattr("pgcli.checkpoints.safetensors_files.CHUNK_BYTES", 4000)
-        monkeypatch.setattr(torch, "empty", watched)
-        loaded(folder, torch.bfloat16)
-        assert max(held) == 4000
-
 
 class TestHead:
     def test_head_equal_to_the_embedding_is_tied(self, write, stored, tiny):
@@ -320,23 +304,6 @@ class TestHead:
         assert torch.equal(model.decoder.lm_head.weight, head)
         hidden = torch.ones(1, head.shape[1])
         assert torch.equal(model.decoder.logits(hidden), hidden @ head.T)
-
-    def test_equal_head_of_an_untied_config_is_read(self, write, stored, configure):
-        configure(tie_word_embeddings=False)
-        model = loaded(write(**{LM_HEAD: stored[EMBEDDING].clone()}))
-        assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING])
-
-    def test_head_that_differs_in_its_last_value_is_used(self, write, stored, monkeypatch):
-        head = stored[EMBEDDING].clone()
-        head[-1, -1] += 1
-        monkeypatch.setattr("pgcli.checkpoints.safetensors_files.CHUNK_BYTES", 4096)
-        assert torch.equal(loaded(write(**{LM_HEAD: head})).decoder.lm_head.weight, head)
-
-    def test_head_of_equal_bits_in_another_dtype_is_used(self, write, stored):
-        embedding = stored[EMBEDDING].bfloat16()
-        head = embedding.clone().view(torch.float16)
-        model = loaded(write(**{EMBEDDING: embedding, LM_HEAD: head}))
-        assert torch.equal(model.decoder.lm_head.weight, head.float())
 
     def test_untied_config_requires_a_head(self, write, configure, refusal):
         configure(tie_word_embeddings=False)
@@ -496,12 +463,6 @@ class TestBrokenFiles:
         (write() / name).write_text(text, encoding="latin-1")
         assert name in refusal()
 
-    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-    def test_a_byte_order_mark_changes_nothing(self, folder, name):
-        before = loader.read_tokenizer(folder, read_config(folder)).size
-        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
-        assert loader.read_tokenizer(folder, read_config(folder)).size == before
-
     def test_a_huge_configuration_is_not_read(self, write, refusal):
         with open(write() / "config.json", "wb") as file:
             file.truncate(2**40)
@@ -556,18 +517,11 @@ class TestPreprocessing:
         ("key", "value"),
         [
             ("do_resize", False),
-            ("do_rescale", False),
             ("do_normalize", False),
             ("do_center_crop", True),
-            ("do_pad", True),
-            ("resample", 6),
             ("resample", [3]),
             ("rescale_factor", 1 / 127.5),
-            ("rescale_factor", "1/255"),
-            ("image_mean", [0.5]),
-            ("image_mean", 0.5),
             ("image_mean", [0.5, 0.5, 10**400]),
-            ("image_mean", [0.5, 0.5, float("nan")]),
             ("image_mean", ["0.5"] * 3),
             ("image_std", [1, 1, 0]),
         ],
@@ -582,10 +536,7 @@ class TestPreprocessing:
         [
             ({"height": 224, "width": 224}, "224 x 224"),
             ({"height": [56], "width": [56]}, "[56] x [56]"),
-            ({"height": 56, "width": 64}, "56 x 64"),
-            ({"shortest_edge": 56}, "{'shortest_edge': 56}"),
             (56, "{'shortest_edge': 56}"),
-            ({"height": 56, "width": 56, "longest_edge": 56}, "{'height': 56, 'longest"),
         ],
     )
     def test_processor_of_another_resolution_names_both_resolutions(
@@ -596,12 +547,6 @@ class TestPreprocessing:
         message = refusal()
         assert f"preprocessor_config.json: size is {shown}" in message
         assert message.endswith("but the model's resolution is 56 x 56")
-
-    @pytest.mark.parametrize("value", [7, "x", []])
-    def test_an_invalid_image_processor_section_is_an_error(self, write, configure, refusal, value):
-        write()
-        configure("processor_config.json", image_processor=value)
-        assert "processor_config.json does not describe" in refusal()
 
 
 def test_code_named_by_a_checkpoint_is_not_imported(write, configure, monkeypatch):
@@ -668,52 +613,3 @@ def test_every_size_that_is_saved_is_read_back(generation):
         bare = replace(decoder, attn_softcap=None, final_softcap=None, sliding_window=None)
         unbound = replace(config, decoder=bare)
         assert parse_config(config_values(unbound)) == unbound
-
-
-def test_saved_files_are_readable_by_other_users(write, tmp_path):
-    save(loaded(write()), tmp_path / "copy", dtype=torch.float32)
-    mode = (tmp_path / "copy" / "model.safetensors").stat().st_mode
-    assert mode & 0o777 == 0o644
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_file_of_tensors_has_the_bytes_of_safetensors(tmp_path, dtype):
-    made = {
-        "a.b": torch.randn(3, 5, dtype=dtype).T,
-        "empty": torch.empty(0, 4, dtype=dtype),
-        "layers.10.w": torch.randn(4, 3, dtype=dtype),
-        "layers.2.w": torch.tensor(7, dtype=dtype),
-    }
-    specs = [TensorSpec(name, one.dtype, one.shape) for name, one in made.items()]
-    write_tensors(tmp_path / "ours", specs, made.values(), {"key": "é"})
-    whole = {name: one.contiguous() for name, one in made.items()}
-    save_file(whole, tmp_path / "theirs", {"key": "é"})
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-
-
-MEASURE = """
-import re, sys
-from pathlib import Path
-import torch
-from pgcli.checkpoints import weights
-from pgcli.checkpoints.config import read_config
-
-def peak():
-    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
-
-folder = Path(sys.argv[1])
-config = read_config(folder)
-before = peak()
-model = weights.load_paligemma(folder, config, dtype=torch.float32)
-assert "sympy" not in sys.modules, "which takes a second to import"
-print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters()))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_loading_allocates_no_second_copy(tmp_path):
-    """Of 200 MB, with a largest tensor of 7 MB."""
-    reference(400, num_hidden_layers=20, intermediate_size=18_000).save_pretrained(tmp_path)
-    assert total_bytes(tmp_path) > 200e6
-    assert 0.9 < float(run_python(MEASURE, tmp_path)) < 1.15

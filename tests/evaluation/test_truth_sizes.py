@@ -1,15 +1,12 @@
-"""Sizes in the truth are compared with the rows; boxes of stored pixels are turned."""
+"""Sizes in the truth are compared with the rows; another size is refused."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from pgcli.rle import encode_mask_parts
-from tests.support.awkward import FLIPPED, LEFT, STORED, TOP, TURNED, UPRIGHT, photograph
+from tests.support.awkward import LEFT, STORED, TOP, TURNED, UPRIGHT, photograph
 from tests.support.evaluating import evaluate, refused, write
 from tests.support.exporting import row
 
@@ -61,77 +58,32 @@ def ap(cli: Any, truth: str) -> float:
     return value
 
 
-@pytest.mark.parametrize("orientation", TURNED)
-def test_truth_of_the_stored_size_is_turned(cli, orientation):
-    photograph("a.png", orientation)
-    answered(("a.png", TURNED[orientation], UPRIGHT))
-    code, _, err = cli("eval", "rows.jsonl", "--truth", coco(("a.png", STORED)))
-    assert (code, "coco.json: 1 image annotated as stored: boxes are rotated upright" in err) == (
-        0,
-        True,
-    )
-    assert ap(cli, "coco.json") == pytest.approx(1.0)
-    sized = {"width": STORED[0], "height": STORED[1]}
-    for size in (sized, {}):  # a mask states a size as well
-        mask = encode_mask_parts([(np.ones((10, 20), bool), LEFT, TOP)], size=(48, 64))
-        masks = [{"size": [48, 64], "counts": mask.counts}]
-        write("truth.jsonl", [{"id": "a.png", "boxes": [BOX], "masks": masks} | size])
-        assert ap(cli, "truth.jsonl") == pytest.approx(1.0)
-    lines = ["id,label,width,height,xmin,ymin,xmax,ymax", "a.png,cat,64,48,8,4,28,14"]
-    Path("truth.csv").write_text("\n".join(lines) + "\n")
-    assert ap(cli, "truth.csv") == pytest.approx(1.0)
-
-
-def test_truth_of_the_upright_size_is_not_turned(cli):
-    photograph("a.png", 6)
+def test_truth_of_the_same_size_or_without_one_is_upright(cli):
     answered(("a.png", [8, 4, 28, 14], UPRIGHT))
     assert ap(cli, coco(("a.png", UPRIGHT))) == pytest.approx(1.0)
     assert ap(cli, coco(("a.png", None))) == pytest.approx(1.0)
     sized = [{"id": "a.png", "width": UPRIGHT[0], "height": UPRIGHT[1], "boxes": [BOX]}]
     assert ap(cli, write("truth.jsonl", sized)) == pytest.approx(1.0)
-    Path("a.png").unlink()  # which nothing needs
-    assert ap(cli, "coco.json") == pytest.approx(1.0)
     assert ap(cli, "rows.jsonl") == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("orientation", FLIPPED)
-def test_truths_of_flipped_images_are_upright(cli, orientation):
-    photograph("flipped.png", orientation)
-    photograph("a.png", 6)
-    photograph("b.png", 6)
-    upright = [8, 4, 28, 14]
-    answered(
-        ("a.png", TURNED[6], UPRIGHT), ("b.png", upright, UPRIGHT), ("flipped.png", upright, STORED)
-    )
-    truth = coco(("a.png", STORED), ("b.png", None), ("flipped.png", STORED))
-    assert ap(cli, truth) == pytest.approx(1.0)
-
-
-def test_truth_of_another_size_fails_with_its_name(cli):
-    Image.new("RGB", (320, 240)).save("a.png")
+@pytest.mark.parametrize("stated", [(640, 480), (320, 241), (240, 320)])
+def test_truth_of_another_size_is_refused(cli, stated):
     answered(("a.png", [8, 4, 28, 14], (320, 240)))
-    for stated in ((640, 480), (320, 241), (240, 320)):
-        sizes = f"a.png: {stated[0]} x {stated[1]} is stated, and the image has 320 x 240"
-        assert sizes in refused(cli, "rows.jsonl", "--truth", coco(("a.png", stated)))
-        known = {"id": "a.png", "width": stated[0], "height": stated[1], "boxes": [BOX]}
-        truth = write("truth.jsonl", [known])
+    sizes = f"a.png: {stated[0]} x {stated[1]} is stated, and the row has 320 x 240"
+    assert sizes in refused(cli, "rows.jsonl", "--truth", coco(("a.png", stated)))
+    mask = {"size": [*stated[::-1]], "counts": "0"}
+    for size in ({"width": stated[0], "height": stated[1]}, {"masks": [mask]}):
+        truth = write("truth.jsonl", [{"id": "a.png", "boxes": [BOX], **size}])
         assert sizes in refused(cli, "rows.jsonl", "--truth", truth)
-    Path("a.png").unlink()
-    message = refused(cli, "rows.jsonl", "--truth", truth)
-    assert "a.png: the truth says 240 x 320, the row 320 x 240, and the image cannot be" in message
-    write("truth.jsonl", [known | {"width": 320, "height": 240}, known])
-    message = refused(cli, "rows.jsonl", "--truth", truth)
-    assert "rows of 'a.png' state 320 x 240 and 240 x 320" in message
 
 
-def test_moved_photograph_is_found_in_the_folder_of_images(cli):
-    Path("elsewhere/gone").mkdir(parents=True)
-    photograph("elsewhere/gone/a.png", 6)
-    answered(("gone/a.png", TURNED[6], UPRIGHT))
-    words = ("rows.jsonl", "--truth", coco(("gone/a.png", STORED)))
-    assert "the image cannot be read" in refused(cli, *words)
-    found = evaluate(cli, *words, "--images", "elsewhere", "--metric", "ap")
-    assert found["metrics"]["ap"]["value"] == pytest.approx(1.0)
+def test_imported_truth_of_the_stored_size_is_upright(cli):
+    photograph("a.png", 6)
+    answered(("a.png", TURNED[6], UPRIGHT))
+    words = ("import", coco(("a.png", STORED)), "--from", "coco", "-o", "truth.jsonl")
+    assert cli(*words)[0] == 0
+    assert ap(cli, "truth.jsonl") == pytest.approx(1.0)
 
 
 def test_sizes_of_texts_are_not_compared(cli):

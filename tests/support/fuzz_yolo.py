@@ -46,15 +46,13 @@ def image_boxes(image: Path, data: dict[str, Any], names: list[str]) -> list[Pla
     file = image.with_suffix(".txt")
     lines = file.read_text("utf-8-sig").splitlines() if file.exists() else []
     rows = [list(map(float, line.split())) for line in lines if line.strip()]
-    keypoints, dimensions = data.get("kpt_shape") or (0, 0)
-    columns = 5 + keypoints * dimensions
-    if keypoints and any(len(row) != columns for row in rows):
-        raise ValueError("not a pose")
-    if not keypoints and any(len(row) > 6 for row in rows):
+    if data.get("kpt_shape"):
+        raise ValueError("poses, which pgcli refuses")
+    if any(len(row) > 6 for row in rows):
         if any(len(row) < 7 or len(row) % 2 == 0 for row in rows):
             raise ValueError("not all are polygons")
         rows = [[row[0], *polygon_box(row[1:])] for row in rows]
-    elif not keypoints and any(len(row) != 5 for row in rows):
+    elif any(len(row) != 5 for row in rows):
         raise ValueError("not all are boxes")
     boxes = []
     for number, *numbers in rows:

@@ -193,7 +193,7 @@ def eval_(results: FileArgs, call: CliCall) -> None:
         columns = LabelColumns(options.prompt_column, options.answer_column)
         reader = call.build(AddressOptions).url_reader
         truths = read_truth(truth, columns, options.id_column, reader)
-        joined = [join(name, truths, locator) for name in results]
+        joined = [join(name, truths) for name in results]
     for note, hint in truths.notes():
         screen.info(f"{truths.name}: {note}", hint=hint)
     if options.only_common:
