@@ -307,6 +307,13 @@ def test_an_adapter_of_another_model_names_its_base(tiny2, folder):
     assert not read
 
 
+def test_a_pickle_is_an_error_with_a_hint_to_convert_it(tiny, folder):
+    (folder / WEIGHTS).rename(folder / "adapter_model.bin")
+    error, _ = refused(tiny, folder)
+    assert "adapter_model.bin" in str(error)
+    assert "save_pretrained" in error.hint
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [

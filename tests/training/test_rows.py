@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from pgcli.boxes import location_values, region_of, split_locations
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
@@ -24,7 +23,6 @@ from pgcli.inputs import ReadOptions
 from pgcli.labels.columns import LabelColumns
 from pgcli.labels.labelled_image import LabelledImage
 from pgcli.records import Item
-from pgcli.training import rows as training_rows
 from pgcli.training.answers import tokenized
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows, check_apart, split_by_image
 from pgcli.training.sources import RowReader
@@ -136,18 +134,6 @@ def test_columns_can_be_named_and_one_prompt_serves_all_rows(store):
                 answer_column="thing", prompt="ocr")  # fmt: skip
 
 
-def test_empty_cells_of_a_table_are_not_prompts(store):
-    columns = ("image", "prefix", "prompt", "answer")
-    table = [("a.png", "", "caption en", "a wall"), ("b.png", "ocr", " ", "B")]
-    rows = [dict(zip(columns, values, strict=True)) for values in table]
-    found = answers(store, write_csv("rows.csv", *rows))
-    assert said(found) == [("a.png", "caption en", "a wall"), ("b.png", "ocr", "B")]
-    blank = write_csv("blank.csv", {"image": "a.png", "prompt": " ", "answer": "a wall"})
-    assert said(answers(store, blank, prompt="ocr")) == [("a.png", "ocr", "a wall")]
-    with pytest.raises(NoInputError, match=r"no row of blank.csv has an image with a prompt"):
-        answers(store, blank)
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_result_file_is_a_training_source(store, kind):
     Path("photos").mkdir()
@@ -201,27 +187,6 @@ def test_archives_and_folders_with_texts_are_read(store):
     assert answers(store, ".", prompt="caption en").skipped == {"without_target": 1}
 
 
-@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-def test_images_that_share_a_key_train_with_their_own_texts(store, name):
-    data = {"png": Path("a.png").read_bytes(), "txt": b""}
-    members = [
-        (f"v1.{n}.{ending}", data[ending] or f"\ufeffwall {n}".encode())
-        for n in range(3)
-        for ending in data
-    ]
-    members += [("x.seg.png", data["png"]), ("x.png", data["png"])]
-    members += [("x.txt", b"a wall"), ("x.txt", b"a house")]
-    Path(name).write_bytes(tar_of(members, "gz" if name.endswith("gz") else ""))
-    events: list[Any] = []
-    reader = RowReader(LabelColumns(), "caption en", on_event=events.append)
-    found = reader.read([name], ReadOptions(), TrainingRows(store))
-    assert said(found) == [(f"{name}/v1.{n}.png", "caption en", f"wall {n}") for n in range(3)]
-    (fault,) = found.faults
-    assert "x.txt (member 9) and x.txt (member 10)" in fault
-    (event,) = events
-    assert event.text == f"{name}: keyed 1 archive by the last dot of names"
-
-
 def test_image_is_trained_with_the_text_that_is_named_after_it(store):
     """As `--sidecar` and `export --to txt` name the texts of images with one stem."""
     shutil.copy("a.png", "a.jpg")
@@ -233,20 +198,11 @@ def test_image_is_trained_with_the_text_that_is_named_after_it(store):
     assert targets == {"a.jpg": "a jpeg", "a.png": "a png", "b.png": "a green wall"}
 
 
-def test_text_beside_an_image_has_no_byte_order_mark(store):
-    Path("a.txt").write_bytes(b"\xef\xbb\xbf\r\n")  # blank, so the next one is read
-    Path("a.caption").write_bytes(b"\xef\xbb\xbfa red wall\r\n")
-    Path("b.txt").write_bytes(b"\xef\xbb\xbf\xef\xbb\xbfa green\n\xef\xbb\xbfwall\n")
-    found = answers(store, ".", prompt="caption en")
-    assert [row.target for row in found] == ["a red wall", "a green\nwall"]
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("a red wall".encode("utf-16"), "is not UTF-8"),
         ("a red wall".encode("utf-16-le"), "contains a NUL byte"),
-        (b"caf\xe9", "is not UTF-8"),
         (b"x" * (2**20 + 1), "is longer than 1 MiB"),
     ],
 )
@@ -277,14 +233,6 @@ def test_boxes_of_the_stored_size_are_trained_on_upright(store, orientation):
     result = result_row(0, "a.png", tokens, boxes=[drawn], width=STORED[0], height=STORED[1])
     rows = write_lines("result.jsonl", result | {"prompt": "detect cat"})
     assert said(answers(store, rows)) == [("a.png", "detect cat", upright)]
-    bbox = [LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP]
-    document = {
-        "images": [{"id": 1, "file_name": "a.png", "width": STORED[0], "height": STORED[1]}],
-        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": bbox}],
-        "categories": [{"id": 1, "name": "cat"}],
-    }
-    Path("coco.json").write_text(json.dumps(document))
-    assert said(answers(store, "coco.json")) == [("a.png", "detect cat", upright)]
     masks = [{"codes": [0] * 16, "rle": None}]
     rows = write_lines("rows.jsonl", stored | {"boxes": [drawn], "masks": masks})
     with pytest.raises(NoInputError, match="Its mask codes refer to the image before"):
@@ -317,14 +265,6 @@ def test_invalid_boxes_skip_their_row(store):
     assert answers(store, write_lines("rows.jsonl", corners))[0].target == STAR_TEXT
 
 
-def test_sizes_refer_to_upright_images(store):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # a quarter turn
-    Image.new("RGB", (100, 200)).save("turned.jpg", exif=exif)
-    row = {"image": "turned.jpg", "prefix": "detect star", "boxes": [STAR]}
-    assert answers(store, write_lines("rows.jsonl", row))[0].target == STAR_TEXT
-
-
 def test_columns_that_were_read_before_others_are_counted(store):
     row = {"image": "a.png", "prefix": "what?", "suffix": "a star", "caption": "a big star"}
     other = {"image": "b.png", "prefix": "what?", "answer": "a cross"}
@@ -345,33 +285,6 @@ def test_several_answers_are_one_row_with_the_most_frequent(store):
     found = answers(store, write_lines("rows.jsonl", row | {"answers": objects}))
     assert found[0].target == "two"
     assert answers(store, write_lines("rows.jsonl", row | {"suffix": "one"}))[0].target == "one"
-
-
-def test_annotations_of_other_tools_are_training_sources(store):
-    coco = {"images": [{"id": 1, "file_name": "a.png", "width": 200, "height": 100}],
-            "categories": [{"id": 1, "name": "star"}],
-            "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
-                             "bbox": [20, 10, 80, 40]}]}  # fmt: skip
-    Path("coco.json").write_text(json.dumps(coco))
-    assert said(answers(store, "coco.json")) == [("a.png", "detect star", STAR_TEXT)]
-    assert said(answers(store, "coco.json", prompt="find"))[0][1] == "find"
-    value = {"x": 10, "y": 10, "width": 40, "height": 40, "rotation": 0,
-             "rectanglelabels": ["star"]}  # fmt: skip
-    region = {"type": "rectanglelabels", "original_width": 200, "original_height": 100,
-              "from_name": "a", "to_name": "image", "value": value}  # fmt: skip
-    task = {"data": {"image": "a.png"}, "annotations": [{"result": [region]}]}
-    Path("tasks.json").write_text(json.dumps([task]))
-    assert said(answers(store, "tasks.json")) == [("a.png", "detect star", STAR_TEXT)]
-    text = region | {"type": "textarea", "value": {**value, "text": ["a blue one"]}}
-    Path("tasks.json").write_text(json.dumps([task | {"annotations": [{"result": [text]}]}]))
-    prompt = "caption en <loc0102><loc0102><loc0512><loc0512>"
-    assert said(answers(store, "tasks.json")) == [("a.png", prompt, "a blue one")]
-    for folder in ("images", "labels"):
-        Path("yolo", folder).mkdir(parents=True)
-    Path("a.png").rename("yolo/images/a.png")
-    Path("yolo/labels/a.txt").write_text("0 0.3 0.3 0.4 0.4\n")
-    Path("yolo/data.yaml").write_text("names: [star]\n")
-    assert [row[1:] for row in said(answers(store, "yolo"))] == [("detect star", STAR_TEXT)]
 
 
 def test_class_integers_become_the_names_in_the_schema(store):
@@ -426,20 +339,6 @@ def test_copies_of_trained_images_in_eval_are_an_error(store):
         check_apart(files(store, "a.png", "b.png"), files(store, "a.png", "b.png"))
 
 
-def test_members_of_an_archive_are_compared_by_their_bytes(store):
-    pixels = {name: Path(f"{name}.png").read_bytes() for name in "ab"}
-    members = {}
-    for number, name in enumerate("aba"):
-        members |= {f"{number}.png": pixels[name], f"{number}.txt": b"a wall"}
-    Path("shard.tar").write_bytes(tar_of(members.items()))
-    rows = answers(store, "shard.tar", prompt="caption en")
-    distinct = training_rows.distinct_keys(rows)
-    first, second, third = (distinct[row.image_key] for row in rows)
-    assert first == third != second
-    with pytest.raises(UsageError, match=r"shard.tar/0.png \(a.png in"):
-        check_apart(files(store, "a.png"), rows.select(rows[:1]))
-
-
 def test_regions_of_rows_are_location_tokens_of_prompts(store):
     row = {"image": "a.png", "prefix": "caption", "suffix": "a wall", "region": [20, 10, 200, 50]}
     found = answers(store, write_lines("rows.jsonl", row))
@@ -449,15 +348,6 @@ def test_regions_of_rows_are_location_tokens_of_prompts(store):
     assert found.faults == ["a.png: The region is outside of its image."]
 
 
-def test_region_at_the_end_of_a_prompt_is_read():
-    prompt = "caption <loc0102><loc0102><loc0512><loc1023>"
-    assert split_locations(prompt) == ("caption", (102, 102, 512, 1023))
-    region = region_of((102, 102, 512, 1023), 640, 48)
-    assert location_values(region, 640, 48) == (102, 102, 512, 1023)
-    for text in ("caption", "<loc0001><loc0001>", "caption <loc0102><loc0102><loc0512><loc1024>"):
-        assert split_locations(text) == (text, ())
-
-
 def test_regions_have_the_same_prompt_in_training_and_inference():
     tokenizer = read_tokenizer(BUILTIN, read_config(BUILTIN))
     row = TrainingRow(
@@ -465,8 +355,3 @@ def test_regions_have_the_same_prompt_in_training_and_inference():
     )
     expected = tokenizer.encode_prompt("caption", (1, 1, 9, 9))
     assert tokenized(row, tokenizer, 1).prefix == expected
-
-
-def test_first_row_of_each_image_is_found_by_its_key(store):
-    rows = files(store, "b.png", "a.png", "b.png", "c.png", "a.png")
-    assert [row.item.id for row in rows.images()] == ["b.png", "a.png", "c.png"]
