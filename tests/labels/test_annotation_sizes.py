@@ -24,7 +24,7 @@ from tests.support.awkward import (
     UPRIGHT,
     photograph,
 )
-from tests.support.exporting import box, corners, read_rows, row, saved
+from tests.support.exporting import corners, read_rows
 from tests.support.runs import Command
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -187,30 +187,3 @@ def test_size_that_is_not_stated_is_that_of_the_image(cli):
     assert sizes == [UPRIGHT, STORED]
     document(("gone.png", STORED), ("b.png", STORED))  # an absent one is not compared
     assert imported(cli)[0] == 0
-
-
-def stored_row(name: str = "a.png", **more: Any) -> dict[str, Any]:
-    """A row of a result file with the size and a box of the stored image."""
-    own = {"task": "detect", "prompt": "detect cat", "width": STORED[0], "height": STORED[1]}
-    one = box("cat", float(LEFT), float(TOP), float(RIGHT), float(BOTTOM))
-    return row(0, id=name, image=name, boxes=(one,), answer="", **(own | more))
-
-
-@pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
-def test_rows_of_the_stored_size_are_not_exported(cli, to):
-    photograph("a.png", 6)
-    saved(Path("rows.jsonl"), [stored_row()])
-    code, _, err = cli("export", "rows.jsonl", "--to", to, "-o", "out")
-    assert (code, "exported 0 images" in err) == (3, True)
-    assert "it has 48 x 64 pixels, not 64 x 48" in err
-
-
-@pytest.mark.parametrize("to", ["coco", "yolo"])
-def test_image_of_another_size_is_not_exported(cli, to):
-    for name, size in (("a.png", (320, 240)), ("b.png", STORED)):
-        Image.new("RGB", size).save(name)
-    rows = [stored_row(), stored_row("b.png") | {"index": 1}]
-    saved(Path("rows.jsonl"), rows)
-    code, _, err = cli("export", "rows.jsonl", "--to", to, "-o", "out")
-    assert (code, "exported 1 image" in err) == (3, True)
-    assert "a.png: The image changed since it was answered: it has 320 x 240 pixels" in err

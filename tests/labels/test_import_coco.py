@@ -193,17 +193,6 @@ def test_keys_that_occur_twice_are_an_error(cli, key):
     assert "given.json is not valid JSON: it has a duplicate key" in err
 
 
-def test_a_caption_of_a_box_needs_no_category(cli):
-    box = {"image_id": "a", "bbox": [8, 4, 20, 10]}
-    given = document({**box, "caption": "a tail"}, {**box, "image_id": "b", "category_id": 3})
-    Path("given.json").write_text(json.dumps(given))
-    code, _, err = cli("import given.json --from coco -o rows.jsonl")
-    assert (code, "1 image without a row of boxes: no region was read as one" in err) == (0, True)
-    first, second = read_rows("rows.jsonl")[:2]
-    assert (first["id"], first["answer"], first["region"]) == ("a.png", "a tail", [8, 4, 28, 14])
-    assert (second["id"], len(second["boxes"])) == ("b.png", 1)
-
-
 def test_byte_order_marks_stay_in_no_label_id_or_caption(cli):
     mark = "\ufeff"
     box = {"image_id": f"{mark}a", "category_id": 3, "bbox": [8, 4, 20, 10]}

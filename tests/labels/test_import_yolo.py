@@ -152,16 +152,6 @@ def test_pointers_of_git_lfs_are_named(tmp_path, name):
         read_upright("yolo", tmp_path, LabelSettings(tmp_path))
 
 
-def test_images_are_searched_below_data_yaml_only(cli, workdir):
-    read(workdir, a="0 0.5 0.5 0.25 0.25")
-    Path("other").mkdir()
-    Path("other/data.yaml").write_text("path: ..\ntrain: images\nnames: [cat]\n")
-    code, _, err = cli("import", "other/data.yaml", "--from", "yolo", "-o", "truth.jsonl")
-    assert code == 2
-    assert "other/data.yaml has no annotated image" in err
-    assert "hint: --images names the folder with the images" in err
-
-
 def test_labels_without_boxes_remain_classes(cli, workdir):
     read(workdir, "names: [dog, bird, cat]\n", a="")
     for folder in (".", "made"):
