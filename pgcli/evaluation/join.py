@@ -16,7 +16,7 @@ from pgcli.evaluation.measures import JoinedRow, task_of_prompt
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.paths import display_path
-from pgcli.labels.columns import LabelColumns, note_of_choices, stated_size
+from pgcli.labels.columns import LabelColumns, stated_size
 from pgcli.labels.labelled_image import (
     LabelledImage,
     Labels,
@@ -46,14 +46,13 @@ class Truths:
 
     With `has_prompts`, rows are joined by prompt, too; with `ignores_prompts`, the user asked for
     ids alone. With `has_references`, an image without a prompt may have several texts, as COCO's
-    captions. `choices` counts rows by the columns that were read. `remarks` are printed as notes.
+    captions. `remarks` are printed as notes.
     """
 
     name: str
     has_prompts: bool = False
     ignores_prompts: bool = False
     has_references: bool = False
-    choices: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     _added: dict[Key, list[LabelledImage]] = field(default_factory=dict)
 
@@ -98,12 +97,6 @@ class Truths:
             hint = f"{PROMPT_HINT}; several answers to one prompt are a list in one row"
             raise UsageError(message, hint=hint)
 
-    def notes(self) -> Iterator[tuple[str, str]]:
-        """Notes about ambiguous columns and what was left out, each with a hint."""
-        if note := note_of_choices(self.choices):
-            yield note, "--answer-column and --prompt-column name the columns that are read"
-        yield from ((remark, "") for remark in self.remarks)
-
 
 def read_truth(
     name: str,
@@ -134,7 +127,7 @@ def read_truth(
 
 def truths_of(labels: Labels, name: str, counts: LeftOut) -> Truths:
     """The truth that labels say, with remarks about what was left out."""
-    truths = Truths(name, choices=labels.choices)
+    truths = Truths(name)
     truths.has_references = not labels.is_table
     for image in labels.images:
         if labels.is_table:

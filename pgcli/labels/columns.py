@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pgcli.labels.labelled_image import LabelledImage, objects_of
 from pgcli.records import CORNERS, Box, Rle
 from pgcli.rle import read_mask
 from pgcli.rows import finite_number, read_boxes
-from pgcli.text import count, one_of
+from pgcli.text import count
 
 #: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
 #: Columns of data sets come before columns of result files: a kept `suffix` is the truth about an
@@ -76,27 +75,19 @@ class LabelReader:
     """Reads the labelled rows of a table, for training, as ground truth and for imports.
 
     `class_names` belong to columns with integer classes. With `is_csv`, blank cells say nothing,
-    and cells of LIST_COLUMNS are lists. `choices` counts rows by the columns that were read, each
-    before others with values. `units` is not empty after a row with boxes.
+    and cells of LIST_COLUMNS are lists. `units` is not empty after a row with boxes.
     """
 
     columns: LabelColumns = field(default_factory=LabelColumns)
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_csv: bool = False
-    choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
     units: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(
-        cls,
-        file: InputFile,
-        columns: LabelColumns | None = None,
-        choices: Counter[tuple[str, ...]] | None = None,
-    ) -> LabelReader:
+    def of(cls, file: InputFile, columns: LabelColumns | None = None) -> LabelReader:
         """The reader of a file's rows, with the names of its classes."""
         is_csv = manifest_ending(file.path) in (".csv", ".tsv")
-        choices = Counter() if choices is None else choices
-        return cls(columns or LabelColumns(), classes_of(file), is_csv, choices)
+        return cls(columns or LabelColumns(), classes_of(file), is_csv)
 
     def fields(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values of a row: None for NaN, which pandas writes for nothing, and blank cells."""
@@ -134,11 +125,6 @@ class LabelReader:
                 f"{where}: 'masks' has {numbers}",
                 hint="a mask, or null, for each box",
             )
-        if asked and columns.prompt is None:
-            self.choices[tuple(asked)] += 1
-        if answered and columns.answer is None:
-            others = [name for name in answered[1:] if row[name] != row[answered[0]]]
-            self.choices[answered[0], *others] += 1
         return LabelledImage(
             prompt=texts[asked[0]] if asked else None,
             answers=read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
@@ -165,20 +151,6 @@ def label_of_folder(source: str, id_: str, hint: str = "") -> str:
             hint=f"move it into a folder named after its label{hint}",
         )
     return parts[0]
-
-
-def note_of_choices(choices: Mapping[tuple[str, ...], int]) -> str:
-    """`'suffix' is read, not 'answers' (2 rows); 'answers' is read (1 row)`, by the number of rows
-    of each choice; empty where all rows have one column of prompts and one of answers.
-    """
-    kinds = Counter(names[0] in PROMPT_COLUMNS for names in choices)
-    return "; ".join(
-        f"{names[0]!r} is read"
-        + (f", not {one_of([*map(repr, names[1:])])}" if len(names) > 1 else "")
-        + f" ({count(rows, 'row')})"
-        for names, rows in choices.items()
-        if len(names) > 1 or kinds[names[0] in PROMPT_COLUMNS] > 1
-    )
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:

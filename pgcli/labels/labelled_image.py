@@ -238,15 +238,13 @@ class Labels:
 
     `labels` are the labels of a prompt in order, None for those that the objects have. `prompt`
     belongs to the boxes, if pgcli exported the source. `columns` of a table were not read, and may
-    have the prompts; `choices` counts its rows by the columns that were read. A row of a table may
-    have objects and texts.
+    have the prompts. A row of a table may have objects and texts.
     """
 
     images: Iterable[LabelledImage]
     labels: Sequence[str] | None = None
     prompt: str | None = None
     columns: Sequence[str] = ()
-    choices: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     is_table: bool = False
 
     def by_id(self) -> Iterator[list[LabelledImage]]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -156,10 +155,9 @@ def folder_labels(file: InputFile) -> Iterator[LabelledImage]:
 def read_tables(file: InputFile, columns: LabelColumns, id_column: str, counts: LeftOut) -> Labels:
     """The rows of a manifest, of a folder of Parquet, or of a result file. Raises UsageError."""
     options = ReadOptions(id_column=id_column)
-    choices = Counter[tuple[str, ...]]()
     images: list[LabelledImage] = []
     for part in table_files(file):
-        reader = LabelReader.of(part, columns, choices)
+        reader = LabelReader.of(part, columns)
         for row in table_rows(part):
             if row.fault is not None:
                 raise UsageError(f"{row.position} cannot be read: {row.fault.message}", hint=HINT)
@@ -183,7 +181,7 @@ def read_tables(file: InputFile, columns: LabelColumns, id_column: str, counts: 
                 size = values.get("width"), values.get("height")
                 prompt = prompt_with_region(normalize(prompt), values.get(REGION), *size)
             images.append(replace(image, id=id_, prompt=prompt, columns=column_values(values)))
-    return Labels(images, choices=choices, is_table=True)
+    return Labels(images, is_table=True)
 
 
 def table_files(file: InputFile) -> list[InputFile]:
@@ -233,9 +231,12 @@ def read_table(file: Path, settings: LabelSettings) -> Labels:
     )
     items = Inventory.scan([str(file)], options)
     images = [*merged_rows(read_items(items, reader, file, settings), settings)]
-    read = {*NO_PROMPTS, *(names[0] for names in reader.choices)}
-    columns = [name for name in items.columns if name not in read]
-    return Labels(images, columns=columns, choices=reader.choices, is_table=True)
+    known = [
+        next((name for name in names if name in items.columns), "")
+        for names in (reader.columns.prompts, reader.columns.answers)
+    ]
+    columns = [name for name in items.columns if name not in (*NO_PROMPTS, *known)]
+    return Labels(images, columns=columns, is_table=True)
 
 
 TABLE = LabelFormat(read_table)

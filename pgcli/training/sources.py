@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from pgcli.labels.columns import (
     LabelReader,
     is_text,
     label_of_folder,
-    note_of_choices,
 )
 from pgcli.labels.labelled_image import LabelledImage, LabelSettings, check_ids, objects_of, skipped
 from pgcli.labels.sources import format_of, read_upright, text_beside
@@ -107,7 +106,7 @@ class RowReader:
         errors: RowErrors,
     ) -> None:
         """Add the rows of a source, with notes about it."""
-        items, target_of, choices = self._open(name, options)
+        items, target_of = self._open(name, options)
         for item in track(items):
             if is_error_row(item):
                 rows.skipped["with_error"] += 1
@@ -124,9 +123,6 @@ class RowReader:
                 rows.skipped["without_target"] += 1
             else:
                 rows.add(item, target, keeps_truth=self.keeps_truth and self.label is None)
-        if text := note_of_choices(choices):
-            hint = "<--answer-column=> and <--prompt-column=> name the columns that are read"
-            self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
         if isinstance(items, Inventory):
             rows.columns |= dict.fromkeys(items.columns)
             has_notes = items.has_columns or UNDERSCORE in items.ignored
@@ -139,30 +135,26 @@ class RowReader:
         if first and not rows.skipped["without_target"]:
             message = f"no row of {names} is usable (first: {first})"
             return NoInputError(message, hint="correct the rows or their images")
-        hint = "correct the manifest, or name another column"
+        hint = "name the column with <--text-column=> or <--label-column=>"
         if self.label is None:
             hint = (
                 '<--prompt "caption en"> sets the prompt of all rows; <--prompt-column=> and '
                 "<--answer-column=> name the columns"
             )
         columns = f" (columns: {', '.join(rows.columns)})" if rows.columns else ""
-        message = f"no row of {names} has an image with {self.missing}" + f"; {first}" * bool(first)
-        return NoInputError(message, hint=hint + columns)
+        return NoInputError(
+            f"no row of {names} has an image with {self.missing}", hint=hint + columns
+        )
 
     def _open(
         self, name: str, options: ReadOptions
-    ) -> tuple[
-        Iterable[Item], Callable[[Item], LabelledImage | None], Mapping[tuple[str, ...], int]
-    ]:
-        """The items of a source, the function that returns their targets, and the columns read.
-
-        Raises UsageError.
-        """
+    ) -> tuple[Iterable[Item], Callable[[Item], LabelledImage | None]]:
+        """The items of a source, and the function that returns their targets. Raises UsageError."""
         if self.has_folders:
             source = Inventory.scan([name], replace(options, repeats_ids=True))
             if not source.has_columns:
                 folder_of = partial(self._folder_of, name, is_folder=source.is_folder)
-                return source, folder_of, {}
+                return source, folder_of
         columns = self.columns
         known: tuple[str, ...] = ERROR_COLUMNS
         required = [*columns.named]
@@ -185,9 +177,9 @@ class RowReader:
                 Item(number, image.id, image.image, image.image, region=image.region)
                 for number, image in enumerate(images)
             )
-            return items, lambda item: self._target(item, images[item.index]), {}
+            return items, lambda item: self._target(item, images[item.index])
         reader = LabelReader.of(locate_source(name, options), columns)
-        return source_items(name, read, self.on_event), partial(self._row, reader), reader.choices
+        return source_items(name, read, self.on_event), partial(self._row, reader)
 
     def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> LabelledImage:
         """The label of an image: its folder directly below the source. Raises UsageError."""
@@ -279,20 +271,16 @@ def has_answers(image: LabelledImage) -> bool:
 
 
 def upright_image(image: LabelledImage, codes: Sequence[Any], header: ImageHeader) -> LabelledImage:
-    """The image with its boxes upright, also in its answers; without an answer, boxes become it.
+    """The image with its boxes upright; without an answer, boxes become it.
 
-    Raises UnusableRow for boxes outside of the image.
+    Raises UnusableRow for boxes outside of the image, and for tokens of an image that EXIF rotates.
     """
     turned = upright(replace(image, objects=objects_of(image.boxes or ())), header)
-    boxes, answers = turned.boxes or (), image.answers
-    is_turned = image.size not in (None, turned.size)
-    if is_turned and any(codes):
-        raise UnusableRow("Its mask codes refer to the image before its EXIF rotation.")
-    if is_turned or not has_answers(image):
-        text = boxes_answer(boxes, codes, header.size)
-        known = (text if has_locations(answer) else answer for answer in answers)
-        answers = tuple(known) if has_answers(image) else (text,)
-    return replace(turned, answers=answers)
+    if image.size not in (None, turned.size) and (any(codes) or has_answers(image)):
+        raise UnusableRow("Its tokens refer to the image before its EXIF rotation.")
+    if has_answers(image):
+        return turned
+    return replace(turned, answers=(boxes_answer(turned.boxes or (), codes, header.size),))
 
 
 def boxes_answer(boxes: Sequence[Box], codes: Sequence[Any], size: tuple[int, int]) -> str:

@@ -24,7 +24,7 @@ from tests.support.awkward import (
     UPRIGHT,
     photograph,
 )
-from tests.support.exporting import corners, read_rows
+from tests.support.exporting import box, corners, read_rows, row, saved
 from tests.support.runs import Command
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -187,3 +187,15 @@ def test_size_that_is_not_stated_is_that_of_the_image(cli):
     assert sizes == [UPRIGHT, STORED]
     document(("gone.png", STORED), ("b.png", STORED))  # an absent one is not compared
     assert imported(cli)[0] == 0
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_rows_of_the_stored_size_are_not_exported(cli, to):
+    photograph("a.png", 6)
+    sides = box("cat", float(LEFT), float(TOP), float(RIGHT), float(BOTTOM))
+    size = {"width": STORED[0], "height": STORED[1]}
+    known = {"id": "a.png", "image": "a.png", "task": "detect", "prompt": "detect cat"}
+    saved(Path("rows.jsonl"), [row(0, boxes=(sides,), answer="", **known, **size)])
+    code, _, err = cli("export", "rows.jsonl", "--to", to, "-o", "out")
+    assert (code, "exported 0 images" in err) == (3, True)
+    assert "it has 48 x 64 pixels, not 64 x 48" in err

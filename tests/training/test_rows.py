@@ -222,21 +222,17 @@ def test_boxes_of_the_stored_size_are_trained_on_upright(store, orientation):
     sides = zip(("xmin", "ymin", "xmax", "ymax"), (LEFT, TOP, RIGHT, BOTTOM), strict=True)
     drawn = {"label": "cat"} | dict(sides)
     stored = {"image": "a.png", "prompt": "detect cat", "width": STORED[0], "height": STORED[1]}
-    tokens = "<loc0085><loc0128><loc0298><loc0448> cat"  # of the box in the stored image
+    stored["boxes"] = [drawn]
     left, top, right, bottom = TURNED[orientation]
     width, height = UPRIGHT
     sides = ((top, height), (left, width), (bottom, height), (right, width))
     upright = "".join(f"<loc{round(side / most * 1023):04}>" for side, most in sides) + " cat"
-    for more in ({}, {"answer": tokens}):
-        rows = write_lines("rows.jsonl", stored | {"boxes": [drawn]} | more)
-        assert said(answers(store, rows)) == [("a.png", "detect cat", upright)]
-    result = result_row(0, "a.png", tokens, boxes=[drawn], width=STORED[0], height=STORED[1])
-    rows = write_lines("result.jsonl", result | {"prompt": "detect cat"})
+    rows = write_lines("rows.jsonl", stored)
     assert said(answers(store, rows)) == [("a.png", "detect cat", upright)]
     masks = [{"codes": [0] * 16, "rle": None}]
-    rows = write_lines("rows.jsonl", stored | {"boxes": [drawn], "masks": masks})
-    with pytest.raises(NoInputError, match="Its mask codes refer to the image before"):
-        answers(store, rows)
+    for more in ({"masks": masks}, {"answer": "<loc0085><loc0128><loc0298><loc0448> cat"}):
+        with pytest.raises(NoInputError, match="Its tokens refer to the image before its EXIF"):
+            answers(store, write_lines("rows.jsonl", stored | more))
 
 
 def test_invalid_boxes_skip_their_row(store):
@@ -263,17 +259,6 @@ def test_invalid_boxes_skip_their_row(store):
     assert answers(store, write_csv("rows.csv", table))[0].target == STAR_TEXT
     corners = row | {name: STAR[name] for name in ("label", "xmin", "ymin", "xmax", "ymax")}
     assert answers(store, write_lines("rows.jsonl", corners))[0].target == STAR_TEXT
-
-
-def test_columns_that_were_read_before_others_are_counted(store):
-    row = {"image": "a.png", "prefix": "what?", "suffix": "a star", "caption": "a big star"}
-    other = {"image": "b.png", "prefix": "what?", "answer": "a cross"}
-    events: list[Any] = []
-    reader = RowReader(on_event=events.append)
-    reader.read([write_lines("rows.jsonl", row, other)], ReadOptions(), TrainingRows(store))
-    assert [event.text for event in events] == [
-        "rows.jsonl: 'suffix' is read, not 'caption' (1 row); 'answer' is read (1 row)"
-    ]
 
 
 def test_several_answers_are_one_row_with_the_most_frequent(store):

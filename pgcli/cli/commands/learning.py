@@ -194,8 +194,8 @@ def eval_(results: FileArgs, call: CliCall) -> None:
         reader = call.build(AddressOptions).url_reader
         truths = read_truth(truth, columns, options.id_column, reader)
         joined = [join(name, truths) for name in results]
-    for note, hint in truths.notes():
-        screen.info(f"{truths.name}: {note}", hint=hint)
+    for remark in truths.remarks:
+        screen.info(f"{truths.name}: {remark}")
     if options.only_common:
         joined = only_common(joined)
     with screen.status("computing metrics"):

@@ -282,7 +282,6 @@ def report_import(
     output: str, written: int, labels: Labels, counts: LeftOut, screen: Screen
 ) -> None:
     """Report written rows and skipped images."""
-    from pgcli.labels.columns import note_of_choices
     from pgcli.labels.labelled_image import skipped
 
     objects = [o for image in labels.images for o in image.objects or ()]
@@ -290,7 +289,7 @@ def report_import(
     images = count(len({image.id for image in labels.images}), "image")
     made = f"{count(written, 'row')} of {images}, {count(len(objects), 'box')}"
     screen.info(with_notes(f"{output}: {made}", [*notes, *skipped(labels, counts)]))
-    for note in filter(None, (note_of_choices(labels.choices), *counts.notes)):
+    for note in counts.notes:
         screen.info(note)
     if counts.images[0]:
         screen.info(f"first skipped image: {counts.images[1]}", hint=IMAGES_HINT)
