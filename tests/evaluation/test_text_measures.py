@@ -234,11 +234,3 @@ def test_differences_of_paired_resamples_are_narrower():
     (change,) = paired_differences(pair[:1], pair[1:], np.arange(500))
     assert change.value == pytest.approx(second.mean() - first.mean())
     assert 0 < change.low < change.high < 0.05
-
-
-@settings(max_examples=15)
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=1, max_size=9))
-def test_intervals_contain_the_value(pairs):
-    (one,) = estimates(measure_exact(rows_of(*pairs)), np.arange(len(pairs)))
-    assert one.low <= one.value + 1e-12
-    assert one.value <= one.high + 1e-12

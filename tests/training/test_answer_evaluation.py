@@ -49,14 +49,6 @@ def test_boxes_are_measured_by_ap_and_false_positives_count():
     assert found["precision@0.5"] == 0.5
 
 
-def test_box_areas_are_in_pixels_of_the_original_images():
-    prompt = "detect star"
-    truths = TrueAnswers.of([row("a", prompt, BOX)])
-    found = truths.measure(answered({("a", prompt): BOX}))
-    assert found["ap_small"] == pytest.approx(1)  # 400 of 1023 parts of 60 pixels
-    assert "ap_large" not in found
-
-
 def test_token_limit_allows_the_boxes_of_all_rows_of_a_question():
     """Each box is a row here, as in tables, and the model gives them in one answer."""
     limits = []

@@ -127,11 +127,6 @@ def test_columns_can_be_named_and_one_prompt_serves_all_rows(store):
     with_prompts = write_lines("own.jsonl", {"image": "a.png", "prompt": "ocr", "answer": "A"})
     with pytest.raises(UsageError, match="--prompt conflicts"):
         answers(store, with_prompts, prompt="caption en")
-    with pytest.raises(
-        NoInputError, match=r"no row of rows.csv has an image with a prompt and 'thing'"
-    ):
-        answers(store, write_csv("rows.csv", {"image": "a.png", "thing": ""}),
-                answer_column="thing", prompt="ocr")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -240,25 +235,18 @@ def test_invalid_boxes_skip_their_row(store):
     right = row | {"boxes": [STAR]}
     bad = {
         "boxes[0] is not an object with a label": [[1, 2, 3, 4]],
-        "has no area: 100, 10, 20, 50": [STAR | {"xmin": 100.0, "xmax": 20.0}],
         "has no area: 20, 10, 20, 50": [STAR, STAR | {"xmax": 20.0}],
         "is outside of its image of 200 x 100: 20, 10, 400, 50": [STAR | {"xmax": 400.0}],
-        "is outside of its image of 200 x 100: -30, 10, 100, 50": [STAR | {"xmin": -30.0}],
     }
     rows = [row | {"id": text, "boxes": boxes} for text, boxes in bad.items()]
     sized = right | {"width": 100, "height": 100}
     found = answers(store, write_lines("rows.jsonl", right, *rows, sized))
-    assert said(found) == [("a.png", "detect star", STAR_TEXT)]  # the size is that of the image
+    assert said(found) == [("a.png", "detect star", STAR_TEXT)]
     other_size = "100 x 100 is stated, and the image has 200 x 100"
     for text, fault in zip([*bad, other_size], found.faults, strict=True):
         assert text in fault
-    assert len(found.faults) == len(bad) + 1
-    with pytest.raises(NoInputError, match=r"a.png: 100 x 100 is stated"):
-        answers(store, write_lines("rows.jsonl", sized))
     table = row | {"boxes": json.dumps([STAR]), "width": "200", "height": "100"}
     assert answers(store, write_csv("rows.csv", table))[0].target == STAR_TEXT
-    corners = row | {name: STAR[name] for name in ("label", "xmin", "ymin", "xmax", "ymax")}
-    assert answers(store, write_lines("rows.jsonl", corners))[0].target == STAR_TEXT
 
 
 def test_several_answers_are_one_row_with_the_most_frequent(store):

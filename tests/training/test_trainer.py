@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.cli.progress import StageProgress
 from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
@@ -174,18 +173,6 @@ def test_nan_scores_in_an_evaluation_are_divergence(tmp_path, monkeypatch):
         trainer(tmp_path).run()
 
 
-def test_state_has_trained_parameters_and_their_moments_only(tmp_path):
-    """The frozen weights of a large model are in its checkpoint already."""
-    task = LineFit()
-    task.model[0].requires_grad_(requires_grad=False)
-    trainer(tmp_path, task).run(should_stop=stop_after(3))
-    with safe_open(tmp_path / "run.pgcli" / "state.safetensors", framework="pt") as stored:
-        found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    kinds = ("weight", "exp_avg", "exp_avg_sq", "step")
-    assert {*found} == {f"{kind}.2.{name}" for kind in kinds for name in ("weight", "bias")}
-    assert {one.dtype for one in found.values()} == {torch.float32}
-
-
 def test_half_precision_weights_are_not_trained(tmp_path):
     """Updates of bfloat16 weights round to nothing; frozen weights may have any dtype."""
     task = LineFit()
@@ -319,21 +306,11 @@ def test_curves_skip_infinite_values_and_have_six_panels_at_most(tmp_path):
 LINE = {"step": 5, "loss": 0.51234, "learning_rate": 2e-05, "gradient_norm": 0.8, "rows": 4,
         "tokens": 40, "rows_per_second": 31.24, "tokens_per_second": 1312.4, "wait_ms": 1.0,
         "memory_mb": 1500.0}  # fmt: skip
-SAMPLE = {"id": "one.png", "prompt": "caption en", "answer": "two\nstars", "truth": "a star"}
 
 
-def test_details_have_loss_rates_and_memory():
+def test_progress_has_loss_rates_and_memory():
     assert details(LINE, [0.5, 0.7]) == (
         "loss 0.6, learning rate 2e-05, gradient norm 0.8, 1,312 tokens/s, 31.2 images/s, 1.5 GB"
     )
-    skipped = LINE | {"loss": None, "gradient_norm": None, "rows_per_second": 0.0}
-    assert details(skipped, []) == "learning rate 2e-05, 1,312 tokens/s, 0.0 images/s, 1.5 GB"
-    progress = StageProgress("training", 10)
-    progress.advance()
-    progress.details = "loss 0.6"
-    assert progress.line().endswith("left; loss 0.6")
-
-
-def test_evaluation_is_one_line():
-    line = LINE | {"eval_loss": 0.75, "eval_exact": 0.5, "samples": [SAMPLE]}
+    line = LINE | {"eval_loss": 0.75, "eval_exact": 0.5}
     assert evaluation_line(line) == "step 5: loss 0.5123; evaluation: loss 0.75, exact 0.5"
