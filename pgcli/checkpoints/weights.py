@@ -125,7 +125,8 @@ def load_paligemma(
         finish(model, part)
         is_changed = changes is not None and changes.changes(TOKEN_EMBEDDING)
         if is_head and model.decoder.lm_head is not part and not is_changed:
-            _map_embedding(model, stored[TOKEN_EMBEDDING], dtype)
+            mapped = MappedEmbedding(map_tensor(stored[TOKEN_EMBEDDING]), dtype)
+            model.decoder.add_module("embed_tokens", mapped)
 
     parts = [*model.parts()]
     return _read_parts(model, parts, stored, names, dtype, device, changes, finish_and_map)
@@ -223,10 +224,6 @@ def _fill(
         read_into(rows, stored[name])
         if changes is not None:
             changes.apply(name, rows)
-
-
-def _map_embedding(model: PaliGemma, stored: TensorInfo, dtype: torch.dtype) -> None:
-    model.decoder.add_module("embed_tokens", MappedEmbedding(map_tensor(stored), dtype))
 
 
 def meta_model(config: PaliGemmaConfig) -> PaliGemma:

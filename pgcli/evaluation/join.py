@@ -28,7 +28,7 @@ from pgcli.labels.labelled_image import (
 from pgcli.labels.sources import is_run, read_source
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import has_locations
-from pgcli.records import BOX_TASKS, Rle
+from pgcli.records import BOX_TASKS
 from pgcli.rle import read_mask
 from pgcli.rows import prompt_of, read_boxes, task_of
 from pgcli.stores import Reader
@@ -264,7 +264,9 @@ def joined_row(row: Row, key: Key, truth: Truth | None) -> JoinedRow:
     if known is not None and labels is not None:
         known = known.of_labels(labels)
     row = with_box_objects(row)
-    return JoinedRow(key[0], prompt, row, known, row.get("boxes") or (), masks_of(row), task)
+    with row_errors(row):
+        masks = tuple(map(read_mask, row.get("masks") or ()))
+    return JoinedRow(key[0], prompt, row, known, row.get("boxes") or (), masks, task)
 
 
 def with_box_objects(row: Row) -> Row:
@@ -274,12 +276,6 @@ def with_box_objects(row: Row) -> Row:
         return row
     with row_errors(row):
         return {**row, "boxes": read_boxes(boxes)}
-
-
-def masks_of(row: Row) -> tuple[Rle | None, ...]:
-    """The masks of a row. Raises UsageError."""
-    with row_errors(row):
-        return tuple(map(read_mask, row.get("masks") or ()))
 
 
 @contextmanager

@@ -89,7 +89,9 @@ def read_images(document: JsonEntry, settings: LabelSettings) -> Labels:
     boxes = [box for entry in annotations if any(box := four_numbers(entry.get("bbox")) or ())]
     if boxes and are_fractions(boxes):
         raise InvalidValue("the boxes are fractions of the image, not pixels")
-    names = names_of_categories(categories)
+    category_ids = unique_ids(categories, "category")
+    pairs = zip(category_ids, categories, strict=True)
+    names = {key: label_or_none(entry.get("name")) for key, entry in pairs if key is not None}
     by_image: dict[str, dict[str, JsonEntry]] = {
         key: {} for key in unique_ids(images, "image") if key is not None
     }
@@ -160,13 +162,6 @@ def entries(value: object, what: str, entry_name: str) -> list[JsonEntry]:
     ]
 
 
-def names_of_categories(categories: Sequence[JsonEntry]) -> Categories:
-    """The label of each category. Raises InvalidValue for a duplicate id."""
-    ids = unique_ids(categories, "category")
-    pairs = zip(ids, categories, strict=True)
-    return {key: label_or_none(category.get("name")) for key, category in pairs if key is not None}
-
-
 def prompt_categories(
     categories: Sequence[JsonEntry], names: Categories, annotations: Sequence[JsonEntry]
 ) -> list[str]:
@@ -195,7 +190,7 @@ def read_entry(
     settings: LabelSettings,
 ) -> Iterator[LabelledImage]:
     """An image with its objects, then one for each text; none, counted, without a file."""
-    name, key = coco_image_name(entry), id_text(entry.get("id"))
+    name, key = id_text(entry.get("file_name")) or None, id_text(entry.get("id"))
     if name is None or key is None:
         settings.counts.skip_image(name or what, NO_NAME if name is None else NO_ID)
         return
@@ -243,12 +238,6 @@ def read_entry(
     yield replace(image, objects=tuple(objects), unread=frozenset(unread))
     for text in texts:
         yield replace(image, prompt=text.prompt, answers=text.answers, region=text.region)
-
-
-def coco_image_name(image: JsonEntry) -> str | None:
-    """The name of an image's file, or None."""
-    name = image.get("file_name")
-    return encodable(name) if isinstance(name, str) and name else None
 
 
 def mask_size(annotations: Iterable[JsonEntry]) -> PixelSize | None:

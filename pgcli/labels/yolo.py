@@ -56,7 +56,8 @@ def read_yolo(file: Path, settings: LabelSettings) -> Labels:
     data = read_data_file(file if file.is_file() else folder, settings)
     paths = [PurePosixPath(name) for name in names_below(folder)]
     names = [str(path) for path in paths if path.suffix.lower() in IMAGE_ENDINGS]
-    label_files = {name: labels_path(name) for name in names}
+    # in labels/ instead of images/, or else beside the image
+    label_files = {name: str(replace_images(name, "labels").with_suffix(".txt")) for name in names}
     known = set(label_files.values())
     missing = {name for name in known if not os.path.lexists(folder / name)}
     unlabelled = set(map(stem_of, missing))
@@ -108,11 +109,6 @@ def names_below(folder: Path) -> list[str]:
         for name in names
         if not name.startswith(APPLE_DOUBLE)
     )
-
-
-def labels_path(name: str) -> str:
-    """The label file of an image: in labels/ instead of images/, or else beside the image."""
-    return str(replace_images(name, "labels").with_suffix(".txt"))
 
 
 def replace_images(name: str, *new: str) -> PurePosixPath:

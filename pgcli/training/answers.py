@@ -440,7 +440,8 @@ class TrueAnswers:
             len(engine.tokenizer.encode_answer(text)) + 1  # the stop token
             for key, texts in self.texts.items()
             if task_of_prompt(key[1]) == task
-            for text in (*texts, all_boxes(texts))
+            # the model gives the boxes of all rows of a question in one answer
+            for text in (*texts, f" {SEPARATOR} ".join(dict.fromkeys(filter(has_locations, texts))))
         )
         limit = min(MAX_NEW_TOKENS[task], LENGTH_FACTOR * longest + LENGTH_MARGIN)
         return min(max(longest, limit), engine.model.config.max_answer_tokens)
@@ -449,8 +450,3 @@ class TrueAnswers:
 def key_of(row: TrainingRow) -> Key:
     """The image and the prompt of a row."""
     return row.image_key, row.prompt
-
-
-def all_boxes(texts: Iterable[str]) -> str:
-    """An answer with the distinct boxes of all rows of a question."""
-    return f" {SEPARATOR} ".join(dict.fromkeys(filter(has_locations, texts)))
