@@ -239,22 +239,6 @@ def test_folder_of_parquet_is_a_truth(cli):
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_location_tokens_of_a_training_file_are_boxes(cli):
-    found = (box("cat", 0.0, 0.0, 32.0, 48.0), box("cat", 40.0, 0.0, 64.0, 48.0))
-    rows = [
-        row(n, id=id_, task="detect", prompt="detect cat", width=64, height=48, boxes=boxes)
-        for n, (id_, boxes) in enumerate([("a", found[:1]), ("b", ()), ("c", found)])
-    ]
-    suffix = "<loc0000><loc0000><loc1023><loc0512> cat"
-    truth = write(
-        "t.jsonl", [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
-    )
-    measured = evaluate(cli, write("rows.jsonl", rows), "--truth", truth)["metrics"]
-    assert measured["acc@0.5"]["value"] == pytest.approx(2 / 3)  # no box is a miss
-    assert measured["recall@0.5"]["value"] == pytest.approx(2 / 3)
-    assert measured["precision@0.5"]["value"] == pytest.approx(2 / 3)
-
-
 def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(cli):
     found = (box("cat", 0.0, 0.0, 320.0, 480.0),)
     rows = [
@@ -330,22 +314,3 @@ def test_folder_of_folders_is_a_truth_of_labels(cli):
     assert "not a table" in refused(cli, "rows.jsonl", "--truth", truth, "--answer-column", "x")
     label_folder("e.png")
     assert "it is directly in flowers" in refused(cli, "rows.jsonl", "--truth", truth)
-
-
-def test_hint_for_other_ids_names_the_column_of_ids(cli):
-    rows = write("rows.jsonl", answers(("1.png", "red")))
-    known = {"question_id": 7, "answers": [{"answer": "red"}]}
-    Path("vqa.json").write_text(json.dumps({"annotations": [known]}))
-    message = refused(cli, rows, "--truth", "vqa.json")
-    assert "those of VQA question ids" in message
-    truth = write("truth.jsonl", [{"id": "b", "answer": "red"}])
-    assert "--id-column NAME chooses the column of a table" in refused(cli, rows, "--truth", truth)
-
-
-def test_folder_without_tables_and_folders_is_no_truth(cli):
-    rows = write("rows.jsonl", answers(("a", "red")))
-    Path("empty").mkdir()
-    assert "without .parquet files, and without folders" in refused(cli, rows, "--truth", "empty")
-    Path("empty/cat").mkdir()
-    code, _, err = cli("eval", rows, "--truth", "empty")
-    assert (code, "no image in empty" in err) == (4, True)

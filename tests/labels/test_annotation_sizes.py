@@ -164,18 +164,6 @@ def test_another_size_is_an_error_with_the_name(cli, stated, image):
     assert (code, sizes in err) == (2, True)
 
 
-def test_percentages_of_the_stored_image_are_turned(cli):
-    photograph("a.png", 6)
-    for size, expected in ((STORED, TURNED[6]), (UPRIGHT, [6, 5.333, 21, 18.667])):
-        shared = {"original_width": size[0], "original_height": size[1], "image_rotation": 0}
-        value = {"x": 12.5, "y": 100 / 12, "width": 31.25, "height": 1000 / 48, "rotation": 0}
-        result = shared | {"type": "rectanglelabels", "value": value | {"rectanglelabels": ["cat"]}}
-        tasks = [{"data": {"image": "a.png"}, "annotations": [{"result": [result]}]}]
-        Path("tasks.json").write_text(json.dumps(tasks))
-        assert imported(cli, "labelstudio", "tasks.json")[0] == 0
-        assert first_box() == pytest.approx(expected, abs=1e-3)
-
-
 def test_size_that_is_not_stated_is_that_of_the_image(cli):
     photograph("a.png", 6)
     Image.new("RGB", STORED).save("b.png")

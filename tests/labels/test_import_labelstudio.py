@@ -184,17 +184,6 @@ def test_several_sizes_in_a_task_are_an_error(cli):
     assert "task 1 states several sizes of its image: 64 x 48 and 48 x 64" in err
 
 
-def test_texts_of_unread_regions_are_counted(cli):
-    value = {"x": 1, "y": 1, "keypointlabels": ["cat"]}
-    results = [
-        region("keypointlabels", value, id="r"),
-        region("textarea", {"text": ["a nose"]}, id="r"),
-    ]
-    _, err = imported(cli, results, code=2)
-    assert "1 region of the type keypointlabels skipped" in err
-    assert "1 text of unread regions skipped" in err
-
-
 @pytest.mark.parametrize("key", ["annotations", "predictions"])
 def test_scores_are_confidences(cli, key):
     results = [
@@ -244,19 +233,6 @@ def test_exports_of_other_kinds_and_of_several_images_are_named(cli):
     value["rectanglelabels"] = ["a; b"]
     _, err = imported(cli, [region("rectanglelabels", value)], code=2)
     assert "hint: correct it in Label Studio, and export the project again" in err
-
-
-def test_coco_captions_of_regions_are_the_truth_of_answers_about_them(cli):
-    place = {"x": 25, "y": 25, "width": 50, "height": 25}
-    imported(cli, [region("textarea", place | {"text": ["TOTAL"]})])
-    assert cli("export", "truth.jsonl", "--to", "coco", "-o", "coco.json")[0] == 0
-    row = read_rows("truth.jsonl")[0] | {
-        "prompt": "caption en <loc0256><loc0256><loc0512><loc0767>"
-    }
-    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
-    for truth in ("coco.json", "rows.jsonl"):
-        code, out, err = cli("eval", "rows.jsonl", "--truth", truth, "--metric", "exact")
-        assert (code, out.split()[:2]) == (0, ["exact", "1.0000"]), err
 
 
 def test_import_export_import_is_equal(cli):
