@@ -251,7 +251,7 @@ def check_size(truth: LabelledImage, name: str, row: Row) -> None:
         raise UsageError(
             f"{name}: {truth.id}: {truth.size[0]} x {truth.size[1]} is stated, and the row has "
             f"{size[0]} x {size[1]}",
-            hint="scale the truth; if EXIF rotates the image, <pgcli import> writes upright boxes",
+            hint="scale the truth; if EXIF rotates the image, `pgcli import` writes upright boxes",
         )
 
 

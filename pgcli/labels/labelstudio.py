@@ -349,7 +349,7 @@ def shape(region: RegionResults, size: PixelSize) -> tuple[Region, Rle | None] |
     if "rle" in value or not all(name in value for name in sides):
         return f"regions of the type {shown(kind)}"
     if number(value.get("rotation") or 0, f"{what}: rotation") % 360:
-        return "rotated regions"
+        return "regions with a rotation"
     percent = [number(value.get(name), f"{what}: {name}") for name in ("x", "y", *sides)]
     x, y, across, down = (np.array(percent) / 100 * (*size, *size)).tolist()
     left, top = (x - across, y - down) if "radiusX" in value else (x, y)

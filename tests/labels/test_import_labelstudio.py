@@ -90,7 +90,7 @@ NOT_READ = [
     ("polygonlabels", {"points": [[1, 1], [9, 9]], "polygonlabels": ["cat"]},
      "1 polygon with fewer than three points"),
     ("rectanglelabels", rectangle(10, 10, 20, 0), "1 box with no area in the image"),
-    ("rectanglelabels", rectangle(25, 25, 50, 25, rotation=-33), "1 rotated region"),
+    ("rectanglelabels", rectangle(25, 25, 50, 25, rotation=-33), "1 region with a rotation"),
 ]  # fmt: skip
 
 
