@@ -24,9 +24,8 @@ MAX_PANELS, COLUMNS = 6, 3
 WIDTH, HEIGHT = 420, 300  # of a panel, in pixels
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
 SUPERSAMPLING = 2
-FAINT, BLUE, ORANGE, GREEN = "#c5d6ea", "#1763b6", "#c0501e", "#2c7a3f"
+BLUE, ORANGE, GREEN = "#1763b6", "#c0501e", "#2c7a3f"
 GREY, BLACK = "#dddddd", "#222222"
-SMOOTHED_SHARE = 0.05  # of all updates: the window of the moving average
 MAX_TICKS = 6
 
 Points = Sequence[tuple[float, float]]
@@ -37,7 +36,7 @@ class TrainingStatus:
     """The status of a training run. `state` is running, complete or stopped.
 
     `step` of `steps` updates are done; `loss` is the latest, and `best` has the values of the best
-    evaluation.
+    evaluation, once the run has stopped.
     """
 
     output: str
@@ -72,13 +71,7 @@ def read_training_status(output: str) -> TrainingStatus | None:
     held = state_folder(folder)
     if held.is_dir() and LocalStore(held).is_locked(LOCK):
         state = "running"
-    evaluations = [line for line in lines if "eval_loss" in line]
-    best = result.get("best") or {
-        name.removeprefix("eval_"): value
-        for name, value in (evaluations[-1] if evaluations else {}).items()
-        if name == "step" or name.startswith("eval_")
-    }
-    last = lines[-1] if lines else {}
+    last, best = lines[-1] if lines else {}, result.get("best") or {}
     return TrainingStatus(
         output, state, last.get("step", 0), record.get("steps"), last.get("loss"), best
     )
@@ -112,18 +105,14 @@ def append_metrics(file: Path, line: Mapping[str, Any]) -> None:
 
 
 class CurvesPanel(NamedTuple):
-    """A plot over the steps: faint and dark lines, and evaluations as dots."""
+    """A plot over the steps: a line, and evaluations as dots."""
 
     title: str
-    faint: Points = ()
     line: Points = ()
     dots: Points = ()
 
     def range(self) -> tuple[float, float]:
-        """The range of the y axis, which starts at 0 if the lowest value is below half the highest.
-
-        The faint line may exceed it.
-        """
+        """The range of the y axis: from 0 if the lowest value is below half the highest."""
         values = [y for _, y in (*self.line, *self.dots)] or [0.0]
         low, high = min(values), max(values)
         low = 0.0 if 0 <= low <= high / 2 else low
@@ -154,31 +143,21 @@ def write_curves(
 def curves_panels(lines: Sequence[Mapping[str, Any]]) -> list[CurvesPanel]:
     """The loss, the first metrics of the evaluations, and the learning rate."""
     loss = _points(lines, "loss")
-    span = max(1, round(len(loss) * SMOOTHED_SHARE))
     evaluations = _points(lines, "eval_loss")
     title = "loss (dots: evaluation)" if evaluations else "loss"
-    panels = [CurvesPanel(title, loss, _smoothed(loss, span), evaluations)]
+    panels = [CurvesPanel(title, loss, evaluations)]
     names = dict.fromkeys(name for line in lines for name in line if name.startswith("eval_"))
     for name in [name for name in names if name != "eval_loss"][: MAX_PANELS - 2]:
         points = _points(lines, name)
         title = name.removeprefix("eval_").replace("_", " ")
-        panels.append(CurvesPanel(title, (), points, points))
-    return [*panels, CurvesPanel("learning rate", (), _points(lines, "learning_rate"))]
+        panels.append(CurvesPanel(title, points, points))
+    return [*panels, CurvesPanel("learning rate", _points(lines, "learning_rate"))]
 
 
 def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
     """The finite values by step."""
     values = ((line["step"], line.get(name)) for line in lines)
     return [(step, y) for step, y in values if y is not None and math.isfinite(y)]
-
-
-def _smoothed(points: Points, span: int) -> Points:
-    """The moving average over `span` values."""
-    smoothed, total = [], 0.0
-    for index, (step, value) in enumerate(points):
-        total += value - (points[index - span][1] if index >= span else 0.0)
-        smoothed.append((step, total / min(span, index + 1)))
-    return smoothed
 
 
 def _draw_panel(
@@ -216,9 +195,8 @@ def _draw_panel(
     text(0, high, panel.title + at_best, (0, -10), "ls")
     if best_step is not None:
         draw.line([at(best_step, low), at(best_step, high)], fill=GREEN, width=scale)
-    for points, colour, width in ((panel.faint, FAINT, 1), (panel.line, BLUE, 2)):
-        if len(points) > 1:
-            draw.line([at(*point) for point in points], fill=colour, width=width * scale)
+    if len(panel.line) > 1:
+        draw.line([at(*point) for point in panel.line], fill=BLUE, width=2 * scale)
     for point in panel.dots:
         draw.circle(at(*point), 2.5 * scale, fill=ORANGE)
 
