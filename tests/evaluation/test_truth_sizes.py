@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
+from pgcli.rle import encode_mask
 from tests.support.awkward import LEFT, STORED, TOP, TURNED, UPRIGHT, photograph
 from tests.support.evaluating import evaluate, refused, write
 from tests.support.exporting import row
@@ -72,7 +74,8 @@ def test_truth_of_another_size_is_refused(cli, stated):
     answered(("a.png", [8, 4, 28, 14], (320, 240)))
     sizes = f"a.png: {stated[0]} x {stated[1]} is stated, and the row has 320 x 240"
     assert sizes in refused(cli, "rows.jsonl", "--truth", coco(("a.png", stated)))
-    mask = {"size": [*stated[::-1]], "counts": "0"}
+    runs = encode_mask(numpy.ones(stated[::-1], bool))
+    mask = {"size": [*stated[::-1]], "counts": runs.counts}
     for size in ({"width": stated[0], "height": stated[1]}, {"masks": [mask]}):
         truth = write("truth.jsonl", [{"id": "a.png", "boxes": [BOX], **size}])
         assert sizes in refused(cli, "rows.jsonl", "--truth", truth)

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from pgcli.evaluation.measures import task_of_prompt
+from pgcli.inputs import ReadOptions
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
+from pgcli.rows import RowSchema
 from pgcli.tasks import MAX_NEW_TOKENS as LIMITS
 from pgcli.training.answers import Key, TrueAnswers
-from pgcli.training.rows import TrainingRow
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
+from pgcli.training.sources import RowReader
 from tests.support.evaluating import evaluate, write
-from tests.support.exporting import read_rows
+from tests.support.exporting import SIZES, make_images, read_rows
 from tests.support.training import draw, write_checkpoint
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
@@ -92,6 +95,49 @@ def test_tasks_with_different_metrics_have_no_main_metric():
     assert truths.main_metric is None
     found = truths.measure(answered({("a", "detect star"): BOX, ("a", "caption en"): "a star"}))
     assert {"ap", "cider"} <= found.keys()
+
+
+def test_metrics_equal_pgcli_eval_on_the_same_answers(cli, tmp_path, monkeypatch):
+    """Also for boxes in pixels, which the training targets round, and for rows of one prompt."""
+    monkeypatch.chdir(make_images(tmp_path))
+    close = {"label": "cat", "xmin": 8.31, "ymin": 4.27, "xmax": 20.64, "ymax": 14.58}
+    rows: list[dict[str, Any]] = [
+        {"image": "a.png", "prefix": "detect cat", "boxes": [close]},
+        {"image": "a.png", "prefix": "detect cat", "suffix": ELSEWHERE.replace("star", "cat")},
+        {"image": "b.jpg", "prefix": "detect cat", "suffix": ""},
+        {"image": "sub/c.png", "prefix": "detect star", "suffix": BOX},
+        {"image": "sub/c.png", "prefix": "detect damage", "suffix": "none"},
+        {"image": "a.png", "prefix": "caption en", "suffix": "a cat on a mat"},
+        {"image": "b.jpg", "prefix": "caption en", "suffix": "a star in the sky"},
+        {"image": "a.png", "prefix": "how many?", "answers": ["two", "2"]},
+        {"image": "b.jpg", "prefix": "how many?", "suffix": " one "},
+        {"image": "a.png", "prefix": "what does it say? ", "suffix": "STOP"},
+    ]
+    truth = write("truth.jsonl", rows)
+    store = RowStore(tmp_path)
+    read = RowReader().read([truth], ReadOptions(), TrainingRows(store))
+    truths = TrueAnswers.of(read)
+    texts = {
+        "detect cat": "<loc0094><loc0139><loc0305><loc0327> cat",
+        "detect star": BOX, "detect damage": "none", "caption en": "a cat on the mat",
+        "how many?": "two", "what does it say?": "STOP!",
+    }  # fmt: skip
+    sizes = {row.image_key: SIZES[row.item.id] for row in read}
+    given = {
+        key: answered({key: texts[key[1]]}, *sizes[key[0]])[key]
+        for key in {(row.image_key, row.prompt): None for row in read}
+    }
+    names = {row.image_key: row.item.id for row in read}
+    results = [
+        RowSchema().row(replace(answer, id=names[key[0]], image=names[key[0]], task="ask"))
+        for key, answer in given.items()
+    ]
+    measured = evaluate(cli, write("rows.jsonl", results), "--truth", truth)["metrics"]
+    known = {name: one["value"] for name, one in measured.items() if one["value"] is not None}
+    assert truths.measure(given) == pytest.approx(known, abs=1e-12)
+    assert {"ap", "cider", "anls", "exact"} & known.keys() == {"ap", "cider", "anls"}
+    assert 0 < known["ap"] < 1
+    store.close()
 
 
 def test_evaluation_of_a_run_equals_pgcli_eval(tmp_path, monkeypatch, cli):
