@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pgcli.checkpoints.config import read_description
 from pgcli.checkpoints.files import IMAGE_PROCESSOR_FILES, read_optional
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import read_description
 from pgcli.device.select import free_bytes
 from pgcli.engine.loader import open_engine
 from pgcli.engine.memory import GROUP_TOKENS, SHARE_OF_FREE, group_bytes, run_in_chunks
