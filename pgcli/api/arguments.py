@@ -18,7 +18,7 @@ from pgcli.images import ImageError
 from pgcli.images.decode import check_array, file_bytes, is_array
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import ManifestRow
-from pgcli.inputs.paths import ImageLocation, locate_anywhere
+from pgcli.inputs.paths import ImageLocation, locate_below
 from pgcli.inputs.rows import RowChecker, row_to_item
 from pgcli.records import Item
 from pgcli.run.options import AnsweringOptions, InputOptions, ModelOptions
@@ -204,7 +204,7 @@ def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterat
     """An item for each row, encoded when it is taken."""
 
     def locate(path: str) -> ImageLocation:
-        return locate_anywhere(path, allow_urls=options.url_reader is not None)
+        return locate_below("", path, None, allow_urls=options.url_reader is not None)
 
     for index, row in enumerate(rows):
         image, fault = row["image"], None

@@ -33,7 +33,7 @@ from pgcli.inputs.options import (
     error_text,
     named_columns,
 )
-from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, rebased
+from pgcli.inputs.paths import ImageLocation, display_name, locate_below, rebased
 from pgcli.inputs.rows import IMAGE_BYTES, RowChecker, row_id, row_to_item
 from pgcli.inputs.tables import Table
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
@@ -376,7 +376,7 @@ class Stdin:
 
     def _locate(self, path: str) -> ImageLocation:
         allow_urls, base = self._options.url_reader is not None, self._options.folder
-        return locate_anywhere(path, allow_urls=allow_urls, base=base)
+        return locate_below("", path, None, allow_urls=allow_urls, base=base)
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:

@@ -83,18 +83,6 @@ class ImageLocation(NamedTuple):
     root: str | None = None
 
 
-def locate_anywhere(text: str, *, allow_urls: bool = False, base: str = "") -> ImageLocation:
-    """The location of a path that may be anywhere, as on standard input.
-
-    A relative one is opened in the folder `base`; without it in the current one.
-    """
-    if url_scheme(text):
-        return locate_url(text, allow_urls=allow_urls)
-    if len(text) > MAX_PATH * 3:  # a byte of a URI may take three
-        return ImageLocation(display_name(text), None, PATH_TOO_LONG)
-    return ImageLocation(display_name(text), os.path.join(base, parse_path(text)))  # noqa: PTH118
-
-
 def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
     """The location of a URL, which is shown without its credentials."""
     fault = url_fault(text) if allow_urls else _URL_BLOCKED
@@ -109,6 +97,7 @@ def locate_below(
     """The location of a path in a manifest, joined to the manifest's `folder` as typed, or its URL.
 
     A relative `folder` is opened in `base`; without it in the current one.
+    The folder of a path that may be anywhere, as on standard input, is empty.
     Outside a URL's folder is a fault, rows may name whole URLs instead; and with a `root` (a real
     path) outside it: by `..`, as an absolute path, or through a link.
     """
