@@ -349,7 +349,9 @@ class Stdin:
             try:
                 return ManifestRow(position, parse_line(line))
             except ValueError as problem:
-                raise ManifestError(f"{position}: {problem}") from problem
+                path = os.path.join(options.folder, os.fsdecode(line))  # noqa: PTH118
+                if b"\0" in line or not os.path.lexists(path):  # a path may begin with a brace
+                    raise ManifestError(f"{position}: {problem}") from problem
         if b"\0" in line:
             raise ManifestError(
                 f"{position}: it contains a NUL byte",

@@ -468,6 +468,14 @@ class TestStandardInput:
         set_stdin("\0\0".join(names).encode())
         assert ids("-", reading=ReadOptions(null_separated=True)) == names
 
+    def test_existing_path_with_a_brace_is_a_path(self, set_stdin):
+        touch("{a}.jpg")
+        set_stdin(b"{a}.jpg\n{b}.jpg\n")
+        found = iter(Inventory.scan(["-"]))
+        assert next(found).path == "{a}.jpg"
+        with pytest.raises(ManifestError, match="line 2"):
+            next(found)
+
     def test_undecodable_paths_and_uris_are_read(self, set_stdin):
         set_stdin(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
         first, second, third = items("-")
