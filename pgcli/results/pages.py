@@ -141,8 +141,7 @@ def page_target(
     return Target(
         name=str(name),
         option=option,
-        overwrite=overwrite,
-        is_ours=is_page,
+        overwrite=overwrite or is_page(Path(name)),
         inputs=[*map(str, inputs)],
     )
 

@@ -45,7 +45,7 @@ RETRIES: RetryConfig = {
     "max_retries": 1000,
     "retry_timeout": timedelta(seconds=PATIENCE_SECONDS),
 }
-#: The limit of a call after one of its kind has failed in spite of that, as while a run ends.
+#: The limit of a call after one has failed in spite of that, as while a run ends.
 LOST_SECONDS = 10.0
 CHUNK_BYTES = 4 * 2**20  # most images fit in one
 PAGE = 1000  # objects in a page of a listing
@@ -102,7 +102,7 @@ class ObjectStore:
     def __init__(self, url: str):
         self.url = f"{url.rstrip('/')}/"
         self._stopped = threading.Event()
-        self._failed_kinds: set[str] = set()
+        self._is_lost = False
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         parent, slash, start = prefix.rpartition("/")
@@ -115,15 +115,13 @@ class ObjectStore:
         version = self.version(name)
         return None if version is None else version.data
 
-    def read_end(self, name: str, count: int, size: int | None) -> bytes | None:
-        """The last bytes of a file; the `size` from a listing saves a request."""
+    def read_end(self, name: str, count: int, size: int) -> bytes | None:
+        """The last bytes of a file of this size; Azure supports no ranges from the end."""
 
         def content() -> bytes | None:
             with suppress(FileNotFoundError):
-                # Azure does not support ranges from the end
-                end = self._objects.get(name).meta["size"] if size is None else size
-                start = max(0, end - count)
-                return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
+                start = max(0, size - count)
+                return bytes(self._objects.get_range(name, start=start, end=size)) if size else b""
             return None
 
         return self._call(content)
@@ -136,10 +134,10 @@ class ObjectStore:
             return self._put(name, data, "create")
 
         # once more: an earlier try may have created it although the store answered with an error
-        return self._call(is_created, "write") or self._call(is_created, "write")
+        return self._call(is_created) or self._call(is_created)
 
     def replace(self, name: str, data: bytes) -> None:
-        self._call(lambda: self._objects.put(name, data, use_multipart=False), "write")
+        self._call(lambda: self._objects.put(name, data, use_multipart=False))
 
     def version(self, name: str) -> Version | None:
         def current() -> Version | None:
@@ -155,7 +153,7 @@ class ObjectStore:
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
         mode = "create" if version is None else version.tag or None
-        return self._call(lambda: self._put(name, data, mode), "write")
+        return self._call(lambda: self._put(name, data, mode))
 
     def folders(self) -> Sequence[str]:
         return self._call(lambda: self._objects.list_with_delimiter()["common_prefixes"])
@@ -171,7 +169,7 @@ class ObjectStore:
                     with suppress(FileNotFoundError):
                         self._objects.delete(name)
 
-        self._call(remove, "delete")
+        self._call(remove)
 
     def _put(self, name: str, data: bytes, mode: Any) -> bool:
         """Put an object in a mode of `obstore`; False if the mode's condition is not met."""
@@ -191,21 +189,20 @@ class ObjectStore:
     def _objects(self) -> Any:
         return open_bucket(self.url)
 
-    def _call(self, call: Callable[[], Result], kind: str = "read") -> Result:
+    def _call(self, call: Callable[[], Result]) -> Result:
         """The result of the call. Raises OutputFailed.
 
-        The first failure of a kind is repeated: `obstore` does not repeat conditional puts and
-        deletes whose connection broke. Until a call of the kind succeeds, each has LOST_SECONDS.
+        The first failure is repeated: `obstore` does not repeat conditional puts and deletes whose
+        connection broke. Until a call succeeds, each has LOST_SECONDS.
         """
-        seconds = LOST_SECONDS if kind in self._failed_kinds else inf
+        seconds = LOST_SECONDS if self._is_lost else inf
         try:
             with store_errors():
                 result = in_thread(call, Deadline(seconds, self._stopped))
         except RemoteError as problem:
-            if isinstance(problem, TransientError) and kind not in self._failed_kinds:
-                self._failed_kinds.add(kind)
-                with suppress(OutputFailed):
-                    return self._call(call, kind)
+            if isinstance(problem, TransientError) and not self._is_lost:
+                self._is_lost = True
+                return self._call(call)
             raise OutputFailed(
                 f"{self.url} cannot be used: {problem.fault.message}",
                 hint="give the credentials in the environment permission to list, read, write "
@@ -214,7 +211,7 @@ class ObjectStore:
                 else "check the URL, the store and the credentials of the environment; the same "
                 "command resumes the run",
             ) from problem
-        self._failed_kinds.discard(kind)
+        self._is_lost = False
         return result
 
 

@@ -20,7 +20,6 @@ from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores.folders import Entry
 from pgcli.stores.urls import (
     EXPIRED,
-    PATIENCE_SECONDS,
     SCHEMES,
     Deadline,
     RemoteError,
@@ -107,7 +106,7 @@ class Reader:
             if url not in self._copies:
                 path = Path(self._folder) / str(len(self._copies))
                 room = shutil.disk_usage(self._folder).free - RESERVED_BYTES
-                deadline = Deadline(PATIENCE_SECONDS + FILE_SECONDS, self._stopped)
+                deadline = Deadline(FILE_SECONDS, self._stopped)
                 try:
                     with path.open("wb") as file, lasting_errors(url):
                         download = partial(self._files(url).download, url, file, room, deadline)

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from math import inf
@@ -20,10 +20,8 @@ import httpx2
 from pgcli.records import Fault
 from pgcli.stores.folders import Entry
 from pgcli.stores.urls import (
-    CHANGED,
     DENIED,
     MISSING,
-    PATIENCE_SECONDS,
     TOO_SLOW,
     UNKNOWN_HOST,
     UNKNOWN_SCHEME,
@@ -36,10 +34,9 @@ from pgcli.stores.urls import (
     too_large,
 )
 
-#: Retries of an image and of an unreachable server: manifests name many that no longer exist.
 MAX_RETRIES = 3
-#: The first pause between tries; each is twice as long as the previous one, up to the longest.
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
+#: The pause before the first retry; each is twice as long as the previous one.
+FIRST_PAUSE_SECONDS = 1.0
 #: HTTP statuses after which the same request may succeed a moment later.
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 MAX_REDIRECTS = 5
@@ -55,9 +52,7 @@ def http_errors() -> Iterator[None]:
     try:
         yield
     except httpcore2.TimeoutException as error:
-        is_connecting = isinstance(error, httpcore2.ConnectTimeout)
-        kind = Unreachable if is_connecting else TransientError
-        raise kind(TOO_SLOW) from error
+        raise TransientError(TOO_SLOW) from error
     except httpcore2.ConnectError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -67,7 +62,7 @@ def http_errors() -> Iterator[None]:
             fault = failed(f"the server's certificate is invalid ({why})")
             raise RemoteError(fault) from error
         why = getattr(cause, "strerror", None) or type(cause).__name__
-        raise Unreachable(failed(f"no connection ({why})")) from error
+        raise TransientError(failed(f"no connection ({why})")) from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
         fault = Fault("io_error", "The server's response is truncated or not valid HTTP.")
         raise TransientError(fault) from error
@@ -98,24 +93,15 @@ class WebFiles:
     ) -> None:
         """Write the file at a URL; each `bytes_per_second` bytes extend the deadline by a second.
 
-        An interrupted transfer resumes where it stopped, if the server names a version of the file.
-        Raises RemoteError, also for a file larger than the `limit`, and OSError for writing.
+        A failed transfer starts again from the beginning, at most MAX_RETRIES times. Raises
+        RemoteError, also for a file larger than the `limit`, and OSError for writing.
         """
-        version, retries, end = "", 0, inf
-        while True:
-            start = file.tell() if version else 0
-            resume = {"Range": f"bytes={start}-", "If-Range": version} if start else {}
+        for retry in range(MAX_RETRIES + 1):
+            file.seek(0)
+            file.truncate()
             try:
-                with http_errors(), self._get(url, deadline, resume) as (response, headers):
-                    is_rest = response.status == 206
-                    begins = headers.get("Content-Range", "").startswith(f"bytes {start}-")
-                    served = headers.get("ETag", headers.get("Last-Modified", ""))
-                    if is_rest and not (begins and served == version):
-                        raise RemoteError(CHANGED)
-                    version = served
-                    file.seek(start if is_rest else 0)
-                    file.truncate()
-                    if file.tell() + int(headers.get("Content-Length", 0)) > limit:
+                with http_errors(), self._get(url, deadline) as (response, headers):
+                    if int(headers.get("Content-Length", 0)) > limit:
                         raise RemoteError(too_large(limit))
                     for chunk in response.iter_stream():
                         if file.tell() + len(chunk) > limit:
@@ -124,23 +110,16 @@ class WebFiles:
                         deadline.extend(len(chunk) / bytes_per_second)
                     return
             except TransientError as error:
-                if version and file.tell() > start:
-                    retries, end = 0, inf
-                now = time.monotonic()
-                end = min(end, now + PATIENCE_SECONDS)
-                is_short = bytes_per_second == inf or isinstance(error, Unreachable)
-                seconds = min(FIRST_PAUSE_SECONDS * 2**retries, LONGEST_PAUSE_SECONDS)
                 # jitter, so that requests that failed together are not repeated together
-                seconds = max(seconds * random.uniform(1, 1.5), error.retry_after)
-                is_last = now + seconds > min(end, deadline.end)
-                if is_last or (is_short and retries >= MAX_RETRIES):
+                pause = FIRST_PAUSE_SECONDS * 2**retry * random.uniform(1, 1.5)
+                pause = max(pause, error.retry_after)
+                if retry == MAX_RETRIES or time.monotonic() + pause > deadline.end:
                     raise
-                retries += 1
-                deadline.pause(seconds)
+                deadline.pause(pause)
 
     @contextmanager
     def _get(
-        self, url: str, deadline: Deadline, headers: Mapping[str, str]
+        self, url: str, deadline: Deadline
     ) -> Iterator[tuple[httpcore2.Response, httpx2.Headers]]:
         """The successful response after redirects, and its headers.
 
@@ -159,7 +138,7 @@ class WebFiles:
             with self._pool.stream(
                 "GET",
                 address,
-                headers=httpx2.Headers({"Host": target.netloc.decode(), **HEADERS, **headers}).raw,
+                headers=httpx2.Headers({"Host": target.netloc.decode(), **HEADERS}).raw,
                 extensions={"timeout": timeouts},
             ) as response:
                 received = httpx2.Headers(response.headers)
@@ -186,7 +165,7 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
     fault = TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
         raise TransientError(fault, retry_after(headers.get("Retry-After", "")))
-    if status not in (200, 206):
+    if status != 200:
         raise RemoteError(fault)
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         message = "The server compressed its response without being asked to."
@@ -216,10 +195,6 @@ _SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_V4.split(), *_SPECIAL_V6.s
 #: All networks of Internet hosts; their exceptions, and those with embedded IPv4 addresses.
 _ASSIGNED_V6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-class Unreachable(TransientError):
-    """No connection to the server: no name service, no route, or nobody answers there."""
 
 
 class Network(httpcore2.SyncBackend):
@@ -272,7 +247,7 @@ def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
-            raise Unreachable(UNKNOWN_HOST) from error
+            raise TransientError(UNKNOWN_HOST) from error
         raise RemoteError(UNKNOWN_HOST) from error
     except (OSError, ValueError) as error:
         raise RemoteError(failed("the server's host name is invalid")) from error
@@ -336,8 +311,6 @@ class HubFiles:
         return partial(next, iter([[Entry(name, size, 0.0) for name, size in sizes.items()]]), [])
 
     def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
-        file.seek(0)
-        file.truncate()
         with self._files.open(url, "rb", block_size=0) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 if file.tell() + len(chunk) > limit:

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,16 +31,15 @@ class Target:
     """A file or folder that a command writes, named by the `option`.
 
     Files are added to a `folder`; a `whole folder`, like a file, gets its name when it is complete,
-    and replaces only a folder that an export wrote. `overwrite` permits replacing files; paths with
-    `is_ours` are replaced without it. `inputs` are sources that must not be overwritten. The output
-    of a run (`is_run`) may be a folder in an object store.
+    and replaces only a folder that an export wrote. `overwrite` permits replacing files. `inputs`
+    are sources that must not be overwritten. The output of a run (`is_run`) may be a folder in an
+    object store.
     """
 
     name: str
     kind: TargetKind = "file"
     option: str = "-o"
     overwrite: bool = False
-    is_ours: Callable[[Path], bool] | None = None
     inputs: Sequence[str] = ()
     is_run: bool = False
 
@@ -48,11 +47,6 @@ class Target:
     def path(self) -> Path:
         """The path on this machine."""
         return Path(self.name)
-
-    @property
-    def replaces(self) -> bool:
-        """Whether an existing file or folder may be replaced."""
-        return self.overwrite or (self.is_ours is not None and self.is_ours(self.path))
 
     def check(self) -> None:
         """Raise if the target cannot be written, or must not be replaced.
@@ -110,7 +104,7 @@ class Target:
         """
         path = self.path
         if self.kind == "file":
-            with published(path, replace=self.replaces) as part:
+            with published(path, replace=self.overwrite) as part:
                 yield part
                 self._check_path()
             return
@@ -171,7 +165,7 @@ class Target:
                 kind = "folder" if is_folder else "regular file"
                 raise UsageError(f"{path} is not a {kind}", hint=self._hint)
             is_taken = has_files or (os.path.lexists(path) and not path.is_dir())
-            if is_taken and not self.replaces:
+            if is_taken and not self.overwrite:
                 raise OutputExists(
                     f"{path} is not empty" if is_folder else f"{path} exists",
                     hint=f"<--overwrite> replaces {'its files' if is_folder else 'it'}, or "

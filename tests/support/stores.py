@@ -265,8 +265,6 @@ def shorten_retries(patch: pytest.MonkeyPatch, seconds: float = 1.0) -> None:
     retries = {"max_retries": 1000, "retry_timeout": timedelta(seconds=seconds)}
     patch.setattr(objects, "RETRIES", {**retries, "backoff": {**backoff, "base": 2}})
     patch.setattr(web, "FIRST_PAUSE_SECONDS", 0.01)
-    patch.setattr(web, "LONGEST_PAUSE_SECONDS", 0.05)
-    patch.setattr(web, "PATIENCE_SECONDS", seconds)
 
 
 class WritableS3(S3):

@@ -243,6 +243,7 @@ class Parts:
         """A file with its metadata, or its end in an object store; None for a missing file."""
         if isinstance(self._store, LocalStore):
             return self._store.open(name)
+        assert size is not None
         end = self._store.read_end(name, END_BYTES, size) or b""
         length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
         if length > len(end):
