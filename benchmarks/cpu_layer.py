@@ -24,8 +24,7 @@ def main() -> None:
     import torch
 
     from pgcli.checkpoints.config import parse_config
-    from pgcli.model.cpu.optimize import choose_kernel
-    from pgcli.model.cpu.packed_modules import pack_decoder_layer
+    from pgcli.model.cpu.optimize import choose_kernel, pack_decoder_layer
     from pgcli.model.gemma import GemmaDecoderLayer
 
     args = options(__doc__, rounds=5, generation=(1, 2))

@@ -34,7 +34,7 @@ from examples.demo_model.scenes import (
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.task import Loss, TrainingTask

@@ -23,7 +23,7 @@ import pgcli
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 
 DEMO = Path(pgcli.__file__).parent / "builtin"

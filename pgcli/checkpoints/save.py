@@ -32,8 +32,7 @@ from pgcli.checkpoints.safetensors_files import (
 )
 from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import ImageClassifier
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import ImageClassifier, TwoTowers
 from pgcli.stores.writing import published, write_json
 
 

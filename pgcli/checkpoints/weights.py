@@ -27,10 +27,9 @@ from pgcli.checkpoints.safetensors_files import (
 )
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
-from pgcli.model.cpu.packed_modules import MappedEmbedding
+from pgcli.model.cpu.optimize import MappedEmbedding
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import ImageClassifier
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import ImageClassifier, TwoTowers
 
 HEAD = "decoder.lm_head.weight"
 TOKEN_EMBEDDING = "decoder.embed_tokens.weight"

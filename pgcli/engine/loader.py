@@ -25,8 +25,7 @@ from pgcli.engine.memory import (
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
-from pgcli.model.float16 import float16_problem
-from pgcli.model.optimize import optimize_part
+from pgcli.model.optimize import float16_problem, optimize_part
 from pgcli.model.quantized import quantization_problem
 
 QUANTIZATIONS = ("none", "int8", "fp8")

@@ -36,7 +36,7 @@ from pgcli.engine.sampler import (
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.float16 import overflow_named
+from pgcli.model.optimize import overflow_named
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.transfer import current, to_device, to_host
 

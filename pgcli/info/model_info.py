@@ -22,7 +22,7 @@ from pgcli.engine.memory import (
     weight_bytes,
 )
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig
-from pgcli.model.float16 import float16_problem
+from pgcli.model.optimize import float16_problem
 from pgcli.towers.engine import activation_bytes, automatic_batch_size, encoder_config
 from pgcli.towers.pages import automatic_pages
 

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from pgcli.model.attention import (
+    AttentionMasks,
     at_least_float32,
     attention_weights,
     grouped_attention,
     softcap,
 )
-from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_cache import KVCache
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.model.attention_masks import (
+from pgcli.model.attention import (
     AttentionMasks,
     branch_masks,
     causal_prompt_masks,

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.attention import at_least_float32
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks, at_least_float32
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma, RMSNorm
 from pgcli.model.kv_cache import KVCache

@@ -52,9 +52,8 @@ from pgcli.model.config import (
 )
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import ImageClassifier, normalize_pixels
+from pgcli.model.siglip import ImageClassifier, TwoTowers, normalize_pixels
 from pgcli.model.transfer import to_device
-from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage
 
 Stream = Iterable[tuple[int, DecodedImage]]

@@ -35,7 +35,7 @@ from pgcli.evaluation.evaluate import measured_values
 from pgcli.evaluation.join import Truths, joined_row, missing_rows
 from pgcli.evaluation.measures import JoinedRow, metrics_of, task_of_prompt
 from pgcli.labels.labelled_image import LabelledImage
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cpu.processor import has_bfloat16
 from pgcli.model.gemma import GemmaDecoderLayer

@@ -29,7 +29,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.errors import UsageError
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import TwoTowers
 from pgcli.run.events import Message
 from pgcli.text import count
 from pgcli.towers.engine import TextFormat, TextProcessor, canonical_text, text_processor

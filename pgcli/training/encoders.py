@@ -32,8 +32,7 @@ from pgcli.checkpoints.files import IMAGE_PROCESSOR_FILES
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
-from pgcli.model.siglip import ImageClassifier
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import ImageClassifier, TwoTowers
 from pgcli.towers.engine import encoder_config, read_model
 
 ModelSize = Literal["tiny", "small", "base"]

@@ -36,11 +36,9 @@ from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.images import ImageSpec
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
-from pgcli.model.float16 import float16_problem
-from pgcli.model.optimize import optimize_part
+from pgcli.model.optimize import float16_problem, optimize_part
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import ImageClassifier, normalize_pixels
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import ImageClassifier, TwoTowers, normalize_pixels
 from pgcli.records import DecodedImage
 from pgcli.towers.engine import encoder_config, read_model, text_processor
 from pgcli.verify import reference

@@ -12,7 +12,7 @@ from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.tokenizer import has_conversations
 from pgcli.engine.memory import parameters, prompt_slots
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.float16 import float16_problem
+from pgcli.model.optimize import float16_problem
 from pgcli.model.quantized import quantization_problem
 from tests.support.tiny_gemma3 import TEMPLATE, reference
 

@@ -40,7 +40,7 @@ from pgcli.checkpoints import mask_decoder, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN, own_mask_decoder
 from pgcli.engine.tokenizer import Tokenizer, left_pad
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.trainer import Trainer, TrainerOptions, make_optimizer

@@ -22,8 +22,7 @@ from pgcli.model.cpu.linear_kernels import (
     Int8DecodeLinearKernel,
     Int8LinearKernel,
 )
-from pgcli.model.cpu.optimize import choose_head_kernel
-from pgcli.model.cpu.packed_modules import CompactProjection, MappedEmbedding
+from pgcli.model.cpu.optimize import CompactProjection, MappedEmbedding, choose_head_kernel
 from pgcli.model.cpu.processor import LinearKernel
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma

@@ -12,8 +12,12 @@ from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.cuda.optimize import fuse
-from pgcli.model.float16 import float16_problem, overflow_named, scale_for_float16
-from pgcli.model.optimize import optimize_for_device
+from pgcli.model.optimize import (
+    float16_problem,
+    optimize_for_device,
+    overflow_named,
+    scale_for_float16,
+)
 from pgcli.model.paligemma import PaliGemma
 from tests.support.sequences import run_together, vocabulary_of
 from tests.support.tiny import randomised

@@ -12,9 +12,9 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
 from pgcli.engine.loader import open_engine
-from pgcli.model.cpu import optimize, packed_modules
+from pgcli.model.cpu import optimize
 from pgcli.model.cpu.linear_kernels import CompactLinearKernel, PackedLinearKernel
-from pgcli.model.cpu.packed_modules import (
+from pgcli.model.cpu.optimize import (
     PackedProjection,
     pack_decoder_layer,
     pack_encoder_layer,
@@ -73,7 +73,7 @@ def test_a_slice_of_a_weight_can_be_packed(dtype):
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
 def test_run_in_blocks_equals_one_call(monkeypatch, rows):
-    monkeypatch.setattr(packed_modules, "BLOCK_BYTES", 8 * 10 * 4)  # eight rows of ten inner values
+    monkeypatch.setattr(optimize, "BLOCK_BYTES", 8 * 10 * 4)  # eight rows of ten inner values
     sizes = []
 
     def act(block_MD):
@@ -175,10 +175,10 @@ def test_packing_is_not_tried_without_onednn(monkeypatch):
     assert not works(Untried, torch.float32)
 
 
-@pytest.mark.parametrize("block_bytes", [packed_modules.BLOCK_BYTES, 1024])
+@pytest.mark.parametrize("block_bytes", [optimize.BLOCK_BYTES, 1024])
 @pytest.mark.parametrize("name", ["tiny", "tiny2"])
 def test_a_packed_model_equals_the_original(request, monkeypatch, name, dtype, block_bytes):
-    monkeypatch.setattr(packed_modules, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(optimize, "BLOCK_BYTES", block_bytes)
     folder = request.getfixturevalue(name)
     stored, packed = (
         weights.load_paligemma(folder, read_config(folder), dtype=dtype) for _ in range(2)

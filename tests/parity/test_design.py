@@ -9,7 +9,7 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from tests.support.sequences import run_together, vocabulary_of
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from pgcli.checkpoints.families import family_of
 from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import TwoTowers
 from tests.support import towers
 from tests.support.towers import BASE, BASE_IMAGE, TINY, TINY_IMAGE, load_from
 

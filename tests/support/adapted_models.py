@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.lora import LoraSettings, add_lora
 from tests.support.tiny import PATCHES, RESOLUTION, normal

@@ -17,7 +17,7 @@ from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
 from pgcli.images.decode import encode_image
 from pgcli.model.cpu.linear_kernels import PackedLinearKernel
-from pgcli.model.cpu.packed_modules import PackedMLP
+from pgcli.model.cpu.optimize import PackedMLP
 from pgcli.model.cpu.processor import works
 from pgcli.records import DecodedImage, Item
 from pgcli.towers import engine

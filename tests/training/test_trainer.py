@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import TwoTowers
 from pgcli.training import run_files
 from pgcli.training.run import details, evaluation_line
 from pgcli.training.run_files import write_curves

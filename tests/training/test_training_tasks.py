@@ -12,8 +12,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine import memory
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
-from pgcli.model.siglip import ImageClassifier, SiglipAttention
-from pgcli.model.two_towers import TwoTowers
+from pgcli.model.siglip import ImageClassifier, SiglipAttention, TwoTowers
 from pgcli.records import Item
 from pgcli.towers.engine import TextFormat, TextProcessor, canonical_text
 from pgcli.training.classify import ClassifyTask

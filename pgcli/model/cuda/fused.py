@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
-from pgcli.model.attention import at_least_float32, grouped_attention
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.attention import AttentionMasks, at_least_float32, grouped_attention
 from pgcli.model.gemma import Gemma, GemmaAttention, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.quantized import QuantizedMLP
