@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
@@ -22,7 +19,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.transfer import empty_on_host, reads_pinned, to_device
 
-MAX_BYTES = 256 * 2**20  # on the device
+MAX_BYTES = 256 * 2**20
 
 
 @dataclass(eq=False, slots=True)
@@ -61,19 +58,23 @@ class ImageFeatureCache:
         self._stats = stats
         self._max_bytes = max_bytes
         self._watch = Stopwatch(self._device)
-        self._counts: Counter[int] = Counter()  # of an image's prompts that are to be prefilled
-        self._features: dict[int, Tensor] = {}  # from the least to the most recently used
-        self._staging = Staging(self._device) if reads_pinned(self._device) else None
-        self._staged: dict[int, StagedImage] = {}
+        self._counts: Counter[int] = Counter()
+        self._features: dict[int, Tensor] = {}
+        self._staged: dict[int, Tensor] | None = {} if reads_pinned(self._device) else None
 
     def stage(self, sequence: Sequence) -> None:
-        """Copy a new sequence's image to pinned memory, while the device computes."""
+        """Copy a new sequence's image to pinned memory, while the device computes.
+
+        The memory is reused only after the copies that read it have finished.
+        """
         key, image = sequence.image_key, sequence.image
-        if self._staging is None or image is None or image.pixels is None:
+        if self._staged is None or image is None or image.pixels is None:
             return
-        if key in self._features or key in self._staged:
-            return
-        self._staged[key] = self._staging.add(image.pixels)
+        if key not in self._features and key not in self._staged:
+            staged = empty_on_host(image.pixels.shape, torch.uint8, pinned=True)
+            # NumPy copies ten times as fast as PyTorch, which would wake a thread on each core
+            staged.numpy()[...] = image.pixels
+            self._staged[key] = staged
 
     def get(self, batch: list[Sequence]) -> Tensor:
         """The image features of a batch (B, P, D); their time is added to the batch's sequences.
@@ -112,7 +113,8 @@ class ImageFeatureCache:
         """Forget all images: the keys of the next ones may be the same."""
         self._counts.clear()
         self._features.clear()
-        self._staged.clear()
+        if self._staged is not None:
+            self._staged.clear()
 
     def _encoded(self, batch: list[Sequence]) -> dict[int, Tensor]:
         """The features of each image (P, D) by its key, from the cache or encoded now."""
@@ -138,13 +140,17 @@ class ImageFeatureCache:
 
     def _pixels(self, sequences: list[Sequence]) -> Tensor:
         """The images of the sequences (B, R, R, C) on the device."""
-        if self._staging is None:
+        if self._staged is None:
             images = [sequence.image for sequence in sequences]
             pixels = [torch.as_tensor(image.pixels) for image in images if image is not None]
             return to_device(torch.stack(pixels), self._device)
         for sequence in sequences:
             self.stage(sequence)  # again, if it was encoded before
-        return self._staging.to_device([self._staged.pop(row.image_key) for row in sequences])
+        staged = [self._staged.pop(sequence.image_key) for sequence in sequences]
+        pixels_BRRC = staged[0].new_empty(len(staged), *staged[0].shape, device=self._device)
+        for row, image in zip(pixels_BRRC, staged, strict=True):
+            row.copy_(image, non_blocking=True)
+        return pixels_BRRC
 
     def _keep(self, batch: list[Sequence], features: dict[int, Tensor]) -> None:
         """Keep the features of images with prompts outside the batch, up to `max_bytes`."""
@@ -157,67 +163,3 @@ class ImageFeatureCache:
             self._features[key] = patch_PD.clone() if kept is None else kept
             while len(self._features) * patch_PD.nbytes > self._max_bytes:
                 del self._features[next(iter(self._features))]
-
-
-#: The size of a slab: a power of two, because PyTorch rounds pinned memory up to one.
-SLAB_BYTES = 2**22
-
-
-class StagedImage(NamedTuple):
-    """The place of an image in a slab (images, R, R, C)."""
-
-    slab: Tensor
-    row: int
-
-
-class Staging:
-    """Copies images to slabs of pinned memory, from which a batch is copied asynchronously.
-
-    A slab returns to PyTorch's cache of pinned memory with its last image, and is reused only after
-    the copies that read it have finished.
-    """
-
-    def __init__(self, device: torch.device):
-        self._device = device
-        self._slab: Tensor | None = None
-        self._used = 0
-
-    def add(self, pixels_RRC: NDArray[np.uint8]) -> StagedImage:
-        """Copy an image to the newest slab; all images of a slab have one shape.
-
-        NumPy copies it ten times as fast as PyTorch, which would wake a thread on each core.
-        """
-        if self._slab is None or self._slab.shape[1:] != pixels_RRC.shape:
-            self._slab, self._used = self._new_slab(pixels_RRC), 0
-        slab, row = self._slab, self._used
-        slab.numpy()[row] = pixels_RRC
-        self._used += 1
-        if self._used == len(slab):
-            self._slab = None
-        return StagedImage(slab, row)
-
-    def to_device(self, images: list[StagedImage]) -> Tensor:
-        """The images (B, R, R, C) on the device; the host waits for no copy."""
-        first = images[0].slab
-        out = first.new_empty(len(images), *first.shape[1:], device=self._device)
-        start = 0
-        for slab, rows in neighbours(images):
-            part = slab[rows.start : rows.stop]
-            out[start : start + len(rows)].copy_(part, non_blocking=True)
-            start += len(rows)
-        return out
-
-    def _new_slab(self, like: NDArray[np.uint8]) -> Tensor:
-        shape = max(1, SLAB_BYTES // like.nbytes), *like.shape
-        return empty_on_host(shape, torch.uint8, pinned=reads_pinned(self._device))
-
-
-def neighbours(images: Iterable[StagedImage]) -> list[tuple[Tensor, range]]:
-    """The images as runs of consecutive rows of slabs, in order."""
-    runs: list[tuple[Tensor, range]] = []
-    for slab, row in images:
-        if runs and runs[-1][0] is slab and runs[-1][1].stop == row:
-            runs[-1] = slab, range(runs[-1][1].start, row + 1)
-        else:
-            runs.append((slab, range(row, row + 1)))
-    return runs
