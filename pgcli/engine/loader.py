@@ -61,10 +61,10 @@ def open_engine(
     check_quantization(quantize, chosen_device, chosen_dtype, config.decoder)
     kind = chosen_device.type
     check_weights_fit(
-        lambda dtype, quantize: weight_bytes(config, dtype, device=kind, quantize=quantize),
+        weight_bytes(config, chosen_dtype, device=kind, quantize=quantize),
         chosen_dtype,
         chosen_device,
-        quantize,
+        remedy=("<--quantize=> takes less; " if quantize == "none" else "") + SMALLER_MODEL,
     )
     mask_decoder_file = mask_decoder_file or own_mask_decoder(folder)
     decoder = None

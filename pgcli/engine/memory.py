@@ -20,7 +20,6 @@ from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.cpu.optimize import prefills_in_bf16
 from pgcli.model.kv_cache import BUCKET, FEW_ROWS
-from pgcli.model.quantized import quantization_problem
 from pgcli.tasks import Question
 from pgcli.text import byte_count
 
@@ -111,7 +110,7 @@ def row_bytes(
     """
     slots = ceil((prompt_slots(config) + new_tokens) / BUCKET) * BUCKET
     old = slots // FEW_ROWS if device == "cuda" else max(slots // 2, slots - BUCKET)
-    logits = 3 * 4 * config.decoder.vocab_size  # float32 and two copies
+    logits = 3 * 4 * config.decoder.vocab_size
     return cache_bytes(config, itemsize) * (slots + old) + logits
 
 
@@ -145,25 +144,18 @@ def batch_bytes(
 
     Its groups are the smallest of the device if `group_tokens` is None.
     """
-    block = 0 if config.decoder.attn_softcap is None else BLOCK_BYTES
     group = group_size(config, rows, group_tokens or GROUP_TOKENS[device][-1]) if rows else 0
-    return (
-        block
-        + rows * row_bytes(config, itemsize, new_tokens, device)
-        + group_bytes(config, itemsize, group, device)
-        + (cuda_bytes(config, itemsize, rows, group) if device == "cuda" else 0)
-    )
-
-
-def cuda_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, group: int) -> int:
-    """What only a batch on CUDA holds: recorded steps, a group's pixels, and `CUDA_BYTES`.
-
-    A recorded step keeps the memory of its activations and of its logits, which are in two dtypes.
-    Recordings for other numbers of rows share it.
-    """
+    needed = rows * row_bytes(config, itemsize, new_tokens, device)
+    needed += group_bytes(config, itemsize, group, device)
     decoder = config.decoder
-    recorded = 6 * decoder.vocab_size + (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
-    return CUDA_BYTES + rows * recorded + group * 3 * config.vision.resolution**2
+    if decoder.attn_softcap is not None:
+        needed += BLOCK_BYTES
+    if device == "cuda":
+        # a recorded step keeps its activations and its logits, which are in two dtypes; recordings
+        # for other numbers of rows share this memory
+        recorded = 6 * decoder.vocab_size + (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
+        needed += CUDA_BYTES + rows * recorded + group * 3 * config.vision.resolution**2
+    return needed
 
 
 def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, *, device: str = "cpu") -> int:
@@ -224,39 +216,19 @@ class MemoryBudget:
         return rows, tokens
 
 
-#: The bytes of a model's weights in a dtype and with a quantization.
-WeightBytes = Callable[[torch.dtype, str], int]
-
-
 def check_weights_fit(
-    weights: WeightBytes, dtype: torch.dtype, device: torch.device, quantize: str = "none"
+    needed: int, dtype: torch.dtype, device: torch.device, *, remedy: str = SMALLER_MODEL
 ) -> None:
-    """Raise NoUsableDevice if the weights do not fit into free memory."""
-    needed = weights(dtype, quantize)
+    """Raise NoUsableDevice if so many bytes of weights do not fit into free memory."""
     free = free_bytes(device)
-    if needed <= free:
-        return
-    name = str(dtype).removeprefix("torch.")
-    raise NoUsableDevice(
-        f"the weights take {byte_count(needed)} in {name}, and {device} has {byte_count(free)} "
-        "free",
-        hint="; ".join([*_alternatives(weights, dtype, device, quantize), SMALLER_MODEL]),
-    )
-
-
-def _alternatives(
-    weights: WeightBytes, dtype: torch.dtype, device: torch.device, quantize: str
-) -> Iterator[str]:
-    """Hints: options that reduce the memory of the weights, and by how much."""
-    half, needed = weights(torch.bfloat16, quantize), weights(dtype, quantize)
-    if dtype == torch.float32:
-        yield f"<--dtype bfloat16> takes {byte_count(half)}"
-    for form in (name for name in ("none", "int8", "fp8") if name != quantize):
-        taken = weights(dtype, form)
-        if taken < needed and quantization_problem(form, device, dtype) is None:
-            yield f"<--quantize {form}> takes {byte_count(taken)}"
-    if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
-        yield "<--device cpu> has room"
+    if needed > free:
+        name = str(dtype).removeprefix("torch.")
+        half = "<--dtype bfloat16> takes half; " if dtype == torch.float32 else ""
+        raise NoUsableDevice(
+            f"the weights take {byte_count(needed)} in {name}, and {device} has "
+            f"{byte_count(free)} free",
+            hint=f"{half}{remedy}",
+        )
 
 
 def _vision_parameters(config: VisionConfig) -> int:
@@ -285,7 +257,7 @@ OOM_MESSAGES = (
     "out of memory",  # the CUDA driver, called by a library, and MPS
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-MAX_LOST_AT_START = 3  # rows lost before any is answered
+MAX_LOST_AT_START = 3
 
 
 def is_oom(error: BaseException) -> bool:
@@ -312,7 +284,7 @@ def run_or_free(work: Callable[[], Result], release: Callable[[], object] = lamb
     # after the `except` block, because its traceback keeps the failed pass's tensors alive
     release()
     gc.collect()
-    torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+    torch.cuda.empty_cache()
     raise OutOfMemory
 
 

@@ -81,8 +81,8 @@ def open_towers(
     preprocessing = image_preprocessing(folder, description)
     # no tokenizer is needed for images
     texts = text_processor(folder, description) if has_tokenizer(folder) else None
-    parameters = weights.count_parameters(config)
-    check_weights_fit(lambda dtype, _: parameters * dtype.itemsize, chosen_dtype, chosen_device)
+    needed = weights.count_parameters(config) * chosen_dtype.itemsize
+    check_weights_fit(needed, chosen_dtype, chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = read_model(folder, description, dtype=chosen_dtype, device=chosen_device)

@@ -97,13 +97,12 @@ def test_too_little_memory_names_what_takes_less(caption, monkeypatch):
         return memory.weight_bytes(PUBLISHED, dtype, **options)
 
     monkeypatch.setattr(loader, "weight_bytes", weights_of_3b)
-    monkeypatch.setattr(memory, "quantization_problem", lambda name, *_: name == "fp8" or None)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
     code, err = caption("--device", "cpu", "--dtype", "float32")
     assert code == 17
     assert err.endswith(
         "pgcli: the weights take 11.7 GB in float32, and cpu has 6.0 GB free\n"
-        "hint: --dtype bfloat16 takes 5.8 GB; --quantize int8 takes 4.2 GB; name a smaller model: "
+        "hint: --dtype bfloat16 takes half; --quantize takes less; name a smaller model: "
         "`pgcli info MODEL` shows the memory it needs\n"
     )
 
