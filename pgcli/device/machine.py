@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def processors() -> float:
     """The number of CPUs that this process may use, possibly a fraction."""
     try:
         count: float = len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux has CPU affinity
+    except AttributeError:
         count = os.cpu_count() or 1
     return min([count, *_quotas()])
 
@@ -115,7 +116,7 @@ def decoding_processes(device: str, engines: int | None = None) -> int | None:
     return max(1, min(MOST_ON_GPU, share))
 
 
-NVML = "libnvidia-ml.so.1"  # a part of the driver
+NVML = "libnvidia-ml.so.1"
 DEVICES = Path("/dev")
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 # The oldest NVIDIA driver (Linux) for each major version of CUDA, by NVIDIA's table of minor
@@ -179,17 +180,13 @@ def visible_gpus() -> int:
 
 def _count_visible(visible: str, installed: int) -> int:
     """How many of the installed GPUs CUDA_VISIBLE_DEVICES leaves: those before the first invalid
-    entry, and none if an entry is repeated.
+    entry.
     """
-    entries = [entry.strip() for entry in visible.split(",")]
-    if entries[0].startswith("MIG-"):
+    if visible.startswith("MIG-"):
         return min(1, installed)
-    is_valid = [
-        entry.startswith("GPU-") or (entry.isdecimal() and int(entry) < installed)
-        for entry in entries
-    ]
-    valid = entries[: [*is_valid, False].index(False)]
-    return min(len(valid), installed) if len({*valid}) == len(valid) else 0
+    entries = [entry.strip() for entry in visible.split(",")]
+    is_valid = (e.startswith("GPU-") or (e.isdecimal() and int(e) < installed) for e in entries)
+    return min(sum(takewhile(bool, is_valid)), installed)
 
 
 @cache
