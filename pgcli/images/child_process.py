@@ -32,8 +32,8 @@ MAX_REASON_BYTES = 4096
 MAX_HEADER_BYTES = 2**24
 #: The socket buffers, as far as the system allows: 448 x 448 pixels are sent in one call.
 BUFFER_BYTES = 2**20
-AHEAD_BYTES = 4096  # that are read at once: a header and the beginning of its data
-SIZES = struct.Struct("!II")  # of the header and of the data that follow
+AHEAD_BYTES = 4096
+SIZES = struct.Struct("!II")
 
 #: The parent's module path is passed on, so that a checkout works that is not installed. -P keeps
 #: the current folder, which may hold images, off the module path.
@@ -66,7 +66,7 @@ class Connection:
     def __init__(self, end: socket.socket):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         self._socket = end
-        self._ahead = b""  # bytes after those that were asked for
+        self._ahead = b""
 
     def send(
         self, header: Mapping[str, Any], data: Any = b"", seconds: float | None = None

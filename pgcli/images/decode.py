@@ -92,11 +92,10 @@ class ImageSpec:
         return left, top, left + self.resolution, top + self.resolution
 
 
-MAX_STRIP = 16_383  # pixels of a side, the most that WebP has
 MAX_SENSOR_VALUE = 4095
-PNG_START, SIZE_AT, DEPTH_AT, COLOURS_AT, INTERLACING_AT = 8, 16, 24, 25, 28  # in the file
-CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the PNG's colour type
-INFLATED_BYTES = 2**20  # at a time
+PNG_START, SIZE_AT, DEPTH_AT, COLOURS_AT, INTERLACING_AT = 8, 16, 24, 25, 28
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+INFLATED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ def _lacks_pixels(data: bytes) -> bool:
             inflated += len(unpacker.decompress(packed, INFLATED_BYTES))
             packed = unpacker.unconsumed_tail
     except zlib.error:
-        pass  # Pillow ignores it too
+        pass
     return inflated < total
 
 
@@ -236,7 +235,7 @@ def to_8bit(image: Image.Image) -> Image.Image:
     if image.mode[0] in "IF":
         raise unsupported(f"an image of 32-bit values (mode {image.mode})")
     is_bmp = image.format == "BMP" and image.mode == "RGBA"
-    if is_bmp and image.getchannel("A").getextrema() == (0, 0):  # not transparency
+    if is_bmp and image.getchannel("A").getextrema() == (0, 0):
         return image.convert("RGB")
     if image.has_transparency_data:
         rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
@@ -278,14 +277,12 @@ def load_thumbnail(
 ) -> tuple[Size, Image.Image]:
     """The upright size, and `load_image` scaled down to at most `side` pixels on either side.
 
-    Strips, which are four times as long as wide, may be four times as long, so that they remain
-    legible. JPEGs are decoded at a reduced size. The file must be in the `root`. Raises ImageError,
-    and nothing else.
+    JPEGs are decoded at a reduced size. The file must be in the `root`. Raises ImageError, and
+    nothing else.
     """
     opened = open_image(source, limits, root)
     image, size, data = opened
     with wrap_image_errors(size, data):
-        side = min(4 * side, MAX_STRIP) if max(size) > 4 * min(size) else side
         if isinstance(image, JpegImageFile):
             scale = side / max(image.size)
             width, height = (max(1, int(length * scale)) for length in image.size)

@@ -49,7 +49,7 @@ LAYOUTS = (
     "Unsupported BMP bitfields",
     "Unsupported BMP comp",
     "Unsupported BMP pixel",
-    "cannot handle ",  # of JPEG
+    "cannot handle ",
     "unknown data organization",
 )
 PNG_END = b"IEND\xaeB`\x82"
@@ -180,7 +180,7 @@ def read_file(
             data = file.read(size)
             if span and len(data) < size:
                 raise ImageError(TRUNCATED)
-            if not span and (more := file.read(1)):  # the file has grown
+            if not span and (more := file.read(1)):
                 claim_memory(2 * limits.max_bytes)
                 data = b"".join((data, more, file.read(limits.max_bytes - size)))
             return checked_bytes(data, limits)

@@ -213,7 +213,7 @@ def identify_image(data: bytes) -> ImageFile.ImageFile:
 
 
 def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
-    if format_ == "PPM" and data[1:2] not in b"123456":  # Pillow's own extensions
+    if format_ == "PPM" and data[1:2] not in b"123456":
         raise ImageError(UNKNOWN)
     file = BytesIO(data)
     try:
@@ -241,7 +241,7 @@ def _check_layout(image: ImageFile.ImageFile, data: bytes, size: Size) -> None:
     elif isinstance(image, PngImageFile):
         what = _unsupported_png(image, data)
     elif data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > 1000:
-        what = "with over a thousand comments"  # Pillow takes minutes
+        what = "with over a thousand comments"
     if what:
         raise unsupported(f"a {image.format} {what}", size)
 

@@ -91,10 +91,10 @@ class _Pool:
         self._ahead = Budget(max_bytes)
         self._image_bytes = max(max_bytes // MAX_IMAGES_AHEAD, prod(decoder.shape))
         self._waiting: JobQueue = SimpleQueue()
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()  # all, in order
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._is_closed = False
-        self._problem: Exception | None = None  # of a thread
-        self._read_problem: Exception | None = None  # of the items, after those before it
+        self._problem: Exception | None = None
+        self._read_problem: Exception | None = None
 
     @property
     def has_processes(self) -> bool:
@@ -110,19 +110,18 @@ class _Pool:
     ) -> Generator[DecodedImage | None, None, None]:
         """The images in order; first, None once processes are decoding."""
         try:
-            with start_errors():
-                if self._count:
-                    with process_errors():
-                        lock = NamedTemporaryFile()  # noqa: SIM115 - closed with the pool
-                        self._files.callback(lock.close)
-                    for _ in range(self._count):
-                        self._workers.append(Worker(self._decoder, lock.name))
-                here = [] if self._workers else [LocalWorker(self._decoder)]
-                for worker in (*self._workers, *here):
-                    thread = threading.Thread(target=self._decode, args=(worker,), daemon=True)
-                    thread.start()
-                    self._threads.append(thread)
-                threading.Thread(target=self._read, args=(items,), daemon=True).start()
+            if self._count:
+                with start_errors(), process_errors():
+                    lock = NamedTemporaryFile()  # noqa: SIM115 - closed with the pool
+                    self._files.callback(lock.close)
+                for _ in range(self._count):
+                    self._workers.append(Worker(self._decoder, lock.name))
+            here = [] if self._workers else [LocalWorker(self._decoder)]
+            for worker in (*self._workers, *here):
+                thread = threading.Thread(target=self._decode, args=(worker,), daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            threading.Thread(target=self._read, args=(items,), daemon=True).start()
             if self.has_processes:
                 yield None
             job: Job | None = None
@@ -164,8 +163,7 @@ class _Pool:
                 elif self._fetching is None:
                     self._queue(job)
                 else:
-                    with start_errors():
-                        self._fetching.submit(self._fetch, job)
+                    self._fetching.submit(self._fetch, job)
         except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
             self._read_problem = problem
         self._jobs.put(None)
@@ -206,8 +204,8 @@ class _Pool:
             job.release()
             self._fetched.give(1)
             image = replace(image, load_ms=image.load_ms + job.fetch_ms)
-        job.item = image.item  # without its bytes
-        if job.reserved > self._image_bytes:  # its file
+        job.item = image.item
+        if job.reserved > self._image_bytes:
             self._ahead.give(job.reserved - self._image_bytes)
             job.reserved = self._image_bytes
         job.image = image

@@ -48,17 +48,8 @@ class Decoder(Protocol):
 def describe_decoder(decoder: Decoder) -> dict[str, Any]:
     """The decoder's class and fields as JSON."""
     kind = type(decoder)
-    if kind.__module__ == "__main__":
-        raise TypeError(f"{kind.__qualname__} is not in a module that another process can import")
     names = {"module": kind.__module__, "class": kind.__qualname__}
     return {**names, "fields": asdict(decoder)}
-
-
-def load_decoder(description: Mapping[str, Any]) -> Decoder:
-    """The decoder that `describe_decoder` described, imported by its name."""
-    kind = getattr(import_module(description["module"]), description["class"])
-    decoder: Decoder = from_fields(kind, description["fields"])
-    return decoder
 
 
 def from_fields(kind: type[Any], values: Mapping[str, Any]) -> Any:
@@ -77,14 +68,6 @@ def item_message(item: Item) -> tuple[dict[str, Any], bytes]:
     header = {"index": item.index, "id": item.id, "path": item.path}
     header |= {"span": item.span, "root": item.root, "has_data": item.data is not None}
     return header, item.data or b""
-
-
-def item_from(header: Mapping[str, Any], data: memoryview) -> Item:
-    """The item to decode."""
-    content = bytes(data) if header["has_data"] else None
-    span = header["span"] and tuple(header["span"])
-    names = header["id"], header["id"], header["path"]
-    return Item(header["index"], *names, content, root=header["root"], span=span)
 
 
 def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | bytes]:
@@ -143,12 +126,17 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
 
     An image that takes too much processor time ends the process by SIGPROF.
     """
-    decode = load_decoder(settings)
+    kind = getattr(import_module(settings["module"]), settings["class"])
+    decode: Decoder = from_fields(kind, settings["fields"])
     share_memory(settings["lock"])
     Image.MAX_IMAGE_PIXELS = None  # the decoder checks --max-pixels itself
     start_serving(connection)
     while True:
-        item = item_from(*connection.receive(MAX_IMAGE_BYTES))
+        header, data = connection.receive(MAX_IMAGE_BYTES)
+        names, span = (header["id"], header["id"], header["path"]), header["span"]
+        content = bytes(data) if header["has_data"] else None
+        span = span and tuple(span)
+        item = Item(header["index"], *names, content, root=header["root"], span=span)
         limit_processor_time(settings["processor_seconds"])
         message = image_message(decode(item))
         limit_processor_time(0)
@@ -215,7 +203,7 @@ class Worker:
         self._lock = threading.Lock()
         self._stopped = False
         self.jobs: deque[Job] = deque()
-        self._sent: deque[int] = deque()  # the bytes of the first jobs, which the process has
+        self._sent: deque[int] = deque()
         self._max_jobs = 1
         self._process = self._start()
 
@@ -308,15 +296,12 @@ def with_fault(item: Item, fault: Fault) -> DecodedImage:
 
 @contextmanager
 def start_errors() -> Iterator[None]:
-    """Turn a failed start of a process or thread into NoUsableDevice."""
+    """Turn a failed start of a process into NoUsableDevice."""
     try:
         yield
-    except (ProcessFailed, RuntimeError) as problem:
-        is_thread = isinstance(problem, RuntimeError)
-        if is_thread and "start new thread" not in str(problem):
-            raise
+    except ProcessFailed as problem:
         raise NoUsableDevice(
-            f"a process that decodes images cannot start: {problem}{' for it' * is_thread}",
+            f"a process that decodes images cannot start: {problem}",
             hint="free memory or processes of this machine or container, or start fewer with "
             "<--workers=>; <--workers 0> decodes in this process. The same command resumes the run",
         ) from problem

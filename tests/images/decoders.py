@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import struct
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,6 @@ class ScriptedDecoder:
             case "compute":
                 while True:
                     pass
-            case "print":
-                os.write(1, b"noise on stdout")
-                sys.stdout.write("more")
-                sys.stdout.flush()
             case "slow":
                 time.sleep(0.2)
             case "large" if item.path:

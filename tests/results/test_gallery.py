@@ -216,18 +216,6 @@ def test_thumbnail_is_never_larger_than_its_image(tmp_path):
     assert default_side(10) > default_side(1_000) > default_side(10_000)
 
 
-@pytest.mark.parametrize("size", [(5000, 2), (2, 5000), (20_000, 100)])
-def test_thumbnails_of_strips_have_a_side_of_four_times_the_size(size):
-    file = BytesIO()
-    Image.new("RGB", size, "red").save(file, "JPEG")
-    made = ThumbnailMaker(4096, ImageLimits())(Item(0, "a", "a", data=file.getvalue()))
-    assert (made.width, made.height) == size
-    small = Image.open(BytesIO(made.pixels.tobytes()))
-    assert max(small.size) in (5000, 16_383)  # as it is, or WebP's limit
-    made = ThumbnailMaker(64, ImageLimits())(Item(0, "a", "a", data=file.getvalue()))
-    assert max(Image.open(BytesIO(made.pixels.tobytes())).size) == 256
-
-
 # The command
 
 
