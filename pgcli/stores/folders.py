@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, NamedTuple
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.stores.files import is_regular, kind_of, open_descriptor
 from pgcli.stores.writing import (
-    close,
     foreign,
     make_folder,
     named_when_complete,
@@ -31,7 +30,7 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 #: The errors of a file system without locks; several runs may write one output there.
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
 POLL_SECONDS = 0.02
-TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)  # see temporary_name
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.part", re.DOTALL)
 
 
 class Entry(NamedTuple):
@@ -74,7 +73,7 @@ class LocalStore:
         """Close the folder; the store is unusable afterwards."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            close(descriptor)
+            os.close(descriptor)
 
     __del__ = close
 
@@ -96,7 +95,7 @@ class LocalStore:
         ):
             for file in files:
                 if file.name.startswith(start) and not file.name.startswith("."):
-                    with suppress(FileNotFoundError):  # removed meanwhile
+                    with suppress(FileNotFoundError):
                         status = file.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
                             name = prefix[: len(prefix) - len(start)] + file.name
@@ -184,13 +183,8 @@ class LocalStore:
                     temporary_name(leaf), leaf, folder, replace=replace, durable=durable
                 ) as temporary:
                     descriptor = open_descriptor(temporary, CREATE | os.O_EXCL, folder)
-                    file = os.fdopen(descriptor, "wb")
-                    try:
+                    with os.fdopen(descriptor, "wb") as file:
                         write(file)
-                        file.flush()
-                    finally:
-                        with suppress(InterruptedError):  # by `close`, after everything is written
-                            file.close()
             except FileExistsError:
                 return False
         return True
@@ -214,7 +208,7 @@ class LocalStore:
                 os.lseek(descriptor, 0, os.SEEK_END)
                 os.fsync(folder)
             except BaseException:
-                close(descriptor)
+                os.close(descriptor)
                 raise
             return descriptor
 
@@ -322,7 +316,7 @@ class LocalStore:
             except FileNotFoundError:
                 pass
             except NotADirectoryError:
-                if os.path.lexists(self.path):  # else a file is above it
+                if os.path.lexists(self.path):
                     raise foreign(self.path, kind_of(self.path.lstat().st_mode)) from None
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url)
 
@@ -345,11 +339,11 @@ class LocalStore:
                     status = os.stat(folder, dir_fd=descriptor, follow_symlinks=False)
                     blocked = self.path.joinpath(*folders[:number])
                     raise foreign(blocked, kind_of(status.st_mode), "folder") from None
-                close(descriptor)
+                os.close(descriptor)
                 descriptor = below
             yield leaf, descriptor
         finally:
-            close(descriptor)
+            os.close(descriptor)
 
     def _errors(self, name: str) -> AbstractContextManager[None]:
         """A block that uses a file; raises OutputExists and OutputFailed in place of an OSError."""
@@ -360,5 +354,5 @@ def release(descriptor: int) -> None:
     """Unlock and close a file."""
     with suppress(OSError):  # closing it unlocks it too, unless a forked process holds it open
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-    with suppress(OSError):  # nothing was written to it
+    with suppress(OSError):
         os.close(descriptor)

@@ -47,8 +47,8 @@ RETRIES: RetryConfig = {
 }
 #: The limit of a call after one has failed in spite of that, as while a run ends.
 LOST_SECONDS = 10.0
-CHUNK_BYTES = 4 * 2**20  # most images fit in one
-PAGE = 1000  # objects in a page of a listing
+CHUNK_BYTES = 4 * 2**20
+PAGE = 1000
 #: The error code in a response, and the faults for which `obstore` has no exception.
 CODE = re.compile("<Code>([A-Za-z]{1,64})</Code>")
 CODES = {
@@ -180,7 +180,7 @@ class ObjectStore:
         except (AlreadyExistsError, PreconditionError):
             return False
         except FileNotFoundError:
-            if mode == "create":  # the bucket does not exist
+            if mode == "create":
                 raise
             return False
         return True
@@ -292,5 +292,5 @@ def objects_below(bucket: Any, folder: str, page: int = PAGE) -> Iterator[Entry]
     start = len(folder) + 1 if folder else 0
     for metas in bucket.list(folder or None, chunk_size=page):
         for meta in metas:
-            if name := meta["path"][start:]:  # not the object of the folder itself
+            if name := meta["path"][start:]:
                 yield Entry(name, meta["size"], meta["last_modified"].timestamp())

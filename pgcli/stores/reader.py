@@ -55,7 +55,7 @@ class Reader:
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
         self._copies: dict[str, Path] = {}
-        self._kinds: dict[str | None, Any] = {}  # by scheme
+        self._kinds: dict[str | None, Any] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """How another process recreates this reader, with its own connections."""

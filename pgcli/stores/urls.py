@@ -103,7 +103,7 @@ def url_path(url: str) -> str:
         return url.partition("://")[2]
     try:
         return unquote(urlsplit(url).path)
-    except ValueError:  # invalid brackets
+    except ValueError:
         return ""
 
 

@@ -209,7 +209,7 @@ class Network(httpcore2.SyncBackend):
         """A connection to the host. Raises RemoteError if any of its addresses is private."""
         *first, last = checked_addresses(host, port, allow_private=self._allow_private)
         for address in first:
-            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):  # the next may work
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return self._connect(address, port, timeout)
         return self._connect(last, port, timeout)
 

@@ -83,7 +83,7 @@ class Target:
 
     def refuse_inside(self, source: str) -> None:
         """Raise UsageError for an input that is the target, or in its folder."""
-        if "\0" in source:  # the name of no file
+        if "\0" in source:
             return
         is_same = os.path.realpath(source) == self._root
         with suppress(OSError):  # another spelling, where file systems ignore case
@@ -264,15 +264,6 @@ def fsync(path: Path | str, folder: int | None = None) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        close(descriptor)
-
-
-def close(descriptor: int) -> None:
-    """Close a file descriptor, also when a signal interrupts the call.
-
-    Linux has closed the file by then. Python retries every other interrupted call itself.
-    """
-    with suppress(InterruptedError):
         os.close(descriptor)
 
 
@@ -332,7 +323,7 @@ def named_when_complete(
         else:
             give_name(temporary, name, folder)
     finally:
-        with suppress(OSError):  # renamed already, or it remains as after a kill
+        with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
     if durable:
         fsync(".", folder) if folder is not None else fsync(Path(name).parent)

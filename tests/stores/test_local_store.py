@@ -306,32 +306,6 @@ def test_full_disk_leaves_the_earlier_file(store):
     assert names_in(store.path) == ["run.json"]
 
 
-def test_interrupted_close_is_not_an_error(store, monkeypatch):
-    """Linux has closed the file by then."""
-    real, interrupted = os.close, list[int]()
-
-    def close(descriptor: int) -> None:
-        real(descriptor)
-        interrupted.append(descriptor)
-        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "close", close)
-        store.create("retried/1", b"x")
-        with store.lock("lock"):
-            assert store.read("retried/1") == b"x"
-    assert len(interrupted) > 3
-
-
-def test_appended_file_is_at_its_end(store):
-    for content in (b"", b"abc"):
-        descriptor = store.open_append("open/000.jsonl")
-        assert os.lseek(descriptor, 0, os.SEEK_CUR) == len(content)
-        os.write(descriptor, b"abc")
-        os.close(descriptor)
-    assert store.read("open/000.jsonl") == b"abcabc"
-
-
 def test_exclusive_locks_exclude_and_shared_locks_do_not(store):
     other = LocalStore(store.path)
     with store.lock("lock"):
@@ -388,25 +362,6 @@ def test_lock_of_a_removed_folder_moves_to_the_new_one(store):
     with waiting.lock("lock", timeout_seconds=60):
         thread.join()
         assert names_in(store.path) == ["lock"]
-
-
-def test_lock_of_a_file_removed_meanwhile_moves_to_the_new_one(store, monkeypatch):
-    flock, removed = folders.fcntl.flock, list[Path]()
-
-    def remove(descriptor: int, operation: int) -> None:
-        if not removed:
-            removed.append(store.path / "lock")
-            removed[0].unlink()
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(folders.fcntl, "flock", remove)
-    with (
-        store.lock("lock"),
-        pytest.raises(Held),
-        LocalStore(store.path).lock("lock", timeout_seconds=0),
-    ):
-        pass
-    assert removed
 
 
 def test_only_empty_folders_are_removed(store):

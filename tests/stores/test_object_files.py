@@ -6,14 +6,13 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import Fault, Item
-from pgcli.stores import Reader, RemoteError, objects, reader
+from pgcli.stores import Reader, RemoteError, reader
 from tests.support.runs import ends_soon
 from tests.support.stores import (
     FILES,
@@ -228,13 +227,6 @@ def test_listing_is_a_stream_of_pages():
     assert asked == ["", "next"]
 
 
-def test_unreachable_store_is_an_error_row(monkeypatch):
-    for name, value in locate_store("s3", "http://127.0.0.1:9").environment.items():
-        monkeypatch.setenv(name, value)
-    with Reader().fetched(Item(0, "x", "x", "s3://images/x.png")) as item:
-        assert item.fault.code == "io_error"
-
-
 @pytest.mark.parametrize(
     ("status", "code"),
     [(401, "permission_denied"), (403, "permission_denied"), (404, "missing"), (500, "io_error")],
@@ -269,21 +261,6 @@ def test_key_that_looks_like_a_status_is_not_one(s3):
         reading = Reader()
         for key in keys[:3]:
             assert fault_of(reading.read, f"s3://images/{key}").code == "io_error"
-
-
-def test_stalled_store_times_out(monkeypatch):
-    release = threading.Event()
-
-    class Stalling(S3):
-        def answer(self, path: str, query: Any) -> None:
-            release.wait(20)
-
-    short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
-    monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
-    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
-    with s3_of(Stalling, {}):
-        assert fault_of(Reader().read, "s3://images/x.png").code == "timeout"
-        release.set()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The contract of a store, the same for this machine and an object store."""
 
-import errno
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,22 +78,6 @@ def test_listing_has_one_folder_and_prefix(store):
     [entry] = store.list("open/7")
     assert entry == Entry("open/7", len("open/7"), entry.modified)
     assert abs(entry.modified - time.time()) < 100
-
-
-def test_many_files_are_listed_while_others_are_read_and_deleted(store, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    names = {f"open/{number}" for number in range(1200)}
-    for name in names:
-        store.replace(name, b"x")
-    found = set()
-    for entry in store.list("open/"):
-        found.add(entry.name)
-        if len(found) % 400 == 1:
-            assert store.read("open/7") == b"x"
-            assert len(listed(store, "open/")) == 1200
-    assert found == names
-    store.delete(names)
-    assert listed(store, "open/") == []
 
 
 @pytest.mark.parametrize("store", ["local", "s3"], indirect=True)
@@ -207,16 +189,3 @@ def test_store_that_deletes_one_by_one_deletes_all(monkeypatch):
     monkeypatch.setattr(objects, "open_bucket", lambda *_: Bucket())
     ObjectStore("s3://bucket/rows/").delete(["a", "b", "c"])
     assert not names
-
-
-def test_error_of_the_system_in_the_middle_of_a_listing_is_output_failed(tmp_path):
-    store = open_folder(str(tmp_path))
-    store.create("a", b"")
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.scandir", fail)
-        with pytest.raises(OutputFailed, match="Input/output error"):
-            listed(store)

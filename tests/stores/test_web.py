@@ -17,7 +17,6 @@ from pgcli.errors import SourceUnavailable
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
 from pgcli.stores import Reader, RemoteError, make_reader, reader, web
-from pgcli.stores.urls import TOO_SLOW
 from pgcli.stores.web import WebFiles, checked_addresses, is_public
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
@@ -251,13 +250,6 @@ def test_name_resolution_has_a_deadline(monkeypatch, short_timeouts):
     release.set()
 
 
-def test_proxies_of_the_environment_are_ignored(server, monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-        monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
-    assert outcome(f"{server.url}/good.png") == "good"
-
-
 def test_one_private_address_blocks_the_host(monkeypatch):
     both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
@@ -437,20 +429,6 @@ def test_pickled_reader_is_equal(server):
         copy = pickle.loads(pickle.dumps(Reader(allow_private_hosts=is_allowed)))
         assert outcome(f"{server.url}/good.png", copy) == expected
     assert make_reader(allow_urls=False, allow_private_hosts=True) is None
-
-
-def test_items_without_addresses_are_unchanged():
-    reading = Reader()
-    for item in (
-        Item(0, "x", "x", "/x.png"),
-        Item(0, "x", "x", "http"),
-        Item(0, "x", "x", "http://127.0.0.1/x.png", fault=TOO_SLOW),
-        Item(0, "x", "x", "http://127.0.0.1/x.png", b"data"),
-        Item(0, "x", "x", None, b"data"),
-        Item(0, "x", "x", "ftp://host/x.png"),
-    ):
-        with reading.fetched(item) as same:
-            assert same is item
 
 
 ENDLESS = """
