@@ -78,6 +78,7 @@ class InputProcessor:
                 refused.append((index, self._refused(faulty, full)))
             else:
                 accepted.append((index, full, ids, self._starts.get(prompt, START_STATE)))
+        shared = self._sampling
         return [
             Sequence(
                 row_index=index,
@@ -94,7 +95,7 @@ class InputProcessor:
                 start=start,
             )
             for index, full, ids, start in accepted
-            for sampling in [self._sampling_of(index)]
+            for sampling in [shared if isinstance(shared, SamplingParams) else shared[index]]
         ], refused
 
     def _location_values(self, image: DecodedImage) -> tuple[int, ...] | None:
@@ -104,11 +105,6 @@ class InputProcessor:
         assert image.width
         assert image.height
         return location_values(image.item.region, image.width, image.height)
-
-    def _sampling_of(self, row_index: int) -> SamplingParams:
-        """The sampling parameters of a row."""
-        sampling = self._sampling
-        return sampling if isinstance(sampling, SamplingParams) else sampling[row_index]
 
     def _too_long(self, prompt: str) -> str:
         """Why a prompt is too long to be encoded; empty if it is not."""

@@ -318,7 +318,7 @@ class ModelRunner:
 
     def _read_tokens(self, step: InFlightStep) -> None:
         """Append the tokens of a step."""
-        milliseconds = self._watch.between(step.start, step.end)  # waits for the step
+        milliseconds = self._watch.between(step.start, step.end)
         token_B, logprob_B, near_logprob_B = step.tokens
         logprobs = logprob_B.tolist()
         near_logprobs = logprobs if near_logprob_B is None else near_logprob_B.tolist()
@@ -337,7 +337,7 @@ class ModelRunner:
     def _read_score(self, score: InFlightScore) -> None:
         """Finish sequences with the log-likelihoods of their candidates."""
         group = [sequence for sequence, _ in score.rows]
-        between = map(self._watch.between, score.marks, score.marks[1:])  # waits for the passes
+        between = map(self._watch.between, score.marks, score.marks[1:])
         for number, (owned, milliseconds) in enumerate(zip(score.owners, between, strict=True)):
             in_pass = [group[row] for row in sorted({row for row, _ in owned})]
             share_time(in_pass, milliseconds, is_prefill=number == 0)
@@ -358,7 +358,7 @@ class ModelRunner:
             others.append(self._grammar_rows.state_RF)
         order = self._cache.remove(rows, others)
         self.rows = [self.rows[row] for row in order]
-        if not self.rows:  # no row needs the remaining steps
+        if not self.rows:
             scores = (step for step in self._in_flight if isinstance(step, InFlightScore))
             self._in_flight = deque(scores)
 

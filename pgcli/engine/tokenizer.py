@@ -21,7 +21,7 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
 
 NEWLINE = "\n"
-BLANK = "\u2581"  # of SentencePiece
+BLANK = "\u2581"
 LOCATIONS = 1024
 MASK_CODES = 128
 # Gemma's control tokens, whether or not a tokenizer flags them as special

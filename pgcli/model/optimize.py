@@ -1,8 +1,8 @@
 """Prepares a loaded model for inference on its device.
 
-float16 is for PaliGemma 1 on GPUs without bfloat16. Its largest value is 65,504, which Gemma's hidden states and the products inside its MLPs
-may exceed. Both are computed 64 times smaller: a power of two changes no digits, and the norm of a
-layer's input does not depend on the scale.
+float16 is for PaliGemma 1 on GPUs without bfloat16. Its largest value is 65,504, which Gemma's
+hidden states and the products inside its MLPs may exceed. Both are computed 64 times smaller: a
+power of two changes no digits, and the norm of a layer's input does not depend on the scale.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def scale_part_for_float16(model: PaliGemma, part: nn.Module) -> None:
         up_HD.mul_(SCALE)
     for module in (decoder if part is model else part).children():
         if isinstance(module, RMSNorm):
-            module.eps *= SCALE**2  # scales like the mean square
+            module.eps *= SCALE**2
     if part is not model:
         return
     decoder.config = replace(decoder.config, norm_eps=decoder.config.norm_eps * SCALE**2)

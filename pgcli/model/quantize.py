@@ -11,7 +11,7 @@ from torch import Tensor
 FLOAT8 = torch.float8_e4m3fn
 #: The largest quantized value of each dtype.
 MAX_VALUE = {torch.int8: 127.0, FLOAT8: 448.0}
-MIN_SCALE = 1e-12  # for a row of zeros
+MIN_SCALE = 1e-12
 VALUES_AT_ONCE = 2**20  # converted to float32 at a time, to fit into a CPU's caches
 
 

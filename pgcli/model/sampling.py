@@ -69,7 +69,7 @@ def _first(x_BV: Tensor, count: int) -> Tensor:
     does not order equal values.
     """
     last = x_BV.shape[1] - 1
-    order_BV = (x_BV.float() + 0.0).view(torch.int32)  # -0 becomes 0
+    order_BV = (x_BV.float() + 0.0).view(torch.int32)
     order_BV ^= (order_BV >> 31) & 0x7FFFFFFF
     key_BV = order_BV.long()
     key_BV <<= 32

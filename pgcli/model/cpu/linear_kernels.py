@@ -174,7 +174,7 @@ class Int8LinearKernel(LinearKernel):
         Changes its arguments in-place.
         """
         if self._is_unsigned:
-            quantized_MD = quantized_MD.view(torch.uint8).bitwise_xor_(SIGN_BIT)  # adds 128
+            quantized_MD = quantized_MD.view(torch.uint8).bitwise_xor_(SIGN_BIT)
         out: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
             quantized_MD,
             self._one,

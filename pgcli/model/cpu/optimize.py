@@ -36,7 +36,7 @@ from pgcli.model.gemma import (
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import ImageClassifier, SiglipEncoderLayer, SiglipMLP, TwoTowers, activate
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**29
 
 
@@ -173,7 +173,7 @@ class PackedMLP(nn.Module):
         return run_in_blocks(self._block, x, self._inner_width)
 
     def _block(self, x_MD: Tensor) -> Tensor:
-        if self._activation == "gelu_tanh":  # fused into the same kernel
+        if self._activation == "gelu_tanh":
             return self._down(self._up.gelu(x_MD))
         return self._down(activate(self._up(x_MD), self._activation))
 

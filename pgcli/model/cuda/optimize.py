@@ -121,14 +121,14 @@ def _examples(
         )
 
     def rotation() -> tuple[Tensor | float | None, ...]:
-        angle = drawn(2, 3, 1, size // 2)  # equal halves, as in a `RotaryEmbedding`
+        angle = drawn(2, 3, 1, size // 2)
         cos, sin = angle.cos(), angle.sin()
         return (
             *(drawn(2, 3, outputs), torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)),
             *(drawn(2, heads, 3, size), drawn(2, heads, 3, size), *head_norm),
         )
 
-    scale_D, columns = drawn(width, like=torch.float32), 20_000  # several blocks of the kernel
+    scale_D, columns = drawn(width, like=torch.float32), 20_000
     post_D = scale_D if config.post_norms else None
     vision_D = drawn(vision.width), drawn(vision.width)
     return {
