@@ -11,7 +11,6 @@ from PIL import Image
 from safetensors import safe_open
 
 import pgcli
-from benchmarks.decode import words_read
 from benchmarks.demo_quality import answered as answered_files
 from benchmarks.demo_quality import characters_read, measured, segmentation
 from examples.demo_model.questions import eval_examples, ocr_example
@@ -103,13 +102,6 @@ def test_words_are_read():
     engine = open_engine(find(DEMO), device="cpu", batch_size=24)
     rows = answered_files(engine, "ocr", scenes, [[ocr_example(one)] for one in scenes])
     assert characters_read(rows) > 0.85
-
-
-@pytest.mark.slow
-def test_fast_decoding_reads_the_same_words():
-    report = words_read(16)[0]
-    assert report["read fast"] >= 14
-    assert report["different answers"] <= 1
 
 
 def test_the_checkpoint_is_small_and_in_bfloat16():

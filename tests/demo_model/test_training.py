@@ -1,30 +1,20 @@
 """The training of the built-in model: its data, its task, and that a resumed run is exact."""
 
-import copy
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
 import torch
 from PIL import Image, ImageDraw
-from torch import Tensor, nn
+from torch import Tensor
 
-from examples.demo_model.model import COLUMNS, PATCH_HEAD, DemoLearner, new_model, patch_targets
-from examples.demo_model.muon import Muon
+from examples.demo_model.model import PATCH_HEAD, DemoLearner, new_model
 from examples.demo_model.questions import mask_codes
 from examples.demo_model.scenes import (
-    BACKGROUNDS,
-    COLOURS,
-    SHAPES,
-    TRAINING_SEEDS,
     VALIDATION_SEEDS,
     Scene,
-    lettered_scene,
-    render,
 )
 from examples.demo_model.task import (
     Drawings,
@@ -43,7 +33,7 @@ from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.model.attention import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.trainer import Trainer, TrainerOptions, make_optimizer
+from pgcli.training.trainer import Trainer, TrainerOptions
 from tests.support.tiny import PATCH, RESOLUTION, randomised
 
 ROOT = Path(__file__).parents[2]
@@ -61,28 +51,6 @@ def learner(vocabulary: Tokenizer) -> DemoLearner:
     generator = torch.Generator().manual_seed(5)
     pixels_BCRR = torch.rand(8, 3, RESOLUTION, RESOLUTION, generator=generator)
     return DemoLearner(new_model(config, pixels_BCRR, seed=1))
-
-
-def test_patch_targets_describe_the_object_at_the_centre():
-    for seed in VALIDATION_SEEDS[:50]:
-        scene = Scene.from_seed(seed)
-        shape, colour, background, side, *_ = patch_targets(scene, 8).split(COLUMNS, 1)
-        assert (background == list(BACKGROUNDS).index(scene.background)).all()
-        for patch in range(64):
-            y, x = (patch // 8 + 0.5) / 8, (patch % 8 + 0.5) / 8
-            inside = [
-                (drawn, box)
-                for drawn, box in zip(scene.objects, scene.boxes, strict=True)
-                if box.xmin < x < box.xmax and box.ymin < y < box.ymax
-            ]
-            if not inside:
-                assert shape[patch] == colour[patch] == 0
-                continue
-            drawn, box = inside[-1]
-            assert SHAPES[int(shape[patch]) - 1] == drawn.shape
-            assert list(COLOURS)[int(colour[patch]) - 1] == drawn.colour
-            sides = (y - box.ymin, x - box.xmin, box.ymax - y, box.xmax - x)
-            assert side[patch].tolist() == pytest.approx(sides, abs=1e-6)
 
 
 def test_codes_of_masks_are_decoded_to_the_shapes():
@@ -138,47 +106,6 @@ def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path):
 
 
 # --- words, the optimizer, and rows of several examples
-
-
-def test_the_word_is_drawn_where_it_is_said_to_be():
-    """Its rectangle has pixels of its colour in every letter."""
-    for scene in map(lettered_scene, TRAINING_SEEDS[:20]):
-        (word,) = scene.words
-        pixels = numpy.asarray(render(scene, 400), int)
-        scale = pixels.shape[1] / scene.width
-        is_ink = (abs(pixels - numpy.array(word.rgb)) < 60).all(-1)
-        rows = is_ink[round(word.top * scale) : round(word.y * scale)]
-        for left, right in pairwise(word.edges):
-            assert rows[:, round(left * scale) : round(right * scale) + 1].any(), word
-
-
-def test_muon_updates_matrices_as_torch_does_and_the_rest_by_adamw():
-    torch_muon = pytest.importorskip("torch.optim", reason="torch 2.9 has Muon").Muon
-    torch.manual_seed(0)
-    ours = nn.Sequential(nn.Linear(24, 40), nn.Linear(40, 8))
-    theirs, adamw = copy.deepcopy(ours), copy.deepcopy(ours)
-    options: Any = {"weight_decay": 0.1, "betas": (0.9, 0.98)}
-    optimizer = make_optimizer(ours, **options, kind=Muon)
-    other = make_optimizer(adamw, **options)
-    matrices = [theirs[0].weight, theirs[1].weight]
-    torchs = torch_muon(matrices, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    for group in (*optimizer.param_groups, *other.param_groups):
-        group["lr"] = 0.02
-    for _ in range(4):
-        x = torch.randn(5, 24)
-        for model in (ours, theirs, adamw):
-            model.zero_grad()
-        ours(x).square().mean().backward()
-        for model in (theirs, adamw):
-            for one, own in zip(model.parameters(), ours.parameters(), strict=True):
-                one.grad = own.grad.clone()  # type: ignore[union-attr]
-        for each in (optimizer, torchs, other):
-            each.step()
-    for layer in range(2):
-        moved = (ours[layer].weight - theirs[layer].weight).norm() / theirs[layer].weight.norm()
-        assert moved < 0.02  # torch's iterations are in bfloat16
-        assert torch.equal(ours[layer].bias, adamw[layer].bias)
-        assert not torch.allclose(ours[layer].weight, adamw[layer].weight, rtol=0.05)
 
 
 EXAMPLES: list[TokenizedExample] = [

@@ -1,8 +1,6 @@
 """The choice of device and dtype, and the messages when a choice is impossible."""
 
 import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -12,13 +10,11 @@ from pgcli.device import machine as driver
 from pgcli.device import select as device_module
 from pgcli.device.select import (
     SMALL_CHECKPOINT_BYTES,
-    Stopwatch,
     choose_device,
     choose_dtype,
     free_bytes,
 )
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.cpu.processor import has_bfloat16
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
 
@@ -44,11 +40,6 @@ class TestDevice:
         machine()
         assert choose_device("auto") == CPU
 
-    def test_a_named_device_is_used_if_available(self, machine):
-        machine(cuda=12, mps=True)
-        for name in ("cpu", "cuda", "cuda:0", "cuda:1", "cuda:11", "mps"):
-            assert str(choose_device(name)) == name
-
     def test_without_a_driver_the_error_names_pytorchs_build(self, machine, monkeypatch):
         """tests/cli/test_messages.py has the other cases."""
         machine(mps=True)
@@ -67,13 +58,6 @@ class TestDevice:
             choose_device(f"cuda:{count}")
         assert refused.value.hint == f"--device cuda:{count - 1}"
 
-    def test_mps_without_an_apple_gpu_is_an_error(self, machine):
-        machine(cuda=1)
-        with pytest.raises(NoUsableDevice, match="no Apple GPU") as refused:
-            choose_device("mps")
-        assert refused.value.exit_code == 17
-        assert refused.value.hint
-
     @pytest.mark.parametrize(
         "name",
         [
@@ -90,17 +74,6 @@ class TestDevice:
 
 
 class TestDtype:
-    @pytest.mark.parametrize("device", [CPU, CUDA, MPS], ids=str)
-    def test_a_named_dtype_is_used_on_every_device(self, device):
-        assert choose_dtype("float32", device, 10**12) == torch.float32
-        assert choose_dtype("bfloat16", device, 1) == torch.bfloat16
-
-    @pytest.mark.parametrize("name", ["", "half", "bf16", "float64", "int8", "Float32", "auto "])
-    def test_an_unknown_dtype_is_an_error_that_lists_the_dtypes(self, name):
-        with pytest.raises(UsageError, match="unknown dtype") as refused:
-            choose_dtype(name, CPU, 1)
-        assert refused.value.hint == "one of auto, bfloat16, float16 and float32"
-
     @pytest.mark.parametrize("checkpoint_bytes", [1, 10**10])
     def test_auto_on_cuda_is_bfloat16_if_the_gpu_supports_it(self, monkeypatch, checkpoint_bytes):
         capabilities = {
@@ -111,11 +84,6 @@ class TestDtype:
         monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
         chosen = [choose_dtype("auto", device, checkpoint_bytes) for device in capabilities]
         assert chosen == [torch.bfloat16, torch.float32, torch.bfloat16]
-
-    @pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-    def test_auto_on_mps_depends_on_the_system(self, monkeypatch, has, dtype):
-        monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, minor: has)
-        assert choose_dtype("auto", MPS, 1) == dtype
 
     @pytest.mark.parametrize(
         ("stored", "dtype"),
@@ -129,12 +97,6 @@ class TestDtype:
         assert SMALL_CHECKPOINT_BYTES == 10**9
         assert choose_dtype("auto", CPU, stored) == dtype
 
-    @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc/cpuinfo")
-    def test_cpu_bfloat16_matches_the_systems_report(self):
-        flags = Path("/proc/cpuinfo").read_text()
-        if torch.backends.cpu.get_cpu_capability() == "AVX512":
-            assert has_bfloat16() == ("avx512_bf16" in flags or "amx_tile" in flags)
-
 
 class TestFreeBytes:
     def test_cpu_free_bytes_are_the_available_memory(self, monkeypatch):
@@ -144,11 +106,6 @@ class TestFreeBytes:
         if sys.platform == "linux":
             assert free_bytes(CPU) == pytest.approx(memory.available, abs=2**29)
 
-    def test_without_a_report_half_the_memory_counts_as_free(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(device_module, "Path", lambda path: tmp_path / "nothing")
-        monkeypatch.setattr(device_module, "memory_left", lambda: None)
-        assert free_bytes(CPU) == pytest.approx(psutil.virtual_memory().total / 2, rel=0.01)
-
     def test_gpu_free_bytes_include_pytorchs_cache(self, monkeypatch):
         for name, found in (
             ("mem_get_info", (50, 100)),
@@ -157,13 +114,6 @@ class TestFreeBytes:
         ):
             monkeypatch.setattr(torch.cuda, name, lambda device, found=found: found)
         assert free_bytes(CUDA) == 65
-
-    @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-    def test_gpu_free_bytes_shrink_with_an_allocation(self):
-        before = free_bytes(CUDA)
-        taken = torch.empty(2**28, dtype=torch.uint8, device="cuda")
-        assert before - free_bytes(CUDA) >= 0.9 * taken.nbytes
 
 
 GIB = 2**30
@@ -246,28 +196,6 @@ class TestContainer:
         groups(membership, files)
         assert driver.memory_left() is None
         assert driver.processors() == psutil.cpu_count() or driver.processors() >= 1
-
-    def test_a_group_beyond_its_limit_has_no_free_memory(self, groups):
-        groups("0::/\n", {"memory.max": GIB, "memory.current": 2 * GIB})
-        assert driver.memory_left() == 0
-
-
-def test_the_stopwatch_returns_milliseconds(device):
-    watch = Stopwatch(torch.device(device))
-    first = watch.mark()
-    time.sleep(0.02)
-    second, third = watch.mark(), watch.mark()
-    assert 15 < watch.between(first, second) <= watch.between(first, third)
-    assert watch.between(second, third) >= 0
-
-
-def test_nvidia_smi_reports_the_driver_if_the_kernel_does_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "DRIVER_FILE", tmp_path / "none")
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 535.129.03\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert driver.nvidia_driver() == "535.129.03"
 
 
 @pytest.mark.parametrize(

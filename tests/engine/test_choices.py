@@ -1,7 +1,6 @@
 """Candidates get the same scores as in transformers, independently of other candidates and rows."""
 
 import json
-import math
 from collections import abc
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from pgcli.engine.model_runner import generate
 from pgcli.engine.sampler import GREEDY, OutputVocabulary
 from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
@@ -157,42 +155,7 @@ def test_candidates_in_several_passes_score_the_same(model, patch_BPD, monkeypat
         assert sums == pytest.approx(known, abs=1e-5)
 
 
-def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(model, patch_BPD, monkeypatch):
-    passes: list[tuple[int, ...]] = []
-    plain, read = model.score_branches, model.prefill
-
-    def watched(token_BL: Tensor, branch_BL: Tensor, cache: Any) -> Tensor:
-        passes.append(tuple(token_BL.shape))
-        return plain(token_BL, branch_BL, cache)
-
-    def watched_prefill(*given: Any, **more: Any) -> Tensor:
-        passes.append(())
-        return read(*given, **more)
-
-    monkeypatch.setattr(model, "score_branches", watched)
-    monkeypatch.setattr(model, "prefill", watched_prefill)
-    many = [candidate(300 + n, 900 - n) for n in range(400)]
-    few = many[123:125]
-    rows = score(model, patch_BPD[:2], PROMPTS[:2], [many, few], output_of(model))
-    assert passes[0] == ()
-    assert passes[1:] == [(2, 256)] * 3 + [(2, 32)]
-    (alone,) = score(model, patch_BPD[:1], PROMPTS[:1], [few], output_of(model))
-    assert rows[0].logprobs[123:125] == pytest.approx(alone.logprobs, abs=1e-5)
-    assert len(set(rows[0].logprobs)) == 400
-    assert sum(choice.probability for choice in rows[0].choices) == pytest.approx(1)
-
-
 # --- ChoiceOutput
-
-
-def test_probabilities_are_a_softmax_of_the_sums():
-    some = [candidate(3), candidate(4, 5), candidate(6), candidate(7)]
-    shift = -9000  # its exponential is 0
-    sums = [shift + math.log(0.02), shift + math.log(0.06), -1e5, shift + math.log(0.12)]
-    row = ChoiceOutput(some, sums)
-    assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
-    assert [choice.logprob for choice in row.choices] == row.logprobs
-    assert row.best == 3
 
 
 def test_the_first_of_equal_candidates_is_chosen():
@@ -225,14 +188,6 @@ def test_candidates_are_encoded_as_plain_text(tokenizer):
 # --- other cases
 
 
-def test_nan_logits_are_an_error_with_a_hint(tiny):
-    damaged = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
-    damaged.decoder.norm.weight[3] = torch.nan
-    with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
-        scored(damaged, torch.zeros(4, PATCHES, damaged.config.decoder.width))
-    assert "float32" in caught.value.hint
-
-
 def test_the_time_of_a_pass_is_divided_over_its_rows(model, patch_BPD, monkeypatch):
     """The longest row needs three passes, the others one; a pass takes ten milliseconds."""
     monkeypatch.setattr(model_runner, "Stopwatch", Clock)
@@ -262,12 +217,3 @@ def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer):
         assert [(one.row_index, one.image_uses) for one in requests] == (
             [(6, 1)] if refusals else [(5, 2), (6, 2)]
         )
-
-
-def test_each_image_has_its_own_candidates(tokenizer):
-    config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
-    processor = InputProcessor(tokenizer, config, GREEDY, Question("ask", None, 4), model="m")
-    for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
-        item = Item(0, "a", "a", prompts=("which?",), choices=choices)
-        ((request,), _) = processor.process(0, DecodedImage(item, 9, 9, None, 0.0))
-        assert tuple(one.text for one in request.candidates) == choices

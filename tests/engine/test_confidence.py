@@ -61,11 +61,6 @@ def test_logprob_leaves_out_padded_rows_and_the_image_token(sampling):
         assert logprob > float(lower_BV[row, token]) + 0.01
 
 
-def test_without_locations_nothing_is_computed():
-    found = select_tokens(normal(2, 1100), GREEDY, VOCABULARY._replace(locations=range(0)))
-    assert found.near_logprob_B is None
-
-
 def test_confidence_is_the_geometric_mean_of_four_corners():
     corners = [Span("location", "", 0, 0.1, near) for near in (0.5, 0.5, 1.0, 0.25)]
     assert confidence(corners) == pytest.approx((0.5 * 0.5 * 0.25) ** 0.25)

@@ -118,11 +118,6 @@ def test_a_sequence_ends_at_its_stop_token_or_at_the_limit():
     assert [len(row.logprobs) for row in rows] == [3, 5, 1, 5]
 
 
-def test_ignored_stop_tokens_do_not_end_a_sequence():
-    rows = answers(Scripted([3, STOP, 4, STOP]), 4, sampling=SamplingParams(ignore_eos=True))
-    assert [(row.tokens, row.finish) for row in rows] == [([3, STOP, 4, STOP], "length")]
-
-
 def test_a_prefill_reserves_slots_for_the_longest_answer():
     model = Scripted([3, STOP])
     answers(model, 70)

@@ -120,21 +120,6 @@ def test_candidates_are_read_once_the_next_group_is_launched(make_runner, model)
 
 
 @torch.inference_mode()
-def test_rows_that_end_by_length_take_no_further_step(make_runner, model, monkeypatch):
-    """The number of their tokens is known before the tokens are read."""
-    steps = []
-    real = PaliGemma.step_logits
-    monkeypatch.setattr(
-        PaliGemma, "step_logits", lambda *given: (steps.append(given[2].rows), real(*given))[1]
-    )
-    runner, sequences = make_runner(GREEDY), of_lengths(GREEDY, [2, 4, 4])
-    runner.prefill(images(model, 3), sequences)
-    while runner.rows:
-        runner.decode()
-    assert steps == [3, 2, 2]
-
-
-@torch.inference_mode()
 def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
     make_runner, model, monkeypatch
 ):

@@ -1,7 +1,6 @@
 """Out of memory: smaller batches give every row exactly once, with the same answer."""
 
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,11 +16,7 @@ from pgcli.engine import model_runner, output, sampler
 from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.memory import (
     MAX_LOST_AT_START,
-    BatchLimits,
-    OutOfMemory,
     is_oom,
-    run_in_chunks,
-    run_or_free,
 )
 from pgcli.engine.model_runner import InFlightScore, ModelRunner
 from pgcli.engine.sampler import GREEDY, SamplingParams
@@ -30,7 +25,7 @@ from pgcli.model import kv_cache
 from pgcli.model.kv_cache import KVCache
 from pgcli.records import Answer
 from pgcli.tasks import Question
-from tests.support.sequences import OOM_ERRORS, PROMPTS, Clock, LimitedMemory, fresh, stream
+from tests.support.sequences import OOM_ERRORS, PROMPTS, LimitedMemory, fresh, stream
 from tests.support.tiny import RESOLUTION
 
 TOKENS = 7
@@ -219,17 +214,6 @@ def test_batch_limits_hold_for_later_questions(loaded, monkeypatch, site):
     assert memory.failures == failures == 2
 
 
-@pytest.mark.parametrize(
-    ("failed", "rows"), [([25], 12), ([25, 1], 12), ([8, 30], 4), ([30, 8], 4), ([3, 2], 1)]
-)
-def test_each_oom_halves_the_rows_and_none_raises_them(failed, rows):
-    limits = BatchLimits()
-    for size in failed:
-        limits.shrink(size)
-    assert limits.rows == rows
-    assert limits.summary() == f"{rows} rows at once instead of {max(failed)}"
-
-
 # --- a single row
 
 
@@ -276,14 +260,6 @@ def test_oom_of_every_first_row_ends_the_run(loaded, monkeypatch, site):
     assert "--dtype" in refused.value.hint
 
 
-def test_oom_after_an_answered_row_does_not_end_the_run(loaded, monkeypatch):
-    engine = fresh(loaded)
-    assert [row.error for _, row in engine.ask(stream(1, ["a"]), QUESTIONS["free"])] == [None]
-    LimitedMemory(monkeypatch, "prefill", 0)
-    found = list(engine.ask(stream(), QUESTIONS["free"]))
-    assert [row.error for _, row in found] == ["oom"] * 21
-
-
 def test_a_single_row_is_retried_with_an_empty_kv_cache(loaded, monkeypatch):
     """The retry does not free the KV cache's memory."""
     engine = fresh(loaded, 1)
@@ -299,38 +275,6 @@ def test_a_single_row_is_retried_with_an_empty_kv_cache(loaded, monkeypatch):
     found = list(engine.ask(stream(3, ["a"]), QUESTIONS["free"]))
     assert [row.error for _, row in found] == [None] * 3
     assert memory.failures
-
-
-@pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
-def test_cached_image_features_are_freed_for_the_retry(loaded, monkeypatch, site):
-    held = record_caches(monkeypatch)
-    monkeypatch.setattr(LimitedMemory, "runs_out", lambda self, rows: len(held[-1]._features) > 1)
-    memory, choices = (
-        LimitedMemory(monkeypatch, site, 0),
-        ("red", "blue") if site == "branch" else (),
-    )
-    question = tasks.ask(PROMPTS, choices=choices, max_new_tokens=None if choices else 3)
-    engine = fresh(loaded, 8 if choices else 2)
-    engine.model.config = replace(engine.model.config, stop_tokens=(0, 1))
-    found = list(engine.ask(stream(2, choices=choices), question))
-    assert [row.error for _, row in found] == [None] * 6
-    assert memory.failures
-
-
-@pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
-def test_oom_leaves_no_cached_features_and_counts_prompts_once(loaded, monkeypatch, site):
-    held, calls = record_caches(monkeypatch), iter(range(1000))
-    monkeypatch.setattr(
-        LimitedMemory, "runs_out", lambda self, rows: next(calls) in (2, 3, 4, 5, 6)
-    )
-    memory, engine = LimitedMemory(monkeypatch, site, 0), fresh(loaded)
-    choices = ("red", "blue") if site == "branch" else ()
-    question = tasks.ask(PROMPTS, choices=choices, max_new_tokens=None if choices else TOKENS)
-    assert len(list(engine.ask(stream(choices=choices), question))) == 21
-    assert memory.failures == 5
-    assert engine.image_stats.prompts == 21
-    assert not held[-1]._features
-    assert not held[-1]._counts
 
 
 @pytest.mark.parametrize("name", ["decode", "prefill"])
@@ -392,15 +336,6 @@ def test_oom_decodes_masks_in_smaller_chunks(loaded, monkeypatch):
     assert max(asked) > 1
 
 
-def test_an_input_that_does_not_fit_alone_has_no_result():
-    def work(some: Sequence[str]) -> Sequence[str]:
-        if "b" in some:
-            raise MemoryError
-        return some
-
-    assert list(run_in_chunks(work, "abc")) == ["a", None, "c"]
-
-
 # --- other errors, and fixed batches
 
 
@@ -434,45 +369,6 @@ def test_fixed_batch_limits_raise_instead_of_shrinking(loaded, monkeypatch):
 # --- memory freed after an OOM
 
 
-def test_tensors_of_a_failed_pass_are_freed_before_the_retry():
-    alive: list[weakref.ref[Tensor]] = []
-
-    def work() -> int:
-        large = torch.zeros(8)
-        alive.append(weakref.ref(large))
-        if len(alive) == 1:
-            raise torch.OutOfMemoryError(str(large.sum()))
-        return sum(one() is not None for one in alive)
-
-    with pytest.raises(OutOfMemory):
-        run_or_free(work)
-    assert run_or_free(work) == 1, "the first call's tensor is alive"
-
-
-def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(loaded, monkeypatch):
-    engine = fresh(loaded)
-    made: list[weakref.ref[KVCache]] = []
-    kv_cache, alive = engine.model.kv_cache, []
-
-    def watched(rows: int) -> KVCache:
-        cache = kv_cache(rows)
-        made.append(weakref.ref(cache))
-        return cache
-
-    insert = KVCache.insert
-
-    def inserting(self: KVCache, *given: Any, **more: Any) -> Any:
-        alive.append(sum(one() is not None for one in made))
-        return insert(self, *given, **more)
-
-    monkeypatch.setattr(engine.model, "kv_cache", watched)
-    monkeypatch.setattr(KVCache, "insert", inserting)
-    LimitedMemory(monkeypatch, "decode", 3)
-    list(engine.ask(stream(), QUESTIONS["free"]))
-    assert len(made) > 2
-    assert set(alive) == {1}
-
-
 def test_a_cache_that_does_not_fit_shrinks_to_the_batch_size(loaded, expected_answers, monkeypatch):
     """As on a GPU, which allocates all rows at once and also runs other programs."""
     engine, failures, allocate = fresh(loaded, 16), list[int](), kv_cache.allocate
@@ -493,21 +389,6 @@ def test_a_cache_that_does_not_fit_shrinks_to_the_batch_size(loaded, expected_an
 
 
 # --- times
-
-
-def test_row_times_include_failed_passes(loaded, monkeypatch):
-    monkeypatch.setattr(model_runner, "Stopwatch", Clock)
-    monkeypatch.setattr("pgcli.engine.image_cache.Stopwatch", Clock)
-    monkeypatch.setattr(Clock, "measured", set())
-    steps = iter(range(1000))
-    # OOM in the fourth step, when some rows have ended and others have three tokens
-    monkeypatch.setattr(LimitedMemory, "runs_out", lambda self, rows: next(steps) == 3)
-    LimitedMemory(monkeypatch, "decode", 0)
-    found = list(fresh(loaded).ask(stream(), QUESTIONS["free"]))
-    spent = sum(
-        (row.vision_ms or 0) + (row.prefill_ms or 0) + (row.decode_ms or 0) for _, row in found
-    )
-    assert spent == pytest.approx(10 * len(Clock.measured))
 
 
 # --- a run that is stopped

@@ -1,6 +1,5 @@
 """Recorded steps give the same tokens as eager steps; a tape replaces CUDA graphs."""
 
-import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.tasks import Question
 from tests.support.sequences import (
-    LimitedMemory,
     fresh,
     make_sequences,
     prompts_of_many_lengths,
@@ -125,23 +123,6 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(model, sampling):
     assert recorder.replayed > 2 * recorder.recorded
 
 
-@pytest.mark.parametrize("site", ["insert", "prefill", "decode"])
-def test_answers_are_the_same_after_oom(loaded, monkeypatch, site):
-    monkeypatch.setattr("pgcli.engine.memory.gc.collect", lambda: 0)
-    question = Question("ask", None, 9)
-
-    def ask() -> list[tuple[int, str | None]]:
-        return sorted((row, answer.answer) for row, answer in fresh(loaded).ask(stream(), question))
-
-    expected = ask()
-
-    recorders = recorders_from_now_on(monkeypatch)
-    memory = LimitedMemory(monkeypatch, site, 3)
-    assert ask() == expected
-    assert memory.failures
-    assert recorders[0].recorded
-
-
 def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, monkeypatch):
     """Rows equal those of one engine per chunk, although image keys repeat."""
     question, images = Question("ask", None, 9), [image for _, image in stream(40)]
@@ -175,24 +156,6 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, mo
             (row, text) for row, text, _ in expected[number]
         ]
     assert len(caches) == 2
-
-
-def test_answers_with_a_grammar_equal_eager_steps(loaded, monkeypatch):
-    """Steps read and write the grammar's states too."""
-    monkeypatch.setattr("pgcli.engine.memory.gc.collect", lambda: 0)
-    question = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24)
-    images = stream(6, question.templates)
-
-    def ask() -> list[tuple[int, str | None, float | None]]:
-        rows = fresh(loaded, 4).ask(images, question)
-        return sorted((row, answer.answer, answer.logprob) for row, answer in rows)
-
-    expected = ask()
-
-    recorders = recorders_from_now_on(monkeypatch)
-    assert ask() == expected
-    assert any(text for _, text, _ in expected)
-    assert recorders[0].replayed > recorders[0].recorded > 0
 
 
 def test_a_runner_accepts_another_grammar(loaded, monkeypatch):
@@ -281,38 +244,6 @@ def test_steps_run_eagerly_with_one_warning_if_recording_fails():
     assert len(calls) == 10
 
 
-def test_recording_is_retried_after_oom():
-    calls: list[int] = []
-    recorder = StepRecorder(failing(torch.OutOfMemoryError("CUDA out of memory")))
-    run(recorder, counting_step(calls), 4)
-    assert len(calls) == 4
-    recorder._record = record_on_tape
-    run(recorder, counting_step(calls), 2)
-    assert len(calls) == 6
-    recorder.drop()
-    run(recorder, counting_step(calls), 5)
-    assert len(calls) == 8  # the first call, and the recording
-
-
-def test_a_failed_capture_restores_the_stream(monkeypatch):
-    current = ["compute"]
-
-    class Capture:
-        def __enter__(self) -> None:
-            current[0] = "capture"
-
-        def __exit__(self, *error: object) -> None:
-            raise RuntimeError("operation failed due to a previous error during capture")
-
-    pretend_graphs(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "graph", lambda *given, **options: Capture())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
-    with pytest.raises((RuntimeError, AttributeError)):
-        recorded_step.CudaGraphs(torch.device("cuda"))(counting_step([]))
-    assert current == ["compute"]
-
-
 def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch):
     """Also with graphs of other models: cuBLAS' workspace is in the pool of the first graph."""
     live: Counter[int] = Counter()
@@ -337,9 +268,3 @@ def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch):
     record_two(second)
     assert +live == {1: 2}
     assert len(cleared) == 2, "the workspace is not left in the former pool"
-
-
-def test_the_garbage_collector_pauses_while_a_graph_is_recorded():
-    with recorded_step._without_gc():
-        assert not gc.isenabled()
-    assert gc.isenabled()

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli import tasks
-from pgcli.engine import memory
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.memory import BatchLimits
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import SamplingParams
-from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
+from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue
 from pgcli.engine.sequence import Sequence
 from pgcli.tasks import Question
 from tests.support.sequences import fresh, stream
@@ -106,20 +104,6 @@ def test_prompts_of_one_length_keep_their_order(count, length, how):
         assert arrivals.taken == row_index, "a full group waits"
 
 
-@pytest.mark.parametrize("kinds", [2, 3, 4])
-def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds):
-    """A window of four batches collects each prompt's rows; only the last batches are mixed."""
-    lengths = [5 + n % kinds for n in range(64 * kinds)]
-    found = groups(lengths, size=8, window=32)
-    assert [row_index for batch in found for row_index in batch] != list(range(len(lengths)))
-    assert all(len({lengths[row_index] for row_index in batch}) == 1 for batch in found)
-
-
-def test_the_nearest_lengths_fill_an_incomplete_batch():
-    lengths = [5, 20, 6, 19, 4, 21]
-    assert groups(lengths, size=3, window=6) == [[0, 2, 4], [1, 3, 5]]
-
-
 # --- refill before decode
 
 
@@ -159,40 +143,6 @@ def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(loaded, monkeypa
     assert passes.joined[:2] == [(8, 0), (3, 5)]
     assert order.index(8) < order.index(3)
     assert len(passes.steps) < 16
-
-
-def test_sequences_of_one_length_are_prefilled_together(loaded, monkeypatch):
-    passes = Passes(monkeypatch)
-    answered(fresh(loaded, 8), [4] * 19)
-    assert passes.joined == [(8, 0), (8, 0), (3, 0)]
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "fitting", "groups"),
-    [(8, 7, [8]), (8, 3, [3, 3, 2]), (12, 7, [6, 6]), (5, 9, [5]), (1, 9, [1]), (4, 1, [1] * 4)],
-)
-def test_groups_fill_a_batch_evenly(loaded, monkeypatch, batch_size, fitting, groups):
-    tokens = fitting * (loaded.model.config.image_tokens + memory.USUAL_PROMPT)
-    monkeypatch.setitem(memory.GROUP_TOKENS, "cpu", (tokens,))
-    passes = Passes(monkeypatch)
-    answered(fresh(loaded, batch_size), [9] * batch_size)
-    assert [rows for rows, _ in passes.joined] == groups
-    assert set(passes.steps[-4:]) == {batch_size}
-
-
-def test_running_rows_wait_for_the_group_that_joins_them():
-    """Meanwhile a GPU computes their prefill."""
-    queue = RequestQueue(size=8, window=8)
-    scheduler = Scheduler(queue, BatchLimits(), max_rows=16)
-    found: list[str] = []
-    for number in range(24):
-        scheduler.add(request(number, 4))
-        while len(found) < 4 and (batch := scheduler.schedule()):
-            found.append(f"{batch.kind} after {number + 1}")
-    assert found == [
-        *("prefill after 8", "prefill after 16"),
-        *("decode after 24", "decode after 24"),
-    ]
 
 
 # --- a run that starts small

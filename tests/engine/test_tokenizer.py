@@ -15,7 +15,6 @@ from tokenizers import AddedToken, models, processors
 from transformers import PaliGemmaProcessor
 
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
@@ -50,28 +49,6 @@ def test_user_text_never_becomes_control_tokens(tokenizer, file_tokenizer, text)
     assert all(token >= NEWLINE + 31 or token in newlines for token in ids), "a control token"
     forbidden = {*tokenizer.locations, *tokenizer.mask_codes, tokenizer.id("<image>")}
     assert not forbidden & set(ids)
-
-
-def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer):
-    for text in (
-        "a < b > c",
-        "two  blanks\n\n\nand lines",
-        "🟥 é",
-        "<loc",
-        "<loc99999>",
-        "< image>",
-    ):
-        assert tokenizer.encode_text(text) == tokenizer.encode_answer(text)
-
-
-def test_text_around_a_control_token_is_encoded_unchanged(tokenizer):
-    """Only the control token is split, and neither half merges with the adjacent text."""
-    cut = tokenizer.encode_text("<") + tokenizer.encode_text("eos>")
-    assert tokenizer.encode_text("red circle<eos> star") == [
-        *tokenizer.encode_text("red circle"),
-        *cut,
-        *tokenizer.encode_text(" star"),
-    ]
 
 
 def test_a_training_answer_has_location_tokens(tokenizer):
@@ -121,14 +98,6 @@ def test_prompts_that_begin_with_a_token_are_one_warning(token, prompt):
     assert len(warned) == 1
 
 
-def test_final_newline_is_not_merged_with_the_text():
-    file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
-    file.add_tokens([AddedToken("!\n", normalized=False, special=False)])
-    tokenizer = Tokenizer(file)
-    assert tokenizer.encode_answer("yes!\n")[-1] == file.token_to_id("!\n")
-    assert tokenizer.encode_prompt("yes!") == [BOS, *tokenizer.encode_text("yes!"), NEWLINE]
-
-
 @pytest.mark.parametrize("all_are_special", [False, True])
 def test_added_text_tokens_are_matched_and_control_tokens_are_not(all_are_special):
     """Even if the checkpoint declares its locations and mask codes as special tokens."""
@@ -167,42 +136,12 @@ def test_decode_splits_locations_mask_codes_and_text(tokenizer):
     assert found == [tokens[i] for i in ids if i >= tokenizer.locations.start]
 
 
-def test_text_between_locations_keeps_its_whitespace(tokenizer):
-    for text in (" red  circle ", "\n\nstar", "🟥🟥", "Straße"):
-        (piece,) = tokenizer.decode(
-            tokenizer.encode_text(text), [1.0] * len(tokenizer.encode_text(text))
-        )
-        assert piece == Span("text", text)
-
-
 def test_control_tokens_in_an_answer_are_not_shown(tokenizer):
     ids = [BOS, *tokenizer.encode_text("star"), tokenizer.id("<image>"), 0, 1]
     assert tokenizer.decode(ids, [1.0] * len(ids)) == [Span("text", "star")]
 
 
-def test_an_incomplete_character_decodes_without_error(tokenizer):
-    ids = tokenizer.encode_text("a🟥")
-    assert len(ids) == 5, "not a letter and four bytes"
-    (piece,) = tokenizer.decode(ids[:-1], [1.0] * 4)
-    assert piece.text.startswith("a")
-    assert "🟥" not in piece.text
-
-
-def test_no_tokens_decode_to_no_spans(tokenizer):
-    assert tokenizer.decode([], []) == []
-    with pytest.raises(ValueError, match="shorter"):
-        tokenizer.decode([300, 301], [1.0])
-
-
 # --- padding
-
-
-@pytest.mark.parametrize("prompts", [[[2, 108]], [[2, 7, 108], [2, 8, 108]], [[0, 0], [2, 0]]])
-def test_prompts_of_equal_length_need_no_padding(prompts):
-    """For any ids: a real token may have the padding's id."""
-    token_BT, is_real_BT = left_pad(prompts)
-    assert token_BT.tolist() == prompts
-    assert is_real_BT is None
 
 
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=9), min_size=1, max_size=9))
@@ -353,16 +292,3 @@ def test_a_missing_or_misplaced_token_is_named(file_tokenizer, opened, edit, mes
     words = {word: index for word, index in values["model"]["vocab"].items() if index not in taken}
     with pytest.raises(InvalidCheckpoint, match=message):
         opened(added_tokens=values["added_tokens"], model={"vocab": words | vocab})
-
-
-def test_dropout_of_a_tokenizer_does_not_split_texts_at_random(tmp_path, file_tokenizer):
-    values = json.loads((BUILTIN / "tokenizer.json").read_text())
-    values["model"]["dropout"] = 0.5
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    text = "is there a purple star beside the yellow circle?"
-    random = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert len({tuple(random.encode(text).ids) for _ in range(50)}) > 1
-    opened = open_tokenizer(tmp_path)
-    assert {tuple(opened.encode(text).ids) for _ in range(50)} == {
-        tuple(file_tokenizer.encode(text).ids)
-    }

@@ -27,7 +27,7 @@ from pgcli.images import (
 )
 from pgcli.images.formats import READERS
 from pgcli.inputs import Inventory
-from pgcli.records import DecodedImage, Fault, Item
+from pgcli.records import DecodedImage, Item
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
 from tests.support.runs import ends_soon, processor_time_below
@@ -162,14 +162,6 @@ def test_fast_decode_keeps_twice_the_models_pixels(monkeypatch):
         assert decoded == {size}
 
 
-@pytest.mark.parametrize("format_", READERS)
-def test_fast_decode_changes_only_large_jpegs(format_):
-    data = encoded(noise(111, 111, seed=3), format_)
-    exact, fast = decode_source(data).pixels, decode_source(data, FAST).pixels
-    assert exact is not None
-    assert np.array_equal(exact, fast)
-
-
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
 def test_decoded_pixels_equal_transformers(mode):
     siglip = pytest.importorskip("transformers.models.siglip.image_processing_pil_siglip")
@@ -268,11 +260,6 @@ def test_16_bit_grey_is_scaled_and_not_clipped(format_):
     assert np.array_equal(grey, np.rint(values / 257).astype(np.uint8))
 
 
-def test_big_endian_16_bit_grey_is_scaled():
-    image = Image.frombytes("I;16B", (2, 1), b"\x9c\x40\xff\xff")
-    assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [156, 255]
-
-
 def test_transparent_16_bit_grey_is_white():
     image = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
     data = encoded(image, "PNG", transparency=300)
@@ -360,13 +347,6 @@ def test_no_image_starts_another_program(tmp_path, monkeypatch):
     assert (tmp_path / "called").exists(), "nothing starts this program anyway"
 
 
-def test_jpeg_with_a_broken_frame_index_is_decoded():
-    whole = encoded(drawing(), "JPEG")
-    index = b"MPF\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
-    segment = b"\xff\xe2" + struct.pack(">H", len(index) + 2) + index
-    assert code(whole[:2] + segment + whole[2:]) is None
-
-
 def test_pixel_limit_of_pillow_does_not_apply():
     few = ImageLimits(max_pixels=40 * 30 - 1)
     decoded = decode_source(encoded(drawing(40, 30), "PNG"), limits=few)
@@ -431,16 +411,6 @@ def test_file_replaced_by_a_pipe_does_not_block(tmp_path, monkeypatch):
     assert found == ["not_a_regular_file"]
 
 
-def test_memory_of_a_read_follows_the_file_size(tmp_path):
-    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
-    tracemalloc.start()
-    try:
-        assert files.read_file(str(tmp_path / "a.png"), LIMITS) == encoded(drawing(), "PNG")
-        assert tracemalloc.get_traced_memory()[1] < 2**20 < LIMITS.max_bytes
-    finally:
-        tracemalloc.stop()
-
-
 def test_file_that_grew_is_read_to_its_end(tmp_path, monkeypatch):
     whole = encoded(drawing(), "PNG")
     (tmp_path / "a.png").write_bytes(whole[:9])
@@ -451,12 +421,6 @@ def test_file_that_grew_is_read_to_its_end(tmp_path, monkeypatch):
     assert code(tmp_path / "a.png", ImageLimits(max_bytes=100)) == "too_large"
 
 
-def test_impossible_paths_are_missing(tmp_path):
-    (tmp_path / "file").write_bytes(b"x")
-    for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
-        assert code(path) == "missing", path
-
-
 def test_unreadable_file_is_permission_denied(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # other users may not read the parent folders
     tmp_path.chmod(0o755)
@@ -465,15 +429,6 @@ def test_unreadable_file_is_permission_denied(tmp_path, monkeypatch):
         Path(name).chmod(mode)
     with awkward.unprivileged():
         assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
-
-
-def test_memory_error_is_an_error_row(monkeypatch):
-    def fail(*_: object, **__: object) -> Image.Image:
-        raise MemoryError
-
-    monkeypatch.setattr(Image.Image, "resize", fail)
-    decoded = decode_source(encoded(drawing(), "PNG"))
-    assert (decoded.fault.code, decoded.width) == ("decode_failed", 40)
 
 
 DECODE_FILES = """
@@ -504,22 +459,6 @@ def test_decoder_messages_do_not_reach_the_terminal(voice, tmp_path):
     fate, noise = decode_in_a_program(bare, file)
     assert noise, "decoders print nothing anyway"
     assert decode_in_a_program(quiet, file) == [fate, ""]
-
-
-def test_warnings_of_the_program_are_kept_and_may_be_errors(tmp_path):
-    (tmp_path / "noisy").write_bytes(noisy()["warning"])
-    quiet = DECODE_FILES.replace("BARE", "False")
-    fate, stderr = decode_in_a_program(f"{quiet}warnings.warn('mine')", tmp_path / "noisy")
-    assert fate == "None\n"
-    assert "UserWarning: mine" in stderr
-    options = ("-W", "error::UserWarning")
-    assert decode_in_a_program(quiet, tmp_path / "noisy", options=options) == ["None\n", ""]
-
-
-def test_item_with_a_fault_is_not_opened(tmp_path):
-    fault = Fault("path_not_allowed", "No.")
-    decoded = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), EXACT, LIMITS)
-    assert (decoded.fault, decoded.pixels, decoded.width) == (fault, None, None)
 
 
 @settings(max_examples=150)

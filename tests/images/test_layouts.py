@@ -158,17 +158,6 @@ def test_palette_colours_are_read():
     assert np.array_equal(loaded(data), np.moveaxis(colours[:, pixels], 0, -1))
 
 
-def saved(image: Image.Image, format_: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format_, **options)
-    return file.getvalue()
-
-
-def test_page_that_was_cut_from_a_pyramid_is_read():
-    photo = values(0, 255, np.uint8, 3)
-    assert np.array_equal(loaded(tiff(photo, photometric="rgb", subfiletype=1)), photo)
-
-
 PHOTO = values(0, 255, np.uint8, 3)
 PLANES = np.ascontiguousarray(np.moveaxis(PHOTO, -1, 0))
 CUT = {
@@ -276,24 +265,9 @@ def test_layout_that_pillow_may_misread_is_refused_by_name(name):
     assert words in refusal(data)
 
 
-@pytest.mark.parametrize("pixels", [values(0, 1, np.float32), DARK], ids=["by tags", "by values"])
-def test_refused_tiff_has_its_upright_size(pixels):
-    data = tiff(pixels, extratags=[(274, 3, 1, 6, True)])
-    with pytest.raises(ImageError) as caught:
-        load_image(data, ImageLimits())
-    assert caught.value.size == (HEIGHT, WIDTH)
-
-
 def test_integers_in_memory_are_refused():
     with pytest.raises(ImageError, match="32-bit values"):
         encode_image(Image.fromarray(np.array([[0, 100_000]], np.int32)))
-
-
-def test_rotated_copy_of_white_is_zero_has_the_same_pixels():
-    data = tiff(PHOTO[..., 0], photometric="miniswhite", extratags=[(274, 3, 1, 6, True)])
-    turned = upright_file(data)
-    assert turned is not None
-    assert np.array_equal(loaded(turned), loaded(data))
 
 
 @pytest.mark.parametrize("alpha", [0, 128])

@@ -13,8 +13,8 @@ import pgcli
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images import worker as worker_module
 from pgcli.images.child_process import Connection, ProcessFailed
-from pgcli.images.pool import Budget, decode_ahead
-from pgcli.images.worker import describe_decoder, image_from, image_message
+from pgcli.images.pool import decode_ahead
+from pgcli.images.worker import image_from, image_message
 from pgcli.records import DecodedImage, Fault, Item
 from tests.images.decoders import REPLY, HostileDecoder, ScriptedDecoder, frame, reply
 
@@ -54,12 +54,6 @@ def test_faults_cross_a_connection(ends, size):
     received = crossed(ends, DecodedImage(ITEM, *(size or (None, None)), None, 0.5, fault), 8)
     assert (received.fault, received.pixels) == (fault, None)
     assert (received.width, received.height) == (size or (None, None))
-
-
-def test_decoder_from_the_main_program_is_an_error():
-    local = type("Local", (ScriptedDecoder,), {"__module__": "__main__"})
-    with pytest.raises(TypeError, match="Local is not in a module"):
-        describe_decoder(local())
 
 
 def received(raw: bytes, max_bytes: int = 100) -> tuple[dict[str, Any], bytes]:
@@ -142,16 +136,6 @@ def test_impossible_reply_is_rejected(change, data):
         image_from({**REPLY, **change}, bytearray(data), ITEM, ScriptedDecoder())
 
 
-@pytest.mark.parametrize(
-    ("change", "size", "load_ms"),
-    [({"load_ms": 1.5}, (1, 1), 1.5), ({"width": -5}, (1, 1), 0.0)],
-)
-def test_numbers_of_a_reply_are_in_their_range(change, size, load_ms):
-    image = image_from({**REPLY, **change}, bytearray(3), ITEM, ScriptedDecoder())
-    assert (image.width, image.height) == size
-    assert image.load_ms == load_ms
-
-
 HOSTILE = {
     "random bytes": (b"\xff" * 200, "worker_crashed"),
     "a pickle": (b"\x80\x04cos\nsystem\n" * 10, "worker_crashed"),
@@ -174,22 +158,6 @@ def test_hostile_worker_fails_one_row(kind, monkeypatch):
     images = list(decode_ahead(items, HostileDecoder(), workers=1, total=None))
     codes = [image and image.fault and image.fault.code for image in images]
     assert codes == [None, code, None]
-
-
-def test_budget_lets_a_single_thread_exceed_it():
-    budget = Budget(10)
-    assert budget.take(4)
-    assert budget.take(6)
-    waiting = threading.Thread(target=budget.take, args=(11,), daemon=True)
-    waiting.start()
-    budget.give(4)
-    waiting.join(0.1)
-    assert waiting.is_alive()
-    budget.give(6)
-    waiting.join(20)
-    assert not waiting.is_alive()
-    budget.close()
-    assert not budget.take(1)
 
 
 def test_only_engine_files_import_pickle_or_multiprocessing():

@@ -164,20 +164,6 @@ def test_transparent_colour_is_white_or_refused(depth, colour_type, row, transpa
         assert pixels_of(data)[0, :, 0].tolist() == shown
 
 
-@pytest.mark.parametrize("depth", [2, 4, 8])
-def test_alpha_of_two_colours_of_a_palette_is_applied(depth):
-    row = {2: b"\x18", 4: b"\x01\x20", 8: b"\0\1\2"}[depth]  # the colours 0, 1 and 2
-    chunks = {
-        b"IHDR": struct.pack(">IIBBBBB", 3, 1, depth, 3, 0, 0, 0),
-        b"PLTE": bytes([0, 0, 0, 0, 0, 0, 0, 0, 0]),
-        b"tRNS": bytes([0, 51]),
-        b"IDAT": zlib.compress(b"\0" + row),
-        b"IEND": b"",
-    }
-    data = PNG[:8] + b"".join(chunk(kind, body) for kind, body in chunks.items())
-    assert pixels_of(data)[0, :, 0].tolist() == [255, 204, 0]
-
-
 @pytest.mark.parametrize(("entries", "is_first"), [(4, False), (256, False), (2, True)])
 def test_alpha_before_a_palette_or_of_more_colours_is_refused(entries, is_first):
     palette, alpha = chunk(b"PLTE", bytes(range(9))), chunk(b"tRNS", bytes(entries))
@@ -268,13 +254,6 @@ def test_variants_of_known_formats_are_named(data, words):
     with pytest.raises(ImageError, match=words) as caught:
         load_image(data, ImageLimits())
     assert caught.value.fault.code == "unsupported_format"
-
-
-@pytest.mark.parametrize("page", [b"<!DOCTYPE html>\n<svg>", b"\xef\xbb\xbf\n<html lang=en>"])
-def test_web_page_in_place_of_an_image_is_named(page):
-    with pytest.raises(ImageError, match="web page") as caught:
-        load_image(page, ImageLimits())
-    assert caught.value.fault.code == "not_an_image"
 
 
 def test_git_lfs_pointer_is_named_with_its_remedy():

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -52,41 +51,6 @@ def codes(images: list[DecodedImage]) -> list[str | None]:
     return [image.fault.code if image.fault else None for image in images]
 
 
-class CountingReader:
-    """Records how many items are fetched at the same time."""
-
-    def __init__(self, fetch_threads: int):
-        self.fetch_threads = fetch_threads
-        self.most = self._now = 0
-        self._lock = threading.Lock()
-
-    def __copy__(self) -> CountingReader:
-        return self  # counts for all copies
-
-    @contextlib.contextmanager
-    def fetched(self, item: Item) -> Iterator[Item]:
-        with self._lock:
-            self._now += 1
-            self.most = max(self.most, self._now)
-        time.sleep(0.01)
-        with self._lock:
-            self._now -= 1
-        yield replace(item, data=PNG)
-
-    def stop(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_fetch_threads_bound_the_images_fetched_at_once(count):
-    reader = CountingReader(count)
-    named = [Item(n, str(n), "bytes") for n in range(20)]
-    images = list(decode_ahead(named, DECODE, workers=2, total=None, reader=reader))
-    assert [image.item.index for image in images] == list(range(20))
-    assert codes(images) == [None] * 20
-    assert reader.most == count
-
-
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_images_are_in_order_for_any_number_of_workers(count):
     alone = [DECODE(item) for item in items(20)]
@@ -99,20 +63,6 @@ def test_images_are_in_order_for_any_number_of_workers(count):
         assert np.array_equal(image.pixels, expected.pixels)
         assert image.item.data is None
     assert not worker_processes()
-
-
-def test_a_few_images_start_no_process():
-    images = decode_ahead(items(3), DECODE, workers=None, total=3)
-    next(images)
-    assert not worker_processes()
-    assert codes(list(images)) == [None] * 2
-
-
-def test_image_that_crashes_its_process_fails_one_row():
-    assert codes(scripted("a", "crash", "b", "crash", "c")) == [
-        *(None, "worker_crashed", None),
-        *("worker_crashed", None),
-    ]
 
 
 def several(*ids: str, **options: Any) -> list[str | None]:
@@ -130,56 +80,24 @@ def test_crash_with_images_waiting_fails_one_row():
     assert several(*ids, workers=1) == crashed
 
 
-def test_process_that_dies_once_with_images_waiting_costs_nothing(tmp_path):
-    named = [Item(n, "a", "a") for n in range(40)]
-    named[30] = Item(30, "crash once", "x", str(tmp_path / "been here"))
-    images = list(decode_ahead(named, ScriptedDecoder(), workers=2, total=None))
-    assert codes(images) == [None] * 40
-    assert [image.item.index for image in images] == list(range(40))
+class OneAtATime:
+    """A reader that holds its lock until an item is decoded, as for large images."""
 
-
-def test_timeout_with_images_waiting_fails_one_row(monkeypatch):
-    monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.5)
-    late = several("a", "compute", "a", "compute", "a", workers=1)
-    assert late == [None, "timeout", None, "timeout", None]
-
-
-def test_slow_images_keep_the_order():
-    assert several(*["a", "slow", "a", "a"] * 3, workers=3) == [None] * 12
-
-
-def test_large_files_are_sent_while_others_are_decoded():
-    large = replace(items(1)[0], data=PNG + bytes(3 * worker_module.MAX_WAITING_BYTES))
-    entries = [replace(large if n % 3 else items(1)[0], index=n) for n in range(60)]
-    images = list(decode_ahead(entries, DECODE, workers=1, total=None, max_bytes=2**22))
-    assert [image.item.index for image in images] == list(range(60))
-    assert codes(images) == [None] * 60
-
-
-def test_stop_does_not_wait_for_images_waiting_in_a_process():
-    named = [Item(n, "a", "a") for n in range(40)] + [Item(40, "hang", "x"), Item(41, "a", "a")]
-    stopped = threading.Event()
-    images = decode_ahead(
-        named, ScriptedDecoder(), workers=1, total=None, should_stop=stopped.is_set
-    )
-    assert [next(images).item.index for _ in range(40)] == list(range(40))
-    threading.Timer(0.2, stopped.set).start()
-    with ends_soon():
-        assert list(images) == []
-    assert not worker_processes()
-
-
-class OneAtATime(CountingReader):
-    """Holds its lock until an item is decoded, as readers do for large images."""
+    fetch_threads = 4
 
     def __init__(self) -> None:
-        super().__init__(4)
         self._large = threading.Lock()
+
+    def __copy__(self) -> OneAtATime:
+        return self
 
     @contextlib.contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:
         with self._large:
             yield replace(item, data=PNG)
+
+    def stop(self) -> None:
+        pass
 
 
 def test_closing_releases_the_bytes_of_fetched_images():
@@ -193,22 +111,9 @@ def test_closing_releases_the_bytes_of_fetched_images():
     assert not worker_processes()
 
 
-def test_requested_workers_decode_a_few_images_too():
-    images = decode_ahead(items(2), DECODE, workers=1, total=2)
-    assert codes([next(images)]) == [None]
-    assert len(worker_processes()) == 1
-    images.close()
-
-
 def test_process_that_dies_once_costs_nothing(tmp_path):
     once = Item(0, "crash once", "x", str(tmp_path / "been here"))
     assert codes(list(decode_ahead([once], ScriptedDecoder(), workers=1, total=None))) == [None]
-
-
-@pytest.mark.nightly
-def test_image_that_takes_too_long_is_a_timeout(monkeypatch):
-    monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 3)
-    assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
 
 
 def test_image_that_takes_too_much_processor_time_is_a_timeout(monkeypatch):
@@ -216,11 +121,6 @@ def test_image_that_takes_too_much_processor_time_is_a_timeout(monkeypatch):
     images = scripted("a", "compute", "b")
     assert codes(images) == [None, "timeout", None]
     assert images[1].fault.message.endswith("0.5 seconds of processor time.")
-
-
-def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch):
-    monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.1)
-    assert codes(scripted("slow", "slow", "slow")) == [None] * 3  # each sleeps for longer
 
 
 @pytest.mark.parametrize(
@@ -268,41 +168,6 @@ def test_process_that_the_system_refuses_is_explained(monkeypatch):
     with pytest.raises(NoUsableDevice, match="cannot start: Resource temporarily unavailable"):
         list(decode_ahead(items(3), DECODE, workers=2, total=None))
     assert not worker_processes()
-
-
-def test_thread_that_the_system_refuses_is_explained(monkeypatch):
-    def refuse(*_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(NoUsableDevice, match="can't start new thread"):
-        list(decode_ahead(items(3), DECODE, workers=2, total=None))
-    monkeypatch.undo()
-    assert not worker_processes()
-
-
-def test_processes_need_a_folder_for_temporary_files(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(NoUsableDevice, match=r"cannot start: .*No such file"):
-        list(decode_ahead(items(3), DECODE, workers=2, total=None))
-    assert codes(list(decode_ahead(items(3), DECODE, workers=None, total=3))) == [None] * 3
-
-
-def test_output_of_a_decoder_does_not_enter_the_pipe():
-    assert codes(scripted("print", "a", "print", "b")) == [None] * 4
-
-
-def test_worker_sets_malloc_variables_that_the_user_has_not_set(monkeypatch):
-    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
-    images = decode_ahead(items(40), DECODE, workers=1, total=None)
-    next(images)
-    (child,) = worker_processes()
-    environment = child.environ()
-    trim = "MALLOC_TRIM_THRESHOLD_"
-    assert environment[trim] == child_process.MALLOC_SETTINGS[trim]
-    assert environment["MALLOC_MMAP_THRESHOLD_"] == "1000000"
-    images.close()
 
 
 @pytest.mark.nightly
@@ -382,14 +247,6 @@ def test_stopped_run_does_not_wait_for_an_image_being_decoded():
     assert not worker_processes()
 
 
-def test_slow_image_yields_a_pause():
-    named = [Item(0, "a", "a"), Item(1, "hang", "x")]
-    images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None, pauses=True)
-    assert codes([next(image for image in images if image is not None)]) == [None]
-    assert next(images) is None
-    images.close()
-
-
 def test_span_of_a_file_is_decoded(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"before" + PNG + b"after")
     member = Item(0, "0", "x", str(tmp_path / "a.tar"), span=(6, len(PNG)), root=str(tmp_path))
@@ -429,14 +286,6 @@ def test_closing_early_leaves_no_process():
     assert not worker_processes()
 
 
-def test_closing_does_not_wait_for_an_image_being_decoded():
-    named = [Item(0, "a", "a"), Item(1, "hang", "x")]
-    images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None)
-    next(images)
-    with ends_soon():
-        images.close()
-
-
 def test_items_are_read_ahead_up_to_max_bytes():
     taken = 0
 
@@ -455,24 +304,6 @@ def test_items_are_read_ahead_up_to_max_bytes():
     decoded = max_bytes // pixel_bytes  # decoded images no longer hold their files' bytes
     assert 5 + 10 < taken <= 5 + decoded + 1
     images.close()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_pause_of_the_items_is_yielded(workers):
-    more = threading.Event()
-
-    def slowly() -> Iterator[Item]:
-        yield items(1)[0]
-        more.wait(60)
-        yield items(2)[1]
-
-    images = decode_ahead(slowly(), DECODE, workers=workers, total=None, pauses=True)
-    first = next(image for image in images if image is not None)
-    assert next(images) is None
-    more.set()
-    second = next(image for image in images if image is not None)
-    assert (first.item.index, second.item.index) == (0, 1)
-    assert next((image for image in images if image is not None), None) is None
 
 
 def test_exception_of_the_items_comes_after_the_images_before_it():

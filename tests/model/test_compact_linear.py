@@ -11,8 +11,6 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli import tasks
 from pgcli.checkpoints.find import find
 from pgcli.engine.loader import open_engine
-from pgcli.model import attention
-from pgcli.model.attention import chunked_attention
 from pgcli.model.cpu import linear_kernels
 from pgcli.model.cpu.linear_kernels import (
     CompactInt8LinearKernel,
@@ -20,7 +18,6 @@ from pgcli.model.cpu.linear_kernels import (
     Int8DecodeLinearKernel,
     Int8LinearKernel,
     PackedLinearKernel,
-    gelu_,
 )
 from pgcli.model.cpu.optimize import choose_kernel
 from pgcli.records import DecodedImage, Item
@@ -72,27 +69,6 @@ def test_compact_kernels_equal_f_linear(monkeypatch, rows, inner, outer, kernel,
         assert found.shape == wanted.shape
         assert (found.float() - wanted).norm() < noise * wanted.norm()
     assert made.forward_fp32(x).dtype == torch.float32
-
-
-def test_bfloat16_weights_are_shared_and_float32_is_exact():
-    weight, x = drawn(48, 32), drawn(7, 32, seed=1)
-    kernel = CompactLinearKernel(weight)
-    assert kernel._weight_ND.data_ptr() == weight.data_ptr()
-    assert torch.equal(kernel(x), F.linear(x, weight))
-
-
-def test_gelu_in_pieces_equals_pytorch():
-    x = torch.cat([drawn(210_000) * 4, torch.tensor([0, 30, -30, 1e5, -1e5])])
-    wanted = F.gelu(x, approximate="tanh")
-    torch.testing.assert_close(gelu_(x.clone()), wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_softcapped_attention_is_computed_in_float32(monkeypatch):
-    query, key, value = (drawn(2, 1, 9, 16, dtype=torch.bfloat16, seed=n) for n in range(3))
-    wanted = chunked_attention(query.float(), key.float(), value.float(), None, 0.25, 5.0)
-    monkeypatch.setattr(attention, "has_bfloat16", lambda: False)
-    found = chunked_attention(query, key, value, None, 0.25, 5.0)
-    assert torch.equal(found, wanted.bfloat16())
 
 
 def captions(dtype, quantize):

@@ -99,16 +99,6 @@ def test_unsupported_kernel_warns_once_and_uses_chunks(heads, monkeypatch, error
     assert {(query.device, query.dtype, 16)} == attention.FLEX_UNSUPPORTED
 
 
-def test_another_head_size_is_still_tried(heads, monkeypatch):
-    query, key = heads
-    calls = failing(monkeypatch, UNSUPPORTED[0])
-    with pytest.warns(UserWarning, match="heads of size 16"):
-        softcapped_attention(query, key, key, None, 0.5, 2.0)
-    with pytest.warns(UserWarning, match="heads of size 8"):
-        softcapped_attention(query[..., :8], key[..., :8], key[..., :8], None, 0.5, 2.0)
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize(("error", "raised"), OTHER)
 def test_other_errors_are_raised_and_disable_nothing(heads, monkeypatch, error, raised):
     """This includes OOM wrapped by the compiler, which happens while it tries configurations."""

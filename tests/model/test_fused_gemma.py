@@ -7,11 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CalledProcessError
-from types import ModuleType
 
 import pytest
 import torch
@@ -159,26 +157,6 @@ def test_interpreted_kernels_pass_the_check_of_both_generations(folder, kernels)
     optimize.kernel_problem.cache_clear()
     most = sys.modules[kernels.attend.__module__].PROGRAMS
     assert min(programs) < most // 2 < max(programs)
-
-
-def test_a_kernel_is_launched_on_the_device_of_its_tensors(monkeypatch):
-    """Triton launches on the current device, which may be another GPU."""
-    entered: list[torch.device] = []
-
-    @contextmanager
-    def device(name: torch.device) -> Iterator[None]:
-        entered.append(name)
-        yield
-        entered.pop()
-
-    launches = ModuleType("kernels")
-    launches.geglu = lambda x: entered.copy()
-    monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setitem(sys.modules, "pgcli.model.cuda.kernels", launches)
-    monkeypatch.setattr("pgcli.model.cuda.kernels", launches, raising=False)
-    x = torch.zeros(2, 4)
-    assert operators._kernel_or_plain("geglu", operators.OPERATORS["geglu"])(x) == [x.device]
-    assert entered == []
 
 
 # --- each kernel beside its plain version

@@ -2,17 +2,14 @@
 
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from torch.nn.attention.flex_attention import flex_attention
 
 from pgcli.checkpoints.config import parse_config
 from pgcli.model import attention
 from pgcli.model.attention import (
-    can_compile,
     chunked_attention,
     compiled_attention,
     grouped_attention,
@@ -74,32 +71,6 @@ class TestConfigurations:
         scalar = 144 if size == "28b" else 256
         assert decoder.query_scale == scalar**-0.5
 
-    def test_absent_sizes_have_transformers_defaults(self):
-        values = published()
-        values["text_config"] = {"model_type": "gemma2"}
-        decoder, default = parse_config(values).decoder, transformers.Gemma2Config()
-        assert (decoder.width, decoder.depth) == (default.hidden_size, default.num_hidden_layers)
-        assert decoder.query_pre_attn_scalar == default.query_pre_attn_scalar
-        assert decoder.attn_softcap == default.attn_logit_softcapping
-        assert decoder.final_softcap == default.final_logit_softcapping
-        assert decoder.sliding_window == default.sliding_window
-        sliding = tuple(kind == "sliding_attention" for kind in default.layer_types)
-        assert decoder.sliding_layers == sliding
-        assert sliding[:2] == (True, False)
-
-    def test_null_disables_a_softcap_or_the_window(self):
-        decoder = parse_config(
-            published(
-                attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=None
-            )
-        ).decoder
-        assert (decoder.attn_softcap, decoder.final_softcap, decoder.sliding_window) == (
-            None,
-            None,
-            None,
-        )
-        assert not any(decoder.is_sliding(layer) for layer in range(decoder.depth))
-
     @pytest.mark.parametrize(
         ("key", "value"),
         [
@@ -146,20 +117,6 @@ class TestAttention:
             found = grouped_attention(query, key, value, mask, scale=0.7, cap=1.5)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
-    def test_the_scores_of_all_queries_are_never_in_memory_together(self, monkeypatch):
-        sizes = []
-
-        def watched(score, cap):
-            sizes.append(score.numel())
-            return softcap(score, cap)
-
-        monkeypatch.setattr(attention, "softcap", watched)
-        monkeypatch.setattr(attention, "SCORES", 2 * 3 * 9 * 4)
-        key = normal(2, 3, 9, 8)
-        chunked_attention(normal(2, 3, 14, 8), key, key, None, 0.7, 1.5)
-        assert max(sizes) == attention.SCORES
-        assert sum(sizes) == 2 * 3 * 9 * 14
-
     def test_softcap_is_computed_in_float32(self):
         score = torch.tensor([100.0, 101.0]).bfloat16()
         assert softcap(score, 50.0).dtype == torch.float32
@@ -191,18 +148,6 @@ class TestAttention:
         found = compiled_attention(query, key, value, mask, 0.5, 2.0)
         expected = chunked_attention(query, key, value, mask, 0.5, 2.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-
-    def test_the_kernel_is_for_many_queries_on_a_gpu(self):
-        usual = {"is_cuda": True, "shape": (2, 4, 128, 256), "dtype": torch.bfloat16}
-        for changes, compiles in (
-            ({}, True),
-            ({"dtype": torch.float32}, True),
-            ({"shape": (2, 4, 127, 256)}, False),
-            ({"shape": (2, 4, 128, 8)}, False),
-            ({"dtype": torch.float64}, False),
-            ({"is_cuda": False}, False),
-        ):
-            assert can_compile(SimpleNamespace(**(usual | changes))) == compiles, changes
 
 
 def test_logits_are_softcapped_in_float32():

@@ -116,14 +116,6 @@ def test_growth_keeps_stored_values(model, monkeypatch, fixed_shape):
     torch.testing.assert_close(found[0], found[2], **EXACT)
 
 
-def test_few_rows_take_little_memory_whatever_the_maximum(model):
-    cache = model.kv_cache(1000)
-    for rows in (1, 2, 3):
-        prefill(model, cache, features(model, rows), prompts_of_many_lengths(rows))
-        assert cache.allocated_rows <= 2 * cache.rows
-    assert cache.rows == 6
-
-
 def test_a_cache_of_fixed_shape_allocates_all_rows_after_a_few():
     cache, allocated = unit_cache(32, fixed_shape=True), []
     for rows in (1, 2, 3, 5, 32):
@@ -145,15 +137,6 @@ def test_a_step_keeps_its_addresses_and_shapes_in_reserved_slots():
     assert len(shapes) == 1
 
 
-def test_no_more_rows_are_copied_than_are_removed():
-    cache = unit_cache(5)
-    cache.insert(5, 3)
-    assert cache.remove([1, 4]) == [0, 3, 2]
-    assert cache.remove([2]) == [0, 1]
-    assert cache.remove([0, 1]) == []
-    assert cache.rows == 0
-
-
 @pytest.mark.parametrize("fixed_shape", [False, True])
 def test_rows_that_move_together_keep_their_values(fixed_shape):
     """With a fixed shape, as on a GPU, a few operations copy them."""
@@ -173,16 +156,6 @@ def test_rows_that_move_together_keep_their_values(fixed_shape):
         old = before[0][0, :, former, :, :used]
         assert torch.equal(cache.tensors[0][0, :, row, :, :used], old)
     assert not fixed_shape or counter.operations < 20
-
-
-@pytest.mark.parametrize(
-    ("rows", "max_rows", "padded"),
-    [(1, 99, 1), (2, 99, 2), (3, 99, 4), (5, 5, 5), (5, 99, 8), (8, 99, 8), (57, 60, 60)],
-)
-def test_a_step_has_one_of_few_row_counts(rows, max_rows, padded):
-    cache = unit_cache(max_rows)
-    cache.insert(rows, 3)
-    assert cache.padded_rows == padded
 
 
 @pytest.mark.parametrize("max_rows", [3, 8])

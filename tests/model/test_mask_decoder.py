@@ -22,7 +22,7 @@ from pgcli.checkpoints.find import MASK_DECODER, Checkpoint
 from pgcli.engine import loader, output
 from pgcli.engine.output import decoded, in_box, masks_of_rows
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.records import Box, Mask, Span
+from pgcli.records import Box, Span
 
 CODE_WIDTH = 24
 CODEBOOK = "_vq_vae._embedding"
@@ -135,14 +135,6 @@ def test_safetensors_and_compressed_npz_give_the_same_decoder(tmp_path, decoder)
     for name in ("a.npz", "b.npz", "c.npz"):
         found = mask_decoder.load_mask_decoder(tmp_path / name).state_dict()
         assert all(torch.equal(tensor, found[key]) for key, tensor in decoder.state_dict().items())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float64", ">f4"])
-def test_any_float_is_read(tmp_path, dtype, decoder):
-    np.savez(tmp_path / "a.npz", **{name: x.astype(dtype) for name, x in WEIGHTS.items()})
-    found = mask_decoder.load_mask_decoder(tmp_path / "a.npz").state_dict()
-    for name, tensor in decoder.state_dict().items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
 
 
 def test_a_missing_file_names_the_download(tmp_path):
@@ -357,16 +349,6 @@ def test_a_mask_is_placed_like_pillows_paste(width, height, xs, ys, seed):
     assert (rle.decode_mask(found) == wanted).all()
 
 
-@pytest.mark.slow
-def test_a_mask_does_not_depend_on_the_chunk_size(monkeypatch):
-    box, size = Box("", 3.9, 5.2, 260.7, 190.1, 1.0), (270, 200)
-    whole = in_box(smooth(), box, size)
-    for side, pixels in ((7, 20), (1, 1), (50, 5000)):
-        monkeypatch.setattr(output, "TILE_SIDE", side)
-        monkeypatch.setattr(output, "TILE_PIXELS", pixels)
-        assert in_box(smooth(), box, size) == whole
-
-
 def masks_of(pieces, size, decoder):
     """The masks of one answer."""
     return masks_of_rows([(pieces, size)], decoder)[0]
@@ -407,16 +389,6 @@ def test_a_model_brings_its_own_decoder_unless_another_is_named(tiny, file, deco
     assert torch.equal(named.codebook, decoder.codebook)
 
 
-def test_boxes_without_masks_and_answers_without_boxes_have_none(decoder):
-    """Without a decoder the codes are kept."""
-    (codes,) = some_codes(1)
-    pieces = answer(((1, 2, 3, 4), codes, "cat"), ((1, 2, 3, 4), None, "dog"))
-    assert masks_of(pieces, (30, 20), None) == (Mask(codes, None), None)
-    assert masks_of(pieces[-5:], (30, 20), decoder) == (None,)
-    assert masks_of_rows([([], (30, 20))], decoder) == [()]
-    assert masks_of_rows([], decoder) == []
-
-
 def test_masks_of_a_row_do_not_depend_on_other_rows(decoder, monkeypatch):
     monkeypatch.setattr(output, "MASKS_AT_ONCE", 4)
     rows = []
@@ -426,15 +398,6 @@ def test_masks_of_a_row_do_not_depend_on_other_rows(decoder, monkeypatch):
     together = masks_of_rows(rows, decoder)
     assert [len(found) for found in together] == [3, 0, 1, 6]
     assert together == [masks_of(pieces, size, decoder) for pieces, size in rows]
-
-
-def test_all_masks_of_several_rows_are_one_pass(decoder):
-    seen = []
-    watch = decoder.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
-    rows = [(answer(*[((1, 2, 300, 400), codes, "a")] * 2), (8, 8)) for codes in some_codes(3)]
-    masks_of_rows(rows, decoder)
-    watch.remove()
-    assert seen == [6]
 
 
 def test_a_mask_of_100_megapixels_takes_little_memory():

@@ -1,8 +1,5 @@
 """Packed weights give the same outputs; if packing fails, the original weights are used."""
 
-import os
-import platform
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -10,19 +7,15 @@ from torch.nn import functional as F
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.save import save
 from pgcli.engine.loader import open_engine
 from pgcli.model.cpu import optimize
 from pgcli.model.cpu.linear_kernels import CompactLinearKernel, PackedLinearKernel
 from pgcli.model.cpu.optimize import (
     PackedProjection,
-    pack_decoder_layer,
-    pack_encoder_layer,
     run_in_blocks,
 )
 from pgcli.model.cpu.processor import works
 from pgcli.model.optimize import optimize_for_device
-from tests.support.runs import run_python
 
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # relative to the norm
 
@@ -65,12 +58,6 @@ def test_packed_linear_and_fused_operations_equal_f_linear(rows, inner, outer, b
     assert_like(made.mul(x, other), product * other)
 
 
-def test_a_slice_of_a_weight_can_be_packed(dtype):
-    whole, x = drawn(48, 16, dtype=dtype), drawn(5, 16, dtype=dtype, seed=1)
-    for part in (whole[10:30], whole.T[:, :16].T):
-        assert_like(PackedLinearKernel(part)(x), F.linear(x, part))
-
-
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
 def test_run_in_blocks_equals_one_call(monkeypatch, rows):
     monkeypatch.setattr(optimize, "BLOCK_BYTES", 8 * 10 * 4)  # eight rows of ten inner values
@@ -95,58 +82,6 @@ def test_packing_keeps_no_original_weights(tiny):
     assert any(isinstance(module, PackedProjection) for module in model.modules())
 
 
-def test_original_weights_are_freed_one_by_one(tiny):
-    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
-    names = {id(p): name for name, p in model.named_parameters() if p.ndim == 2}
-    freed = []
-
-    def make(weight, bias):
-        here = {id(p) for p in model.parameters()}
-        freed.append(sum(key not in here for key in names))
-        return PackedLinearKernel(weight, bias)
-
-    for layer in model.vision.layers:
-        pack_encoder_layer(layer, make)
-    for layer in model.decoder.layers:
-        pack_decoder_layer(layer, make, is_last=False)
-    assert freed == sorted(freed)
-    assert freed[-1] > len(freed) / 2
-
-
-KEEPING = """
-import resource, torch
-from pgcli.model.cpu.optimize import keep_freed_memory
-def faults():
-    for _ in range(5):
-        torch.ones(40 * 2**20, dtype=torch.uint8)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-def settled():
-    for _ in range(4):  # the first blocks that are freed are filled by small allocations
-        first = faults()
-    return faults() - first
-print(settled())
-keep_freed_memory()
-print(settled())
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
-@pytest.mark.nightly
-@pytest.mark.parametrize("settings", [{}, {"MALLOC_MMAP_THRESHOLD_": "131072"}])
-def test_freed_memory_is_reused_without_page_faults_unless_settings_differ(settings):
-    """Otherwise the kernel clears new pages of 4 kB or 2 MB."""
-    as_it_is, kept = map(int, run_python(KEEPING, env=os.environ | settings).split())
-    assert as_it_is > 50
-    assert (kept < 10) == (not settings)
-
-
-def test_saving_a_packed_model_is_an_error(tiny, tmp_path):
-    model = open_engine(Checkpoint("tiny", tiny), device="cpu").model
-    with pytest.raises(ValueError, match=r"weight is packed"):
-        save(model, tmp_path / "out", dtype=torch.float32)
-    assert not (tmp_path / "out").exists()
-
-
 class Broken(PackedLinearKernel):
     def __init__(self, *weights):
         raise RuntimeError("no such operation")
@@ -165,14 +100,6 @@ def test_weights_are_not_packed_if_the_operators_fail(monkeypatch, tiny, made):
     pixels_BCRR = torch.zeros(1, 3, 56, 56)
     other = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
     torch.testing.assert_close(model.encode(pixels_BCRR), other.encode(pixels_BCRR))
-
-
-def test_packing_is_not_tried_without_onednn(monkeypatch):
-    class Untried(PackedLinearKernel):
-        pass
-
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not works(Untried, torch.float32)
 
 
 @pytest.mark.parametrize("block_bytes", [optimize.BLOCK_BYTES, 1024])

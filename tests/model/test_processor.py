@@ -26,17 +26,6 @@ def test_without_avx512_only_float32_is_packed():
 
 
 @pytest.mark.parametrize(
-    ("limit", "has"),
-    [("", False), ("AVX2", False), ("avx512_core_vnni", False)]
-    + [(limit, True) for limit in ("default", "ALL", "AVX512_CORE_AMX", "avx512_core_amx_fp16")],
-)
-def test_limit_of_onednn_hides_tiles(monkeypatch, limit, has):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-    assert processor.has_tiles.__wrapped__() is has
-
-
-@pytest.mark.parametrize(
     ("avx512", "tiles", "limit", "has"),
     [
         (True, True, "ALL", True),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.step_ops import count_prefill, count_step, meta_model
+from benchmarks.step_ops import count_step, meta_model
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.cli.main import main
@@ -19,11 +19,11 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model import quantized
 from pgcli.model.cpu.linear_kernels import quantize_per_token
 from pgcli.model.cuda import plain
-from pgcli.model.cuda.optimize import fuse, optimize_part_for_cuda
+from pgcli.model.cuda.optimize import fuse
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantize import FLOAT8, MAX_VALUE, quantize_per_channel, quantize_per_row
 from pgcli.model.quantized import QuantizedLinear, QuantizedMLP, quantize_mlps
-from tests.support.kernels import FakeDevice, interpreted_kernels
+from tests.support.kernels import interpreted_kernels
 from tests.support.runs import EXAMPLES
 from tests.support.tiny import PATCHES, normal
 
@@ -57,16 +57,6 @@ def test_quantized_values_are_the_nearest_for_any_values(how, numbers):
     assert quantized.float().abs().max() <= MAX_VALUE[quantized.dtype]
     error = (restored(quantized, scale) - x.double()).abs()
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
-
-
-def test_a_non_finite_row_gives_nan():
-    x = normal(4, 32, dtype=torch.float32)
-    x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
-    linear = QuantizedLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16())
-    product = linear(*quantize_per_row(x, FLOAT8))
-    assert product[[0, 3]].isfinite().all()
-    assert product[1:3].isnan().all()
-    assert not product[3].any()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
@@ -112,28 +102,6 @@ def test_fused_and_plain_decoders_quantize_alike(folder, request):
     assert 0 < distance(found, exact) < 0.15
 
 
-@torch.inference_mode()
-def test_a_quantized_step_waits_for_nothing(tiny):
-    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.bfloat16)
-    quantize_mlps(model)
-    fuse(model)
-    cache = model.kv_cache(2, fixed_shape=True)
-    patch_BPD = normal(2, PATCHES, model.config.decoder.width).bfloat16()
-    model.prefill(patch_BPD, torch.full((2, 4), 300), None, cache)
-    token_B = torch.tensor([300, 301])
-    with FakeDevice():
-        model.decode_step(token_B, cache)
-
-
-@pytest.mark.parametrize("generation", [1, 2])
-def test_a_quantized_step_has_no_more_launches(generation):
-    exact, quantized = (meta_model(generation, quantize=kind) for kind in ("none", "fp8"))
-    count_step(exact, 64)  # computes the rotary frequencies
-    found = count_step(quantized, 64).launches
-    assert found.total() == count_step(exact, 64).launches.total()
-    assert found["pgcli::geglu_quantized"] == quantized.config.decoder.depth
-
-
 @pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize(
     ("sampling", "more"),
@@ -143,12 +111,6 @@ def test_a_quantized_step_has_no_more_launches(generation):
 def test_a_step_of_a_3b_model_has_few_launches(generation, sampling, more):
     counter = count_step(meta_model(generation), 64, sampling)
     assert 0 < counter.launches.total() <= MOST_LAUNCHES + more, counter.launches
-
-
-def test_a_prefill_of_the_first_generation_has_few_launches():
-    counter = count_prefill(meta_model(1), rows=64)
-    assert 0 < counter.launches.total() <= 210, counter.launches
-    assert counter.launches["pgcli::rotate"] == 17  # the last layer has one query per row
 
 
 # --- kernels beside their plain versions
@@ -251,10 +213,3 @@ def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
     steps = [(rows, *shape) for rows in (1, 8) for shape in ((256, 64), (64, 128))]
     assert shapes == [*steps, (300, 256, 64)]
     quantized.mlp_problem.cache_clear()
-
-
-def test_a_gpu_model_is_quantized_before_it_is_fused(tiny):
-    model = weights.load_paligemma(tiny, read_config(tiny), dtype=torch.float32)
-    for part in model.parts():
-        optimize_part_for_cuda(model, part, "fp8")
-    assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)
