@@ -133,9 +133,9 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
     start_serving(connection)
     while True:
         header, data = connection.receive(MAX_IMAGE_BYTES)
-        names, span = (header["id"], header["id"], header["path"]), header["span"]
         content = bytes(data) if header["has_data"] else None
-        span = span and tuple(span)
+        span = tuple(header["span"]) if header["span"] else None
+        names = header["id"], header["id"], header["path"]
         item = Item(header["index"], *names, content, root=header["root"], span=span)
         limit_processor_time(settings["processor_seconds"])
         message = image_message(decode(item))
