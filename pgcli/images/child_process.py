@@ -6,6 +6,7 @@ and in time, and nothing in them is executed or unpickled.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import json
@@ -17,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -26,6 +28,8 @@ from time import monotonic
 from typing import IO, Any
 
 import numpy
+
+from pgcli.errors import PgcliError
 
 START_LIMIT_SECONDS = 120
 MAX_REASON_BYTES = 4096
@@ -194,6 +198,63 @@ class ChildProcess(Connection):
         lines = self._errors.read().decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return last or f"it ended with exit code {code}"
+
+
+class ServedProcess:
+    """A `ChildProcess` that starts with the first request, and again after it died.
+
+    `what` it reads is named in the error if it cannot start; a reply has at most `max_bytes`.
+    """
+
+    def __init__(self, module: str, what: str, max_bytes: int):
+        self._module, self._what, self._max_bytes = module, what, max_bytes
+        self._lock = threading.Lock()
+        self._process: ChildProcess | None = None
+        self._owner = 0
+        atexit.register(self.close)
+
+    def ask(
+        self, request: Mapping[str, Any], seconds: float | None = None
+    ) -> tuple[dict[str, Any], memoryview]:
+        """The reply to a request. Raises ProcessFailed if the process dies twice, or once for lack
+        of time.
+
+        One death is no proof: the process also dies with the thread that started it, and of what it
+        read ahead.
+        """
+        with self._lock:
+            try:
+                return self._ask(request, seconds)
+            except ProcessFailed as problem:
+                if problem.is_late:
+                    raise
+                return self._ask(request, seconds)
+
+    def _ask(
+        self, request: Mapping[str, Any], seconds: float | None
+    ) -> tuple[dict[str, Any], memoryview]:
+        if self._process is None or self._owner != os.getpid():
+            try:
+                self._process, self._owner = ChildProcess(self._module), os.getpid()
+                self._process.wait_until_ready()
+            except ProcessFailed as problem:
+                self.close()
+                message = f"the process that reads {self._what} cannot start: {problem}"
+                raise PgcliError(message, hint="pgcli doctor shows what is missing") from problem
+        try:
+            self._process.send(request)
+            return self._process.receive(self._max_bytes, seconds)
+        except ProcessFailed as problem:
+            if self.close() == -signal.SIGPROF:
+                raise ProcessFailed from TimeoutError()
+            raise problem from problem.__cause__
+
+    def close(self) -> int | None:
+        """End the process; its exit code, if it had one."""
+        process, self._process = self._process, None
+        if process is None or self._owner != os.getpid():
+            return None
+        return process.close()
 
 
 @contextmanager

@@ -6,17 +6,13 @@ and time: in the decoding processes, and for all other callers in one of its own
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
-import threading
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, BinaryIO, NamedTuple
 
-from pgcli.errors import PgcliError
 from pgcli.images import child_process
-from pgcli.images.child_process import ChildProcess, Connection, ProcessFailed
+from pgcli.images.child_process import Connection, ProcessFailed, ServedProcess
 from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
 
@@ -55,7 +51,7 @@ def is_pdf(path: str | None) -> bool:
 
 def count_pages(path: str) -> int:
     """The number of pages of a file. Raises PdfError."""
-    header, _ = PROCESS.ask({"path": path, "root": None, "page": None})
+    header, _ = ask({"path": path, "root": None, "page": None})
     return int(header["pages"])
 
 
@@ -66,59 +62,23 @@ def page_png(path: str, page: int, root: str | None = None) -> bytes:
     """
     if child_process.is_limited():
         return rendered(path, page, root)
-    _, data = PROCESS.ask({"path": path, "root": root, "page": page})
+    _, data = ask({"path": path, "root": root, "page": page})
     return bytes(data)
 
 
-class PdfProcess:
-    """The process; starts with the first request, and again after it died."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: ChildProcess | None = None
-        self._owner = 0
-
-    def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
-        """The reply to a request. Raises PdfError, also if the process dies twice."""
-        with self._lock:
-            try:
-                header, data = self._ask(request)
-            except ProcessFailed:
-                try:
-                    header, data = self._ask(request)
-                except ProcessFailed as problem:
-                    raise PdfError(CRASHED) from problem
-        if "fault" in header:
-            raise PdfError(Fault(*map(str, header["fault"])))
-        return header, data
-
-    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
-        if self._process is None or self._owner != os.getpid():
-            try:
-                self._process, self._owner = ChildProcess(__name__), os.getpid()
-                self._process.wait_until_ready()
-            except ProcessFailed as problem:
-                self.close()
-                message = f"the process that reads PDF files cannot start: {problem}"
-                raise PgcliError(message, hint="pgcli doctor shows what is missing") from problem
-        try:
-            self._process.send({**request, "seconds": PROCESSOR_SECONDS})
-            return self._process.receive(MAX_PNG_BYTES, TIME_LIMIT_SECONDS)
-        except ProcessFailed as problem:
-            if self.close() == -signal.SIGPROF or problem.is_late:
-                raise PdfError(LATE) from problem
-            raise
-
-    def close(self) -> int | None:
-        """End the process; its exit code, if it had one."""
-        process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():
-            return None
-        return process.close()
+PROCESS = ServedProcess(__name__, "PDF files", MAX_PNG_BYTES)
 
 
-PROCESS = PdfProcess()
-atexit.register(PROCESS.close)
+def ask(request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
+    """The reply of the process. Raises PdfError."""
+    try:
+        limit = {"seconds": PROCESSOR_SECONDS}
+        header, data = PROCESS.ask({**request, **limit}, TIME_LIMIT_SECONDS)
+    except ProcessFailed as problem:
+        raise PdfError(LATE if problem.is_late else CRASHED) from problem
+    if "fault" in header:
+        raise PdfError(Fault(*map(str, header["fault"])))
+    return header, data
 
 
 # --- in a process with limits

@@ -6,10 +6,7 @@ fail.
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +22,11 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from pgcli.arrow import plain_type, to_values
-from pgcli.errors import ManifestError, PgcliError, SourceUnavailable
+from pgcli.errors import ManifestError, SourceUnavailable
 from pgcli.images.child_process import (
-    ChildProcess,
     Connection,
     ProcessFailed,
+    ServedProcess,
     limit_processor_time,
     start_serving,
 )
@@ -289,51 +286,7 @@ def is_list(kind: pa.DataType) -> bool:
 # --- the process
 
 
-class ParquetProcess:
-    """The process; starts with the first request, and again after it died."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: ChildProcess | None = None
-        self._owner = 0
-
-    def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
-        """The reply to a request. Raises ProcessFailed if the process dies twice.
-
-        One death is no proof: the process also dies with the thread that started it, and of rows
-        that it read ahead.
-        """
-        with self._lock:
-            try:
-                return self._ask(request)
-            except ProcessFailed:
-                return self._ask(request)
-
-    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
-        if self._process is None or self._owner != os.getpid():
-            try:
-                self._process, self._owner = ChildProcess(__name__), os.getpid()
-                self._process.wait_until_ready()
-            except ProcessFailed as problem:
-                self.close()
-                message = f"the process that reads Parquet cannot start: {problem}"
-                raise PgcliError(message, hint="pgcli doctor shows what is missing") from problem
-        try:
-            self._process.send(request)
-            return self._process.receive(MAX_REPLY_BYTES)
-        except ProcessFailed:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None and self._owner == os.getpid():
-            process.close()
-
-
-PROCESS = ParquetProcess()
-atexit.register(PROCESS.close)
+PROCESS = ServedProcess(__name__, "Parquet", MAX_REPLY_BYTES)
 
 
 # --- in the process

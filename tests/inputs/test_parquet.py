@@ -196,15 +196,15 @@ def test_request_that_kills_the_process_fails_its_row_group(monkeypatch):
     """Twice, as the process also dies with the thread that started it."""
     write(image=BIG, _row_group_size=100)
     inventory = Inventory.scan(["m.parquet"])
-    ask = parquet.ParquetProcess._ask
+    ask = child_process.ServedProcess._ask
 
-    def dying(self: Any, request: dict[str, Any]) -> Any:
+    def dying(self: Any, request: dict[str, Any], seconds: float | None) -> Any:
         if request["columns"] and 200 <= request["start"] < 300:
             self.close()
             raise child_process.ProcessFailed
-        return ask(self, request)
+        return ask(self, request, seconds)
 
-    monkeypatch.setattr(parquet.ParquetProcess, "_ask", dying)
+    monkeypatch.setattr(child_process.ServedProcess, "_ask", dying)
     assert codes(list(inventory)) == [None] * 200 + ["too_large"] * 100 + [None] * 400
 
 

@@ -177,7 +177,7 @@ def test_deep_nesting_costs_its_row(tmp_path):
 def test_a_process_that_dies_twice_costs_the_row(report, monkeypatch):
     found = items(report)
     monkeypatch.setattr(
-        pdf.PROCESS, "_ask", lambda request: (_ for _ in ()).throw(pdf.ProcessFailed)
+        pdf.PROCESS, "_ask", lambda *request: (_ for _ in ()).throw(pdf.ProcessFailed)
     )
     assert decode(found[0], SPEC, ImageLimits()).fault.code == "worker_crashed"
 
