@@ -106,8 +106,13 @@ def is_same_answer(first: Row, second: Row) -> bool:
 
 
 def cells(row: Row) -> list[float]:
-    """The cosines of a row of `score`, or the values of an embedding; NaN for null."""
-    values = [score["cosine"] for score in row.get("scores") or ()] + (row.get("embedding") or [])
+    """The cosines of a row of `score`, or the values of an embedding; NaN for null.
+
+    The vectors of a page, which are text, are compared exactly.
+    """
+    embedding = row.get("embedding") or []
+    values = [score["cosine"] for score in row.get("scores") or ()]
+    values += [] if isinstance(embedding, str) else embedding
     return [math.nan if value is None else value for value in values]
 
 
@@ -118,7 +123,9 @@ def content(row: Row) -> tuple[Any, ...]:
         ([span.value for span in corners], codes, label)
         for corners, codes, label in box_groups(text_spans(str(row.get("answer") or "")))
     ]
-    return answer_digest({**row, "answer": groups or row.get("answer")}), texts, len(cells(row))
+    digest = answer_digest({**row, "answer": groups or row.get("answer")})
+    page = row["embedding"] if isinstance(row.get("embedding"), str) else None
+    return digest, texts, len(cells(row)), page
 
 
 Pair = tuple[Row | None, Row | None]

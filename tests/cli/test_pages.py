@@ -146,6 +146,18 @@ def test_merged_vectors_are_fewer_and_searched_without_maps(model, capsys):
     run("embed", "reports", "-o", "few.parquet", "--model", model, code=13)  # another run
 
 
+def test_files_of_pages_are_merged_and_compared(model, capsys):
+    table = embed(model, "a.parquet")
+    embed(model, "b.parquet")
+    assert main(["diff", "a.parquet", "b.parquet"]) == 0
+    run("merge", "a.parquet", "b.parquet", "-o", "merged.parquet")
+    merged = pq.read_table("merged.parquet")
+    assert merged["embedding"].to_pylist() == table["embedding"].to_pylist()
+    assert merged.schema.field("embedding").type == table.schema.field("embedding").type
+    run("merge", "a.parquet", "-o", "merged.jsonl", code=2)
+    assert "1.3 MB a page" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("output", ["-", "pages.jsonl"])
 def test_json_lines_are_refused_with_their_size(model, output, capsys):
     run("embed", "reports", "--model", model, "-o", output, code=2)
