@@ -150,7 +150,7 @@ def test_files_of_pages_are_merged_and_compared(model, capsys):
     table = embed(model, "a.parquet")
     embed(model, "b.parquet")
     assert main(["diff", "a.parquet", "b.parquet"]) == 0
-    run("merge", "a.parquet", "b.parquet", "-o", "merged.parquet")
+    run("merge", "a.parquet", "b.parquet", "-o", "merged.parquet", code=3)
     merged = pq.read_table("merged.parquet")
     assert merged["embedding"].to_pylist() == table["embedding"].to_pylist()
     assert merged.schema.field("embedding").type == table.schema.field("embedding").type
