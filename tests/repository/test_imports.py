@@ -46,6 +46,7 @@ LATE: dict[str, list[str]] = {
     "runs into lines start without pyarrow's files": [
         *("answer_schema", "labels", "output", "ray", "results", "training"),
     ],
+    "only processes that render pages need the extra for PDF files": ["images.pdf"],
     "only runs that reach a server or its cache need its client": ["checkpoints", "stores"],
     "the interpreter is prepared before other imports": ["__main__", "process_end"],
 }
