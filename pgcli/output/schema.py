@@ -158,13 +158,15 @@ def page_text(vector_VE: numpy.ndarray) -> str:
 def page_column(values: Sequence[str | None], size: int) -> pyarrow.Array:
     """The texts of pages' vectors as a column of lists of vectors of this size, in float16."""
     data = [b"" if v is None else base64.b64decode(v.partition(":")[2]) for v in values]
-    numbers = numpy.frombuffer(b"".join(data), "<f2")
-    vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(numbers), size)
+    numbers = pyarrow.array(numpy.frombuffer(b"".join(data), "<f2"))
+    # the names of the fields are those that a Parquet file returns
+    kind = pyarrow.list_(pyarrow.field("element", pyarrow.float16()), size)
+    vectors = pyarrow.FixedSizeListArray.from_arrays(numbers, type=kind)
     ends = numpy.cumsum([0, *(len(vectors_of_page) // (2 * size) for vectors_of_page in data)])
     is_null = pyarrow.array([value is None for value in values], pyarrow.bool_())
-    return pyarrow.ListArray.from_arrays(
-        pyarrow.array(ends, pyarrow.int32()), vectors, mask=is_null
-    )
+    kind = pyarrow.list_(pyarrow.field("element", kind))
+    offsets = pyarrow.array(ends, pyarrow.int32())
+    return pyarrow.ListArray.from_arrays(offsets, vectors, type=kind, mask=is_null)
 
 
 def is_page_type(kind: pyarrow.DataType) -> bool:

@@ -146,6 +146,26 @@ def test_merged_vectors_are_fewer_and_searched_without_maps(model, capsys):
     run("embed", "reports", "-o", "few.parquet", "--model", model, code=13)  # another run
 
 
+def test_failed_pages_are_embedded_again_and_new_ones_appended(model):
+    Path("scans").mkdir()
+    for number in range(3):
+        sheet(number).save(f"scans/{number}.png")
+    Path("scans/1.png").write_bytes(b"no image")
+    words = ("embed", "scans", "-o", "pages.parquet", "--model", model, "--workers", 0)
+    run(*words, code=3)
+    sheet(1).save("scans/1.png")
+    run(*words, "--retry-errors")
+    sheet(3).save("scans/3.png")
+    run(*words)
+    again = pq.read_table("pages.parquet")
+    run(*words, "--overwrite")
+    table = pq.read_table("pages.parquet")
+    assert again.schema.field("embedding").type == table.schema.field("embedding").type
+    assert again["id"].to_pylist() == [f"{n}.png" for n in range(4)]
+    for mine, other in zip(vectors(again), vectors(table), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=1e-3)
+
+
 def test_files_of_pages_are_merged_and_compared(model, capsys):
     table = embed(model, "a.parquet")
     embed(model, "b.parquet")
