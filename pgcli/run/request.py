@@ -300,6 +300,12 @@ def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> N
         and local_kind(o["model"] or DEMO) not in (None, "instruct")
     ):
         o.ignore("system", "needs a model that follows instructions")
+    is_towers = command in ("score", "classify")
+    if command == "embed" and (o.has("pool") or o.has("adapter")):
+        is_towers = local_kind(o["model"] or DEMO_TOWERS) not in (None, "multi_vector")
+    if is_towers:
+        o.ignore("pool", "merges the vectors of a page, and only ColPali makes several")
+        o.refuse("adapter", "is for ColPali and for models that answer with text")
     if command == "embed" and sources:
         o.drop("text")
         o.drop("texts_file")
@@ -317,8 +323,6 @@ def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> N
     o.drop("text_column", "text")
     if command in WITHOUT_ANSWERS:
         o.refuse("quantize draw", "is for models that answer with text")
-    if command in ("score", "classify"):
-        o.refuse("adapter", "is for ColPali and for models that answer with text")
     if command in ("embed", "score"):
         o.refuse("sidecar", f"writes answers, and the rows of {command} have none")
     model = o["model"] or (DEMO_TOWERS if command in WITHOUT_ANSWERS else DEMO)
