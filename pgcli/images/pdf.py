@@ -51,7 +51,7 @@ def is_pdf(path: str | None) -> bool:
 
 def count_pages(path: str) -> int:
     """The number of pages of a file. Raises PdfError."""
-    header, _ = ask({"path": path, "root": None, "page": None})
+    header, _ = ask_process({"path": path, "root": None, "page": None})
     return int(header["pages"])
 
 
@@ -62,14 +62,14 @@ def page_png(path: str, page: int, root: str | None = None) -> bytes:
     """
     if child_process.is_limited():
         return rendered(path, page, root)
-    _, data = ask({"path": path, "root": root, "page": page})
+    _, data = ask_process({"path": path, "root": root, "page": page})
     return bytes(data)
 
 
 PROCESS = ServedProcess(__name__, "PDF files", MAX_PNG_BYTES)
 
 
-def ask(request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
+def ask_process(request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
     """The reply of the process. Raises PdfError."""
     try:
         limit = {"seconds": PROCESSOR_SECONDS}

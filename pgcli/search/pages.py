@@ -24,9 +24,9 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.output import load_format
 from pgcli.output.lines import LineFormat
 from pgcli.output.reader import reading
-from pgcli.output.schema import is_page_type
+from pgcli.output.schema import EMBEDDING, is_page_type
 from pgcli.search.nearest import NO_ROW, Hits, RowNumbers, Vectors
-from pgcli.search.vector_files import EMBEDDING, MODEL, ONE_MODEL, VectorFiles
+from pgcli.search.vector_files import MODEL, ONE_MODEL, VectorFiles
 from pgcli.stores.files import open_regular
 
 #: Each has the vectors of a row group in memory: 8 MiB, and twice as much in float32.
