@@ -112,7 +112,7 @@ def test_the_page_nearest_to_a_text_is_found_and_shown(model, capsys):
     assert [q["text"] for q in data["questions"]] == texts
     assert data["questions"][0]["words"] == ["a", "blue", "bar"]
     hit = data["questions"][0]["hits"][0]
-    assert hit["image"][1:] == [1061, 1500]
+    assert hit["image"][1:] == [1062, 1500]
     assert len(hit["maps"]) == 4 * -(-4 * data["grid"] ** 2 // 3)
 
 
