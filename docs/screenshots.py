@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import pty
-import re
 import shutil
 import subprocess
 import sys
@@ -14,58 +11,10 @@ import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from rich.console import Console
-from rich.text import Text
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-COLUMNS, LINES = 100, 40
-REDRAWN = re.compile("[\u2801-\u28ff━]|\x1b\\[1A")  # spinners, bars and cursor movements
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-
-
-def recorded(command: str) -> str:
-    """The command and its final output on a terminal."""
-    outer, inner = pty.openpty()
-    words = command.split()[1:]
-    terminal = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "pgcli", *words],
-        cwd=ROOT,
-        env=os.environ | terminal,
-        stdin=subprocess.DEVNULL,
-        stdout=inner,
-        stderr=inner,
-    ):
-        os.close(inner)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(outer, 65536)
-            except OSError:
-                break
-    os.close(outer)
-    return f"\x1b[1m$ {command}\x1b[0m\n{final_lines(shown.decode())}\n"
-
-
-def final_lines(shown: str) -> str:
-    """The lines at the end of the output, without those that a progress bar replaced."""
-    lines = []
-    for line in shown.replace("\r\n", "\n").split("\n"):
-        erased = line.rpartition("\x1b[2K")[2].rpartition("\r")[2]
-        if erased.strip() or not lines or lines[-1]:
-            lines.append(erased)
-    return "\n".join(line for line in lines if not REDRAWN.search(line))
-
-
-def terminal(file: Path, *commands: str) -> None:
-    """Save an SVG of a terminal after these commands."""
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
-    for command in commands:
-        console.print(Text.from_ansi(recorded(command)))
-    svg = console.export_svg(title="pgcli")
-    # remove fonts that a viewer would download
-    file.write_text(re.sub(r"@font-face {.*?}\n", "", svg, flags=re.S), encoding="utf-8")
 
 
 def gallery(file: Path) -> None:
@@ -142,11 +91,6 @@ def screenshot(page: Path, file: Path, *, width: int, height: int, click: str = 
 
 
 if __name__ == "__main__":
-    terminal(
-        DOCS / "images" / "terminal.svg",
-        "pgcli caption examples/images --model demo --limit 5",
-        "pgcli detect examples/images/stars.jpg --object star --model demo",
-    )
     gallery(DOCS / "images" / "gallery.png")
     photographs(DOCS / "images" / "photographs.jpg")
     explanation(DOCS / "images" / "explanation.png")

@@ -62,22 +62,27 @@ class InputProcessor:
         lengths = [len(candidate.ids) + 1 for candidate in candidates]
         longest = max(lengths, default=self._max_new_tokens)
         values = self._location_values(image)
+        region_fault = None
+        if values is None:
+            size = f"{image.width} x {image.height} pixels"
+            region_fault = Fault("decode_failed", f"The region is outside the image ({size}).")
+        elif values and not self._tokenizer.locations:
+            region_fault, values = _NO_REGIONS, ()
         accepted, refused = [], []
         for index, prompt in enumerate(item.prompts, start=row_index):
             full = with_locations(prompt, values or ())
-            problem = self._too_long(prompt)
-            if values and not self._tokenizer.locations:
-                faulty = replace(image, pixels=None, fault=_NO_REGIONS)
-                refused.append((index, self._refused(faulty, prompt)))
-                continue
-            is_encoded = values is not None and not problem
-            ids = tuple(self._tokenizer.encode_prompt(prompt, values or ())) if is_encoded else ()
-            problem = problem or self._problem(image, ids, longest)
-            if problem:
-                faulty = replace(image, pixels=None, fault=Fault("too_large", problem))
-                refused.append((index, self._refused(faulty, full)))
-            else:
+            fault, problem = region_fault, self._too_long(prompt)
+            ids: tuple[int, ...] = ()
+            if fault is None and not problem:
+                ids = tuple(self._tokenizer.encode_prompt(prompt, values or ()))
+                problem = self._problem(image, ids, longest)
+            if fault is None and problem:
+                fault = Fault("too_large", problem)
+            if fault is None:
                 accepted.append((index, full, ids, self._starts.get(prompt, START_STATE)))
+            else:
+                faulty = replace(image, pixels=None, fault=fault)
+                refused.append((index, self._refused(faulty, full)))
         shared = self._sampling
         return [
             Sequence(
@@ -117,8 +122,6 @@ class InputProcessor:
 
     def _problem(self, image: DecodedImage, ids: abc.Sequence[int], longest: int) -> str:
         """Why the prompt cannot be answered; empty if it can."""
-        if not ids:
-            return f"The region is outside the image ({image.width} x {image.height} pixels)."
         room = self._max_text_tokens - longest
         if len(ids) <= room:
             return ""

@@ -85,7 +85,7 @@ class TestPrompts:
     def test_region_outside_the_image_is_an_error_row(self, vocabulary):
         image = decoded_image((200, 0, 201, 1))
         requests, ((index, row),) = self.processor(vocabulary).process(3, image)
-        assert (requests, index, row.error, row.prompt) == ([], 3, "too_large", "caption en")
+        assert (requests, index, row.error, row.prompt) == ([], 3, "decode_failed", "caption en")
         assert "outside the image (200 x 100 pixels)" in row.error_message
 
 

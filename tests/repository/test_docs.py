@@ -371,3 +371,11 @@ def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     assert (workspace / "runs" / "first" / "curves.png").is_file()
     metrics = (workspace / "runs" / "first" / "metrics.jsonl").read_text(encoding="utf-8")
     assert "eval_exact" in json.loads(metrics.splitlines()[-1])
+
+
+def test_chart_has_the_figures_of_the_page_of_speed():
+    sys.path.insert(0, str(DOCS))
+    from chart import CHART, chart, speeds
+
+    page = (DOCS / "explanation" / "speed.md").read_text(encoding="utf-8")
+    assert CHART.read_text(encoding="utf-8") == chart(speeds(page))
