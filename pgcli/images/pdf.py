@@ -72,8 +72,10 @@ PROCESS = ServedProcess(__name__, "PDF files", MAX_PNG_BYTES)
 def ask_process(request: Mapping[str, Any]) -> tuple[dict[str, Any], memoryview]:
     """The reply of the process. Raises PdfError."""
     try:
-        limit = {"seconds": PROCESSOR_SECONDS}
-        header, data = PROCESS.ask({**request, **limit}, TIME_LIMIT_SECONDS)
+        # the process keeps the folder in which it started
+        path = os.path.abspath(request["path"])  # noqa: PTH100 - Path raises for a NUL
+        more = {"path": path, "seconds": PROCESSOR_SECONDS}
+        header, data = PROCESS.ask({**request, **more}, TIME_LIMIT_SECONDS)
     except ProcessFailed as problem:
         raise PdfError(LATE if problem.is_late else CRASHED) from problem
     if "fault" in header:

@@ -2,7 +2,6 @@
 
 import io
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from pgcli.errors import UsageError
-from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, decode, pdf
+from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, child_process, decode, pdf
 from pgcli.images.files import item_bytes
 from pgcli.images.pool import decode_ahead
 from pgcli.inputs import Inventory
@@ -210,4 +209,15 @@ def test_this_process_never_renders(report):
     found = items(report)
     decode(found[0], SPEC, ImageLimits())
     assert pdf.PROCESS._process is not None
-    assert "pypdfium2" not in sys.modules or pdf._last is None
+    assert not child_process.is_limited()
+
+
+def test_relative_paths_are_those_of_the_current_folder(report, tmp_path, monkeypatch):
+    """Also after the process that reads PDFs has started in another one."""
+    monkeypatch.chdir(tmp_path)
+    assert len(items("report.pdf")) == 4
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    Path("report.pdf").write_bytes(pdf_of([sheet(0)]))
+    (page,) = items("report.pdf")
+    assert decode(page, SPEC, ImageLimits()).fault is None
