@@ -21,7 +21,7 @@ from pgcli.records import CORNERS, TIMING_COLUMNS
 from pgcli.results.image_locator import ImageRef
 from pgcli.results.overlay import LabelColours, contrasting, svg_path
 from pgcli.rle import read_mask
-from pgcli.rows import LISTED, MAX_FLOAT, answer_digest
+from pgcli.rows import LISTED, MAX_FLOAT, answer_digest, has_vectors
 from pgcli.stores.files import open_regular
 from pgcli.stores.writing import Target
 from pgcli.text import encodable, printable
@@ -306,6 +306,8 @@ def page_row(row: Row) -> dict[str, Any]:
     for name, value in row.items():
         if name == "embedding" and isinstance(value, list):
             columns["answer"] = f"embedding of {len(value):,} values"
+        elif name == "embedding" and has_vectors(value):
+            columns["answer"] = "the vectors of a page"
         elif name == "masks":
             columns["masks"] = [mask_path(mask, row) for mask in as_list(value)]
         elif name == "boxes":

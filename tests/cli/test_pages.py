@@ -116,6 +116,14 @@ def test_the_page_nearest_to_a_text_is_found_and_shown(model, capsys):
     assert len(hit["maps"]) == 4 * -(-4 * data["grid"] ** 2 // 3)
 
 
+def test_the_page_of_rows_shows_pages_without_their_vectors(model):
+    embed(model, "pages.parquet")
+    assert main(["view", "pages.parquet", "-o", "rows.html"]) == 0
+    text = Path("rows.html").read_text()
+    assert "the vectors of a page" in text
+    assert '"128:' not in text
+
+
 def test_maps_and_the_other_vectors_give_the_score(model):
     """The largest of a map's products and of those with the prompt's vectors, summed over words."""
     from pgcli.towers.maps import Word, word_maps
