@@ -214,6 +214,7 @@ def test_vectors_of_another_prompt_form_are_not_searched(model, tmp_path, capsys
     assert "'Query: '" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_adapter_embeds_and_is_found_again_by_search(tmp_path):
     base = write_layout(tmp_path / "base", "merged")
     write_adapter(tmp_path / "adapter", published=True)
@@ -234,6 +235,7 @@ def test_a_dry_run_says_the_space_that_vectors_need(model, capsys):
     assert "disk: 4.1 kB a page, 24.6 kB in all" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_the_same_vectors(model):
     """Through engine processes and decoding processes; the folder has its parts."""
     write_pdf(Path("reports/d.pdf"), range(40))
