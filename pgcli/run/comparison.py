@@ -26,13 +26,14 @@ from pgcli.run.input_rows import RunRows
 from pgcli.run.run_output import RunOutput, SaveLine, count_rows, end_of
 from pgcli.run.state.folder import RETRIED, inventory_name, shard_stores
 from pgcli.run.state.lines import Log, edited, errors_in, is_row, merge_ranges, open_stream
-from pgcli.run.state.parts import COMPARED
 from pgcli.run.state.record import other_run, run_settings, state_lacks
 from pgcli.stores import LocalStore, Store
 from pgcli.text import count, encodable, listed, shown
 
-#: Up to so many saved rows are all compared with the input when a run resumes, else a sample.
-MAX_COMPARED = 10_000
+#: When a run resumes, so many rows are all compared with the input; of more rows, a sample.
+MAX_COMPARED, SAMPLE_ROWS, SAMPLE_FILES = 10_000, 100, 16
+#: The columns of saved rows that are compared with the input.
+COMPARED = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
 Row = Mapping[str, Any]
 STAMPS = "inputs/images"
 STAMP = struct.Struct("=3q")
@@ -84,7 +85,7 @@ class InputComparison:
         return gone
 
     def _check_saved(self, known: Inventory | None) -> None:
-        """Compare saved rows with the input: up to MAX_COMPARED all of them, else a sample."""
+        """Compare saved rows with the input, a sample of them if there are many."""
         per_item, end = self.output.rows.per_item or 1, self.output.before[-1].stop
         if end > (rows := (self.output.rows.inventory.total or 0) * per_item):
             raise edited(self.output.state.name, rows)
@@ -92,12 +93,12 @@ class InputComparison:
         if "-" not in self.output.request.sources and not is_recorded:
             number = 0 if known is None else len(known.generations)
             raise state_lacks(self.output.state.store, inventory_name(number))
-        if sum(map(len, self.output.before)) <= MAX_COMPARED and not self.output.state.is_stored:
-            check_each_row(
-                self.output.saved.rows(columns=COMPARED), self.output.rows, self.output.state.name
-            )
-        else:
-            check_saved_rows(self.output.saved.probes(), self.output.rows, self.output.state.name)
+        firsts = [part.first for part in self.output.saved.parts.values() if part.rows]
+        sample = set(sorted(firsts)[:: -(-len(firsts) // SAMPLE_FILES)])
+        total = sum(map(len, self.output.before))
+        every = 1 if total <= MAX_COMPARED else -(-total // SAMPLE_ROWS)
+        saved = self.output.saved.rows(sample.__contains__, COMPARED, every)
+        check_saved_rows(saved, self.output.rows, self.output.state.name)
 
     def _has_answers(self, items: range) -> bool:
         """Whether answered rows of these items are saved."""
@@ -167,38 +168,26 @@ class InputComparison:
         return ImageStamps.merged([self.output.state.store, *shard_stores(self.output.state.store)])
 
 
-def check_saved_rows(probes: Iterable[tuple[int, Row | None]], rows: RunRows, output: str) -> None:
-    """Raise OutputExists if sampled rows of an output differ from the input.
-
-    Their files were compared by size and time before.
-    """
-    for number, row in probes:
-        if number >= (rows.total or 0):
-            continue
-        change = "is not a row"
-        # the name of an image in a table may depend on its bytes, which are read only if needed
-        for images in (False, True):
-            if row is None or not change:
-                break
-            _, item = next(rows.numbered(range(number, number + 1), images=images))
-            change = input_difference(row, item, item.prompts[0])
-        if change:
-            raise input_changed(output, number, change)
-
-
-def check_each_row(saved: Iterable[tuple[int, Row]], rows: RunRows, output: str) -> None:
+def check_saved_rows(saved: Iterable[tuple[int, Row]], rows: RunRows, output: str) -> None:
     """Raise OutputExists if one of the saved rows, in order, differs from the input."""
-    expected: Iterator[tuple[Item, str]] = iter(())
-    at = -1
+
+    def read_from(number: int, *, images: bool) -> Iterator[tuple[Item, str]]:
+        items = rows.numbered(range(number, rows.total or 0), images=images)
+        return ((item, prompt) for _, item in items for prompt in item.prompts)
+
+    # the name of an image in a table may depend on its bytes, which are read only if needed
+    images, expected, at = False, read_from(0, images=False), 0
     for number, row in saved:
         if number != at:
-            of_range = rows.numbered(range(number, rows.total or 0), images=False)
-            expected = ((item, prompt) for _, item in of_range for prompt in item.prompts)
+            expected = read_from(number, images=images)
         at = number + 1
         if (pair := next(expected, None)) is None:
             return  # the rest is beyond --limit
-        if input_difference(row, *pair):
-            check_saved_rows([(number, row)], rows, output)
+        if not images and input_difference(row, *pair):
+            images, expected = True, read_from(number, images=True)
+            pair = next(expected)
+        if change := input_difference(row, *pair):
+            raise input_changed(output, number, change)
 
 
 def input_difference(row: Row, item: Item, prompt: str) -> str:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pgcli.run.state.saved import Parts, SavedRows, open_saved
 
 from pgcli.errors import OutputFailed
 from pgcli.output.lines import json_line
@@ -18,9 +19,7 @@ from pgcli.run.answering import InOrder
 from pgcli.run.comparison import ImageStamps
 from pgcli.run.run_output import RunOutput, count_rows, end_of
 from pgcli.run.state.lines import Log, error_of, merge_ranges
-from pgcli.run.state.parts import Parts
 from pgcli.run.state.record import RunRecord
-from pgcli.run.state.saved import SavedRows, open_saved
 from pgcli.stores import Entry, LocalStore
 from tests.support.exporting import answer, refused
 from tests.support.stub_runs import KINDS, finish, fresh, rows_of, whole

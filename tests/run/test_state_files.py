@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pgcli.output.lines import json_line
 from pgcli.rows import RowSchema
-from pgcli.run.state import lines
 from pgcli.run.state.folder import OWN
 from pgcli.run.state.lines import errors_in, scan_lines
 from tests.support.exporting import answer, refused
@@ -127,18 +124,3 @@ def test_errors_in_kept_values_do_not_count():
     rows = [json_line(replace(row, kept=kept), schema).encode() for row in (answer(), refused())]
     assert errors_in(rows) == {refused().error: 1}
     assert scan_lines(BytesIO(b"".join(rows))).errors == {refused().error: 1}
-
-
-LINES = [json_line(row, RowSchema()).encode() for row in (answer(), refused())]
-LINES += [LINES[0][:-9] + b"\n", b"\0" * 9 + LINES[0], b'{"error":null}\n', LINES[1][:50]]
-
-
-@given(numbers=st.lists(st.integers(0, 2 * len(LINES)), max_size=30), size=st.integers(2, 4000))
-def test_block_scan_equals_line_scan(numbers, size):
-    data = b"".join(LINES[number if number < len(LINES) else 0] for number in numbers)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "PROBE_EVERY", 3)
-        patch.setattr(lines, "BLOCK_BYTES", 1)
-        expected = scan_lines(BytesIO(data))
-        patch.setattr(lines, "BLOCK_BYTES", size)
-        assert scan_lines(BytesIO(data)) == expected

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
@@ -20,12 +20,8 @@ from pgcli.stores.writing import wrap_write_errors
 ALL_ROWS = 2**62
 #: Seconds between flushes to disk; a power failure loses the rows since the last flush.
 SYNC_SECONDS = 5.0
-#: Seconds between two checks that a file still has its name.
-LOOK_SECONDS = 0.2
-#: One line in so many is compared with the input when a run resumes.
-PROBE_EVERY = 4000
-#: Bytes to read at once.
-BLOCK_BYTES = 2**18
+#: More complete lines after a damaged one are not truncated: that was no power failure.
+MAX_CUT_LINES = 1000
 #: The start and end of every row: compact JSON with a fixed order of columns.
 BEGINNING, INDEX, ENDING = b'{"index":', b'{"index":%d,', b"}\n"
 ERROR, FINISH = b'"error":', b'"finish":'
@@ -69,22 +65,18 @@ def merge_ranges(ranges: Iterable[range]) -> list[range]:
     return result
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lines:
     """The complete lines of a file: their number and bytes, failed rows by code, and cut answers.
 
-    `probes` are sample lines by number, for comparison with the input. `cut_lines` are complete
-    lines after an incomplete one. `foreign_row` is the number of the first line that no run and no
-    power failure left there.
+    `foreign_row` is the number of the first line that no run and no power failure left there.
     """
 
     rows: int = 0
     size: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    probes: Mapping[int, bytes] = field(default_factory=dict)
-    cut_lines: int = 0
-    foreign_row: int | None = None
     cut: int = 0
+    foreign_row: int | None = None
 
 
 def scan_lines(stream: BinaryIO, per_item: int | None = None) -> Lines:
@@ -93,51 +85,24 @@ def scan_lines(stream: BinaryIO, per_item: int | None = None) -> Lines:
     They end before the first line that is incomplete or damaged. If each item has `per_item` rows,
     the index of each row is compared with its place. Raises OSError.
     """
-    rows = size = cut_lines = cut = 0
-    is_cut, foreign_row = False, None
-    errors: Counter[str] = Counter()
-    probes: dict[int, bytes] = {}
-    last = b""
-    while lines := stream.readlines(BLOCK_BYTES):
-        valid = [] if is_cut else whole_rows(lines)
-        for at in range(-rows % PROBE_EVERY, len(valid), PROBE_EVERY):
-            probes[rows + at] = valid[at]
-        if foreign_row is None:
-            foreign_row = misplaced(valid, rows, per_item)
-        if len(valid) < len(lines):
-            others = lines[len(valid) :]
-            if foreign_row is None and not all(is_row(line) or is_damaged(line) for line in others):
-                foreign_row = rows + len(valid)
-            is_cut = True
-            cut_lines += sum(map(is_row, lines[len(valid) :]))
-        data = b"".join(valid)
-        if ERROR + b'"' in data:
-            errors += errors_in(valid)
-        if CUT in data:
-            cut += sum(map(is_cut_answer, valid))
-        rows, size, last = rows + len(valid), size + sum(map(len, valid)), (valid or [last])[-1]
-    if rows:
-        probes[rows - 1] = last
-    return Lines(rows, size, errors, probes, cut_lines, foreign_row, cut)
-
-
-def misplaced(lines: Sequence[bytes], first: int, per_item: int | None) -> int | None:
-    """The first row whose index is not that of its place."""
-    if per_item is None:
-        return None
-    starts = (INDEX % (row // per_item) for row in range(first, first + len(lines)))
-    if all(map(bytes.startswith, lines, starts)):
-        return None
-    rows = enumerate(lines, first)
-    return next(row for row, line in rows if not line.startswith(INDEX % (row // per_item)))
-
-
-def whole_rows(lines: list[bytes]) -> list[bytes]:
-    """The lines before the first incomplete row. The usual case needs one search of all bytes."""
-    data = b"".join(lines)
-    if is_row(data) and data.count(ENDING + BEGINNING) == len(lines) - 1:
-        return lines
-    return [*takewhile(is_row, lines)]
+    lines, later_rows, is_cut = Lines(), 0, False
+    for line in stream:
+        is_cut = is_cut or not is_row(line)
+        if not is_cut:
+            if per_item is not None and not line.startswith(INDEX % (lines.rows // per_item)):
+                lines.foreign_row = lines.rows
+                break
+            lines.rows += 1
+            lines.size += len(line)
+            lines.cut += is_cut_answer(line)
+            if code := error_of(line):
+                lines.errors[code] += 1
+            continue
+        later_rows += is_row(line)
+        if later_rows > MAX_CUT_LINES or not (is_row(line) or is_damaged(line)):
+            lines.foreign_row = lines.rows
+            break
+    return lines
 
 
 def is_row(line: bytes) -> bool:
@@ -174,7 +139,6 @@ class RowFile:
         self.name, self._path = str(path), path
         self._descriptor, self._size = descriptor, size
         self._synced_at = monotonic()
-        self._looked_at = 0.0
 
     def append(self, lines: bytes) -> None:
         """Write lines; if that fails, the file is truncated to its earlier size."""
@@ -199,7 +163,6 @@ class RowFile:
         """Flush all lines to disk. A failed flush is final: the state of the disk is unknown."""
         with wrap_write_errors(self.name):
             os.fsync(self._descriptor)
-            self._looked_at = 0.0
             self._check_same()
         self._synced_at = monotonic()
 
@@ -218,14 +181,12 @@ class RowFile:
         Rows after a truncation would follow a hole, and rows could overwrite foreign data.
         """
         status = os.fstat(self._descriptor)
-        if monotonic() - self._looked_at >= LOOK_SECONDS:
-            try:
-                is_there = os.path.samestat(status, self._path.stat())
-            except FileNotFoundError:
-                is_there = False
-            if not is_there:
-                raise changed(self.name, "removed or replaced")
-            self._looked_at = monotonic()
+        try:
+            is_there = os.path.samestat(status, self._path.stat())
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise changed(self.name, "removed or replaced")
         if status.st_size != self._size:
             raise changed(self.name, "truncated" if status.st_size < self._size else "extended")
 

@@ -8,35 +8,52 @@ already continues in a log after them.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from pgcli.errors import OutputExists
-from pgcli.output import FOLDER, load_format, part_format
+import pyarrow
+
+from pgcli.arrow import as_text
+from pgcli.errors import OutputExists, OutputFailed
+from pgcli.output import FOLDER, PART, load_format, part_format, part_name
 from pgcli.output.lines import LineFormat, parse_row
 from pgcli.output.reader import OPEN, OPEN_FILE
+from pgcli.output.schema import rows_of_table, rows_table
+from pgcli.output.tables import PartInfo, TableFormat, bounded, part_metadata
 from pgcli.rows import RowSchema
 from pgcli.run.state.lines import (
     ALL_ROWS,
     Log,
     OutputPart,
+    changed,
     edited,
     error_of,
+    errors_in,
     is_cut_answer,
     merge_ranges,
+    open_stream,
 )
-from pgcli.run.state.parts import Parts, ReadKept
 from pgcli.run.state.record import RunRecord
 from pgcli.stores import LocalStore, Store, open_folder
 from pgcli.stores.urls import is_in_object_store
 
+#: The bytes at the end of a Parquet file that usually contain its metadata.
+END_BYTES = 2**16
+THREADS = 32  # that read the ends of files at one time
+
 #: Whether a part with this first row is read.
 HasPart = Callable[[int], bool]
-#: More complete lines after a damaged one are not truncated: that was no power failure.
-MAX_CUT_LINES = 1000
+#: The kept columns of the rows from one to before another; None where lines have them.
+ReadKept = Callable[[int, int], "pyarrow.Table | None"]
 
 
 def any_part(first: int) -> bool:
@@ -84,7 +101,6 @@ class SavedRows:
         self._path = None if isinstance(output, Parts) else output
         self.file_rows = ALL_ROWS if self._files is None else self._files.file_rows
         self.parts: dict[int, OutputPart] = {}
-        self._probes: dict[int, bytes] = {}  # sample lines of logs, by row
         self._stale: list[Log] = []  # logs of rows that files of the output have
         self._full: int | None = None  # the part to write before the next row
 
@@ -95,7 +111,7 @@ class SavedRows:
 
         Raises OutputExists for a file of another program or run, and for an edited one.
         """
-        self.parts, self._probes, self._stale = {}, {}, []
+        self.parts, self._stale = {}, []
         if self._path is not None:
             self._find_lines(self._path)
             return
@@ -111,7 +127,6 @@ class SavedRows:
                 part.log, part.in_log, part.rows = log, lines.rows, part.rows + lines.rows
                 part.errors += lines.errors
                 part.cut += lines.cut
-                self._probes |= {first + line: probe for line, probe in lines.probes.items()}
                 self.parts[first // self.file_rows] = part
             else:  # its rows are in a file by now, or follow rows that were deleted
                 self._stale.append(log)
@@ -121,14 +136,6 @@ class SavedRows:
         lines = log.scan(self._per_item)
         if lines.foreign_row is not None:
             raise edited(path, lines.foreign_row)
-        if lines.cut_lines > MAX_CUT_LINES:
-            raise OutputExists(
-                f"{path} is damaged at row {lines.rows + 1:,}, with {lines.cut_lines:,} rows after "
-                "it",
-                hint="restore or remove its line; another <-o> starts a new run; "
-                "<--overwrite> replaces it",
-            )
-        self._probes = dict(lines.probes)
         self.parts = {0: OutputPart(0, lines.rows, lines.errors, log=log, cut=lines.cut)}
 
     def _logs(self) -> Iterator[tuple[int, Log]]:
@@ -149,20 +156,23 @@ class SavedRows:
         return merge_ranges(range(part.first, part.end) for _, part in parts if part.rows)
 
     def rows(
-        self, has: HasPart = any_part, columns: Sequence[str] | None = None
+        self, has: HasPart = any_part, columns: Sequence[str] | None = None, every: int = 1
     ) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The saved rows in order, with their numbers; of the parts with a first row that `has`.
 
-        Parquet files are read with all `columns` or these. Raises OutputExists for an edited row.
+        Parquet files are read with all `columns` or these. One row in `every` is returned. Raises
+        OutputExists for an edited row.
         """
         for number, part in self.each_part(has):
             if self._files is not None:
-                yield from enumerate(self._files.rows(number, columns), part.first)
-            for row, line in self._log_lines(part):
-                if (values := parse_row(line)) is None:
-                    assert part.log is not None
-                    raise edited(part.log.name, row)
-                yield row, values
+                rows = enumerate(self._files.rows(number, columns), part.first)
+                yield from (row for row in rows if row[0] % every == 0)
+            for at, line in self._log_lines(part):
+                if at % every == 0:
+                    if (values := parse_row(line)) is None:
+                        assert part.log is not None
+                        raise edited(part.log.name, at)
+                    yield at, values
 
     def error_rows(self, has: HasPart = any_part) -> Iterator[tuple[int, str]]:
         """The numbers and codes of the failed rows in order, of the same parts as `rows`."""
@@ -182,12 +192,6 @@ class SavedRows:
         first = part.first if self._files is None else part.log_first
         if part.log is not None and first < part.end:
             yield from enumerate(part.log.lines(0, part.end - first), first)
-
-    def probes(self) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-        """A sample of the rows that `find` found, with their numbers; None for invalid rows."""
-        if self._files is not None:
-            yield from self._files.probes()
-        yield from ((row, parse_row(line)) for row, line in self._probes.items())
 
     # --- new rows
 
@@ -286,3 +290,205 @@ class SavedRows:
 
     def _output_log(self, path: Path) -> Log:
         return Log(LocalStore(path.parent, follow=True), path.name)
+
+
+class Parts:
+    """Parquet files, each complete or missing, on this machine or in a store.
+
+    File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
+    and all rows. Reading needs no schema and no kept columns. All methods raise OutputFailed and
+    OutputExists.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: TableFormat,
+        record: Callable[[], RunRecord],
+        schema: RowSchema,
+        kept: ReadKept,
+        name: str = "",
+    ):
+        self._store, self._format, self._record = store, format, record
+        self._schema, self._kept, self._name = schema, kept, name
+        self.is_single = bool(name)
+        self.file_rows = ALL_ROWS if name else record().file_rows
+        self._parts: dict[int, OutputPart] = {}
+
+    def find(self) -> dict[int, OutputPart]:
+        """The rows in each file, by its number. Raises OutputExists for a file of another run."""
+        sizes = self._sizes()
+        with ThreadPoolExecutor(THREADS) as pool:
+            parts = dict(zip(sizes, pool.map(self.part, sizes, sizes.values()), strict=True))
+        for number, part in parts.items():
+            if part is None:
+                raise OutputExists(
+                    f"{self._label(number)} was not written by the run of this output",
+                    hint="move it away, or choose another <-o>",
+                )
+        self._parts = {number: part for number, part in parts.items() if part is not None}
+        return self._parts
+
+    def part(self, number: int, size: int | None = None) -> OutputPart | None:
+        """The rows in a file of this run; None for a missing or foreign file."""
+        stream = self._open_end(self._name_of(number), size)
+        info = None if stream is None else self._format.part_info(stream)
+        if info is None or info.run != self._record().run_id:
+            return None
+        return OutputPart(number * self.file_rows, info.rows, Counter(info.errors), cut=info.cut)
+
+    def rows(
+        self, number: int, columns: Sequence[str] | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """The rows in a file, with all columns or some; none for a missing file."""
+        if number in self._parts:
+            for _, table in self._tables(self._parts[number], columns):
+                yield from rows_of_table(table)
+
+    def error_rows(self, number: int) -> Iterator[tuple[int, str]]:
+        """The numbers and codes of the failed rows in a file; none for a missing file."""
+        if number in self._parts and self._parts[number].errors:
+            for first, table in self._tables(self._parts[number], ["error"]):
+                for row, code in enumerate(table["error"].to_pylist(), first):
+                    if code is not None:
+                        yield row, code
+
+    # new rows
+
+    def write(self, number: int, part: OutputPart) -> None:
+        """Write the file of a part: the rows of a shorter file, then the rows in the part's log."""
+        saved = self._parts.get(number)
+
+        def tables() -> Iterator[pyarrow.Table]:
+            earlier = () if saved is None else self._tables(saved)
+            lines = () if part.log is None else part.log.lines(0, part.in_log)
+            new = self._new(lines, part.log_first, part.end)
+            yield from chain((table for _, table in earlier), new)
+
+        self._write(number, tables, part, replace=saved is not None)
+        errors = Counter(part.errors)
+        self._parts[number] = OutputPart(part.first, part.rows, errors, cut=part.cut)
+
+    def replace_rows(self, lines: Mapping[int, bytes]) -> None:
+        """Replace rows of a complete output."""
+        for number in sorted({row // self.file_rows for row in lines}):
+            part = self._parts[number]
+            own = {row: line for row, line in lines.items() if part.first <= row < part.end}
+            errors = errors_in(own.values())
+            errors.update(code for row, code in self.error_rows(number) if row not in own)
+            cut = sum(map(is_cut_answer, own.values())) + sum(
+                finish == "length"
+                for first, table in self._tables(part, ["finish"])
+                for row, finish in enumerate(table.to_pydict().get("finish", ()), first)
+                if row not in own
+            )
+            part = OutputPart(part.first, part.rows, errors, cut=cut)
+            self._write(number, partial(self._merged, part, own), part, replace=True)
+            self._parts[number] = part
+
+    def remove(self) -> None:
+        """Remove the output, or nothing if the folder has a file of another run."""
+        if not self._name:
+            self.find()
+        self._store.delete([self._name] if self._name else map(part_name, self._parts))
+
+    def _write(
+        self,
+        number: int,
+        tables: Callable[[], Iterable[pyarrow.Table]],
+        part: OutputPart,
+        *,
+        replace: bool,
+    ) -> None:
+        record, name = self._record(), self._name_of(number)
+        settings = {**record.settings, **record.model, "versions": dict(record.versions)}
+        info = PartInfo(record.run_id, part.first, part.rows, part.errors, settings, part.cut)
+
+        def write(file: BinaryIO) -> None:
+            self._format.write_tables(file, tables(), part_metadata(info))
+
+        if isinstance(self._store, LocalStore):
+            is_written = self._store.publish(name, write, replace=replace)
+        else:
+            data = BytesIO()
+            write(data)
+            if replace:
+                self._store.replace(name, data.getvalue())
+            is_written = replace or self._store.create(name, data.getvalue())
+        if not is_written and self.part(number) is None:
+            raise OutputFailed(
+                f"{self._label(number)} was created by another program during the run",
+                hint="move it away, then run the same command again to resume",
+            )
+
+    # tables
+
+    def _new(self, lines: Iterable[bytes], start: int, stop: int) -> Iterator[pyarrow.Table]:
+        """The rows from `start` to before `stop` as tables; at least one."""
+        first = start
+        for batch in bounded(lines, len):
+            rows = [json.loads(line) for line in batch]
+            yield self._table(rows, first)
+            first += len(rows)
+        assert first == stop, f"rows before {stop} are in no file"
+
+    def _table(self, rows: list[Mapping[str, Any]], first: int) -> pyarrow.Table:
+        """Rows as a table; kept columns of standard input, which lines have, are text."""
+        kept = self._kept(first, first + len(rows))
+        if kept is None:
+            names = self._schema.keep
+            kept = pyarrow.table({name: as_text(row.get(name) for row in rows) for name in names})
+        dim = self._record().model.get("embedding_dim")
+        return rows_table(rows, self._schema, kept, dim)
+
+    def _merged(self, part: OutputPart, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
+        """The rows of a file as tables, with lines in place of some of them."""
+        for first, table in self._tables(part):
+            pieces, at = [], first
+            for number in sorted(n for n in lines if first <= n < first + len(table)):
+                row = json.loads(lines[number])
+                pieces += [table.slice(at - first, number - at), self._table([row], number)]
+                at = number + 1
+            pieces.append(table.slice(at - first))
+            yield pyarrow.concat_tables([piece.cast(table.schema) for piece in pieces])
+
+    def _tables(
+        self, part: OutputPart, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pyarrow.Table]]:
+        """The rows of a file as tables, each with the number of its first row."""
+        first, number = part.first, part.first // self.file_rows
+        stream = open_stream(self._store, self._name_of(number))
+        if stream is None:
+            raise changed(self._label(number), "removed or replaced")
+        with stream:
+            for table in self._format.tables(stream, columns):
+                yield first, table
+                first += len(table)
+
+    # names
+
+    def _name_of(self, number: int) -> str:
+        return self._name or part_name(number)
+
+    def _label(self, number: int) -> str:
+        """A file as messages name it."""
+        return f"{self._store.url.rstrip('/')}/{self._name_of(number)}"
+
+    def _sizes(self) -> dict[int, int | None]:
+        """The numbers of the existing files, in order, with their sizes."""
+        if self._name:
+            with self._open_end(self._name, None) or nullcontext() as file:
+                return {} if file is None else {0: None}
+        pairs = ((PART.fullmatch(entry.name), entry.size) for entry in self._store.list())
+        return dict(sorted((int(match[1]), size) for match, size in pairs if match))
+
+    def _open_end(self, name: str, size: int | None) -> BinaryIO | None:
+        """A file with its metadata, or its end in an object store; None for a missing file."""
+        if isinstance(self._store, LocalStore):
+            return self._store.open(name)
+        assert size is not None
+        end = self._store.read_end(name, END_BYTES, size) or b""
+        length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
+        if length > len(end):
+            end = self._store.read_end(name, length, size) or b""
+        return BytesIO(end)
