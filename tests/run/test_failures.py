@@ -51,16 +51,6 @@ def test_run_resumes_after_a_failed_system_call(images, kind, calls, step):
             return
 
 
-def test_failed_first_write_does_not_block_the_next_run(images):
-    output, options = KINDS["lines"]
-    folder = fresh(images, "first")
-    failing = Calls(1, partial(fail, errno.EIO), names=("ftruncate",))  # of the new, empty output
-    assert finish(folder, output, before=failing, **options)[0] == 14
-    assert not rows_of(folder, output)
-    other = {"prompt": ("another",), **options}  # the record without a row is replaced
-    assert finish(folder, output, **other)[0] == 3
-
-
 def limit_size_of_files(size):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which has no size
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -41,7 +41,7 @@ class State:
     """The state of an output, on this machine or in a store.
 
     `record` is the record of the run that began the output, None for a new output. With
-    `overwrite`, or if no row was saved, it is kept as `replaced` until the first row is saved.
+    `overwrite`, it is `replaced` when the first row is saved.
     """
 
     record: RunRecord | None = None
@@ -162,8 +162,6 @@ class State:
         """
         with self.owner.holding(say=say):
             self._find_record()  # another run may have begun since the check
-            if self.record is not None and not (self.shard or self._has_rows()):
-                self.record, self.replaced = None, self.record
             self._remove_abandoned()
             is_interrupted = False
             try:
@@ -176,13 +174,6 @@ class State:
                 if is_new and not is_interrupted:
                     with suppress(PgcliError):
                         self._discard()
-
-    def _has_rows(self) -> bool:
-        """Whether the output or the state folder may have rows."""
-        stores = [self.store, *shard_stores(self.store)]
-        if any(entry.size for store in stores for entry in store.list(f"{OPEN}/")):
-            return True
-        return any(self._output_names()) and (self.is_folder or os.path.getsize(self.output) > 0)  # noqa: PTH202
 
     def _remove_abandoned(self) -> None:
         """Remove temporary files of killed commands, where only this command writes.
