@@ -368,15 +368,13 @@ def drop_by_output(o: GivenOptions) -> None:
 
 
 ARRAY = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
-#: Set by srun. A batch script has SLURM_PROCID and SLURM_NTASKS too, but runs once.
-STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 #: The variables of a task's index, from 0, and of the number of tasks. The first pair that is set
 #: counts. torchrun and srun come before the schedulers of containers: the processes that they start
 #: in a container all inherit its variables.
 SCHEDULERS = (
     ARRAY,
     ("RANK", "WORLD_SIZE"),  # torchrun
-    STEP,
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script lacks the second one
     ("AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE"),
     ("BATCH_TASK_INDEX", "BATCH_TASK_COUNT"),  # Google Batch
     ("CLOUD_RUN_TASK_INDEX", "CLOUD_RUN_TASK_COUNT"),
@@ -416,10 +414,7 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
 
 
 def shard_of_environment(environment: Mapping[str, str]) -> Shard:
-    """The shard of this task, by the variables of the first scheduler in `SCHEDULERS`.
-
-    The tasks of a SLURM step within an array divide the shard of their array task.
-    """
+    """The shard of this task, by the variables of the first scheduler in `SCHEDULERS`."""
     names = environment.keys()
     complete = [scheduler for scheduler in SCHEDULERS if names >= set(scheduler)]
     if not complete:
@@ -433,11 +428,7 @@ def shard_of_environment(environment: Mapping[str, str]) -> Shard:
             "<--shard auto> finds no variables of a scheduler, such as SLURM_ARRAY_TASK_ID or RANK",
             hint="write <--shard I/N>, I from 0",
         )
-    shard = _shard_of(*complete[0], environment)
-    if complete[0] == ARRAY and STEP in complete:
-        task = _shard_of(*STEP, environment)
-        shard = Shard(shard.number * task.count + task.number, shard.count * task.count)
-    return shard
+    return _shard_of(*complete[0], environment)
 
 
 def _shard_of(index: str, count: str, environment: Mapping[str, str]) -> Shard:

@@ -229,7 +229,7 @@ BATCH_SCRIPT = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}  # which runs once, wh
     [
         (ARRAY, Shard(3, 4)),
         (ARRAY | {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "1"}, Shard(2, 4)),
-        (ARRAY | STEP, Shard(7, 8)),
+        (ARRAY | STEP, Shard(3, 4)),
         (ARRAY | BATCH_SCRIPT, Shard(3, 4)),
         (STEP, Shard(1, 2)),
         (STEP | {"SLURM_NTASKS": "8"}, Shard(1, 2)),
