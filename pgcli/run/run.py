@@ -219,11 +219,6 @@ class Run:
         if before := self.tally.rows_before:
             verb = "is" if before == 1 else "are"
             self.progress.say(f"resuming {state.name}: {count(before, 'row')} {verb} saved")
-            if changes := self.output.changed_versions():
-                self.progress.say(
-                    f"the saved rows were made with other versions: {', '.join(changes)}",
-                    hint="answers may differ slightly",
-                )
             if self.hooks and self.rows.is_addressable:
                 self.answering.pass_to_hooks(self.output.saved_answers(), is_saved=True)
 

@@ -6,7 +6,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +28,7 @@ from pgcli.run.input_rows import (
     split_rows,
 )
 from pgcli.run.progress import Tally
-from pgcli.run.state.folder import INPUTS, State, inventory_name, recorded_inputs, shard_stores
+from pgcli.run.state.folder import INPUTS, State, inventory_name, shard_stores
 from pgcli.run.state.lines import OutputPart, RowFile, errors_in, merge_ranges
 from pgcli.run.state.record import (
     SOURCES,
@@ -125,16 +125,13 @@ class RunOutput:
         return self.shard is None or self.shard.has(row // self.file_rows)
 
     def _new_record(self) -> RunRecord:
-        settings = run_settings(self.request)
-        # shards that start at the same time get the same id, also without exclusive puts
-        run_id = token_hex(8) if self.shard is None else sha256(repr(settings).encode()).hexdigest()
-        return RunRecord(
-            run_id[:16],
-            settings,
-            input_settings(self.request),
-            file_rows=self._file_rows(),
-            versions=versions(),
-        )
+        settings, file_rows = run_settings(self.request), self._file_rows()
+        run_id = token_hex(8)
+        if self.shard is not None:  # shards that start at the same time make the same run
+            facts = repr((settings, file_rows)).encode() + self.rows.inventory.to_arrow(0)
+            run_id = sha256(facts).hexdigest()[:16]
+        more = input_settings(self.request)
+        return RunRecord(run_id, settings, more, file_rows=file_rows, versions=versions())
 
     def _file_rows(self) -> int:
         """The rows in a file of a new output."""
@@ -191,37 +188,21 @@ class RunOutput:
         for (number, row), item in zip(self.saved.rows(self.has), items, strict=True):
             yield number, item, self.schema.answer(row)
 
-    def changed_versions(self) -> list[str]:
-        """`name old -> new` for each library with another version than in the record."""
-        before = self.record.versions
-        return [
-            f"{name} {before[name]} -> {version}"
-            for name, version in versions().items()
-            if before.get(name, version) != version
-        ]
-
     # writing
 
     def begin(self) -> None:
         """Write the record and the input of the run, before its first row."""
-        is_new, own = self.state.record is None, self.record
-        if is_new:
+        if self.state.record is None:
+            own = self.record
             self.record = self.state.begin(replace(own, begun=now()))
+            if self.record.run_id != own.run_id:
+                raise OutputInUse(
+                    f"another shard began {self.state.name} at this moment, with other settings, "
+                    "another number of shards or another input",
+                    hint="run the same command again",
+                )
         record_inventory(self.rows.inventory, self.state.store)
-        if is_new and self.shard is not None:
-            self._check_first_shard(own)
         self.saved.begin()
-
-    def _check_first_shard(self, own: RunRecord) -> None:
-        """Raise if another shard just began the run with another shard count or input."""
-        self.record.check_settings(own.settings, self.state.name)
-        is_same = recorded_inputs(self.state.store) == [self.rows.inventory.to_arrow(0)]
-        if self.record.file_rows != own.file_rows or not is_same:
-            raise OutputInUse(
-                f"another shard began {self.state.name} at this moment, with another number of "
-                "shards or another input",
-                hint="run the same command again",
-            )
 
     def note_command(self, info: EngineInfo | None = None) -> None:
         """Write the sources of this command into the record, and its loaded model.
@@ -314,27 +295,12 @@ def open_row_stream(
 
 @contextmanager
 def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None]]:
-    """Yield what appends text to a file; the first text creates or truncates the file.
-
-    Without any text the file is empty, unless the block raises.
-    """
-    file: RowFile | None = None
-
-    def write(data: bytes) -> None:
-        nonlocal file
-        if file is None:
-            with wrap_write_errors(path):
-                make_folder(path.parent)
-                if overwrite and path.is_symlink():
-                    path.unlink()  # keep the file that the link points to
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                flags |= os.O_TRUNC if overwrite else os.O_EXCL
-                file = RowFile(os.open(path, flags, 0o666), path)
-        file.append(data)
-
-    try:
-        yield write
-        write(b"")
-    finally:
-        if file is not None:
-            file.close()
+    """Create or truncate a text file, and yield what appends to it."""
+    with wrap_write_errors(path):
+        make_folder(path.parent)
+        if overwrite and path.is_symlink():
+            path.unlink()  # keep the file that the link points to
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if overwrite else os.O_EXCL)
+        file = RowFile(os.open(path, flags, 0o666), path)
+    with closing(file):
+        yield file.append

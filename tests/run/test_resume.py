@@ -187,14 +187,3 @@ def test_resuming_a_long_run_takes_less_than_its_start():
     )
     begun, resumed, _ = map(float, re.findall(r"(\S+) s of processor time", done.stdout))
     assert 1.5 * resumed < begun
-
-
-def test_version_changes_are_reported_once(images):
-    folder = images / "run"
-    finish(folder, "rows.jsonl", limit=3)
-    file = folder / "rows.jsonl.pgcli" / "run.json"
-    record = json.loads(file.read_text())
-    record["versions"]["torch"] = "1.0"
-    file.write_text(json.dumps(record))
-    assert "made with other versions: torch 1.0 ->" in finish(folder, "rows.jsonl", limit=5)[1]
-    assert "other versions" not in finish(folder, "rows.jsonl")[1]
