@@ -14,7 +14,6 @@ from signal import SIGPIPE
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pgcli.device.machine import processors
 from pgcli.errors import NoInputError, OutputChanged, OutputExists, OutputFailed, TooManyErrors
 from pgcli.records import Answer
 from pgcli.rows import CUT_ANSWERS
@@ -245,13 +244,7 @@ class Summary:
         read = tally.rows - tally.errors.total()  # the others took no time of the decoders or model
         if is_fed or min(tally.images, read) < MIN_IMAGES or waited <= WAITED_SHARE * seconds:
             return ""
-        from pgcli.images.pool import DEFAULT_WORKERS
-
-        cores = int(processors())
-        default = DEFAULT_WORKERS if self.engine and self.engine.device == "cpu" else cores
-        workers = default if options.workers is None else options.workers
-        helps = "more --workers" if workers < cores - 1 else "more cores"
-        helps = helps if options.fast_decode else f"--fast-decode or {helps}"
+        helps = f"{'' if options.fast_decode else '--fast-decode, '}more --workers or more cores"
         return f"the model waited {waited / seconds:.0%} of the time for images: {helps}"
 
     def notes(self) -> list[tuple[str, str]]:
@@ -319,18 +312,6 @@ class Summary:
             return "the same command with --retry-errors retries the failed rows"
         is_text = self.request.output.format == "text"
         return "" if is_text else f"pgcli view {shlex.quote(output)}"
-
-
-def interrupted_notice(output: str, saved: int, *, is_resumable: bool) -> str:
-    """How many rows an interrupted run saved, and how to resume it."""
-    rows = count(saved, "row")
-    if output == "-":
-        return f"stopped after {rows}"
-    if not saved:
-        return "stopped before the first row"
-    if is_resumable:
-        return f"stopped with {rows} saved; the same command resumes the run"
-    return f"stopped with {rows} saved in {output}"
 
 
 def rate(per_second: float) -> str:
@@ -486,10 +467,13 @@ class RunProgress:
         )
         if self._shutdown is None or is_pipe or is_refused:
             return
-        saved = self.tally.rows_before + self.tally.rows
-        output, state = self.request.output.output, self.state
+        saved, output = self.tally.rows_before + self.tally.rows, self.request.output.output
+        rows, end = count(saved, "row"), f" saved in {output}"
+        if self.state is not None:
+            end = " saved; the same command resumes the run"
+        notice = f"stopped after {rows}" if output == "-" else f"stopped with {rows}{end}"
         with suppress(OutputFailed):
-            self.say(interrupted_notice(output, saved, is_resumable=state is not None))
+            self.say(notice if saved or output == "-" else "stopped before the first row")
 
     def _is_due(self) -> bool:
         """Whether it is time to show progress."""
