@@ -36,11 +36,6 @@ def is_stream(request: RunRequest) -> bool:
     return output.output == "-" or output_format(output.output, output.format) == PLAIN_TEXT
 
 
-def is_folder(request: RunRequest) -> bool:
-    """Whether the output is a folder of files."""
-    return request.output.output.endswith(FOLDER)
-
-
 def shard_of(request: RunRequest) -> Shard | None:
     """The shard of this command; None for a run of all rows."""
     name = request.input.shard
@@ -107,7 +102,7 @@ def check_output(request: RunRequest) -> None:
         return
     Target(
         name=output.output,
-        kind="folder" if is_folder(request) else "file",
+        kind="folder" if output.output.endswith(FOLDER) else "file",
         overwrite=output.overwrite or not is_stream(request),
         inputs=request.sources,
         is_run=True,
@@ -191,9 +186,7 @@ def option_facts(request: RunRequest) -> Iterator[tuple[str, str]]:
                 continue
             if option.name == "shard":
                 value = shard_of(request)
-            if option.repeat:
-                yield from ((option.key, str(text)) for text in value)
-            elif isinstance(value, tuple):
-                yield option.key, ",".join(f"{side:g}" for side in value)
-            else:
-                yield option.key, "yes" if value is True else str(value)
+            if option.name == "region" and value is not None:
+                value = ",".join(map("{:g}".format, value))
+            values = value if option.repeat else [value]
+            yield from ((option.key, "yes" if text is True else str(text)) for text in values)

@@ -38,7 +38,6 @@ Row = Mapping[str, Any]
 STAMPS = "inputs/images"
 STAMP = struct.Struct("=3q")
 STAMP_BYTES = STAMP.size
-WAYS_OUT = "restore the input; another <-o> starts a new run; <--overwrite> replaces the output"
 
 
 class InputComparison:
@@ -56,49 +55,45 @@ class InputComparison:
         Returns the number of saved rows of images that were removed from the input. Raises
         OutputExists for a changed input.
         """
-        inventory, running = self.output.rows.inventory, self.output.request.running
-        gone = 0
+        output, name = self.output, self.output.state.name
+        inventory, gone = output.rows.inventory, 0
         if known is not None or inventory.total is not None:
-            stamps = self._stamped
-            listed = [*inventory.each_change(self._has_answers, stamps)]
+            listed = [*inventory.each_change(self._has_answers, self._stamped)]
             for change in listed:
                 if not change.is_image:
-                    raise files_changed(self.output.state.name, [change], None, can_retry=False)
+                    raise files_changed(name, [change], None, can_retry=False)
             images = ImageChanges()  # else `unsaved` compares them
-            if self.output.rows.is_addressable:
-                images = compare_images(inventory, stamps, self._has_answers)
+            if output.rows.is_addressable:
+                images = compare_images(inventory, self._stamped, self._has_answers)
             self.changed = [*listed, *images.changed]
-            can_retry = self.output.rows.is_addressable and not listed
-            if self.changed and not (running.retry_changed and can_retry):
-                raise files_changed(
-                    self.output.state.name, self.changed, inventory.total, can_retry=can_retry
-                )
+            can_retry = output.rows.is_addressable and not listed
+            if self.changed and not (output.request.running.retry_changed and can_retry):
+                raise files_changed(name, self.changed, inventory.total, can_retry=can_retry)
             for index, stamp in images.touched.items():
                 self.stamps.note(index, stamp)
-            gone = (inventory.gone + images.gone) * (self.output.rows.per_item or 1)
-            if gone and (
-                moved := self.output.record.moved_sources(run_settings(self.output.request))
-            ):
-                raise other_run(self.output.state.name, "other images", [moved])
-        if self.output.before and self.output.rows.is_addressable:
+            gone = (inventory.gone + images.gone) * (output.rows.per_item or 1)
+            if gone and (moved := output.record.moved_sources(run_settings(output.request))):
+                raise other_run(name, "other images", [moved])
+        if output.before and output.rows.is_addressable:
             self._check_saved(known)
         return gone
 
     def _check_saved(self, known: Inventory | None) -> None:
         """Compare saved rows with the input, a sample of them if there are many."""
-        per_item, end = self.output.rows.per_item or 1, self.output.before[-1].stop
-        if end > (rows := (self.output.rows.inventory.total or 0) * per_item):
-            raise edited(self.output.state.name, rows)
+        output, state = self.output, self.output.state
+        per_item, end = output.rows.per_item or 1, output.before[-1].stop
+        if end > (rows := (output.rows.inventory.total or 0) * per_item):
+            raise edited(state.name, rows)
         is_recorded = known is not None and end <= (known.total or 0) * per_item
-        if "-" not in self.output.request.sources and not is_recorded:
+        if "-" not in output.request.sources and not is_recorded:
             number = 0 if known is None else len(known.generations)
-            raise state_lacks(self.output.state.store, inventory_name(number))
-        firsts = [part.first for part in self.output.saved.parts.values() if part.rows]
+            raise state_lacks(state.store, inventory_name(number))
+        firsts = [part.first for part in output.saved.parts.values() if part.rows]
         sample = set(sorted(firsts)[:: -(-len(firsts) // SAMPLE_FILES)])
-        total = sum(map(len, self.output.before))
+        total = sum(map(len, output.before))
         every = 1 if total <= MAX_COMPARED else -(-total // SAMPLE_ROWS)
-        saved = self.output.saved.rows(sample.__contains__, COMPARED, every)
-        check_saved_rows(saved, self.output.rows, self.output.state.name)
+        saved = output.saved.rows(sample.__contains__, COMPARED, every)
+        check_saved_rows(saved, output.rows, state.name)
 
     def _has_answers(self, items: range) -> bool:
         """Whether answered rows of these items are saved."""

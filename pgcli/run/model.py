@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def engine_info(request: RunRequest, engine: Any) -> EngineInfo:
     """The facts about a loaded engine for the summary and the record."""
-    dim = embedding_dim(request, engine)
+    dim = engine.embedding_dim if request.question.task == "embed" else None
     model = loaded_model(request, engine.label, engine.dtype, dim)
     if request.question.pages:
         model |= engine.form._asdict()
@@ -212,14 +212,9 @@ def page_bytes(request: RunRequest) -> int:
 
 
 def check_mask_decoder(file: str | None) -> None:
-    """Raise UsageError or ModelUnavailable if the mask decoder is not a local file."""
+    """Raise ModelUnavailable if the mask decoder is not a file on this machine."""
     if file is None:
         return
-    if "://" in file:
-        raise UsageError(
-            f"the mask decoder must be a local file, not {file}",
-            hint=f"download it first: {FETCH_DECODER}",
-        )
     if not Path(file).is_file():
         raise ModelUnavailable(
             f"there is no mask decoder {file}", hint=f"download it: {FETCH_DECODER}"
@@ -291,11 +286,6 @@ def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], 
         ask = partial(engine.ask, question=question, sampling=sampling, should_stop=should_stop)
     refuse = partial(error_answer, task=question.task, model=engine.label)
     return lambda images: rows_in_order(images, ask, refuse, should_stop)
-
-
-def embedding_dim(request: RunRequest, engine: Any) -> int | None:
-    """The length of the embeddings in rows."""
-    return engine.embedding_dim if request.question.task == "embed" else None
 
 
 def model_facts(request: RunRequest, engine: Any) -> Iterator[tuple[str, str]]:

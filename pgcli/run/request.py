@@ -109,16 +109,18 @@ def make_request(
 ) -> RunRequest:
     """The request of a command with parsed values of options.
 
-    Options that do not apply are dropped. Raises UsageError for values that make no question or
-    contradict each other.
+    Options that do not apply are dropped, with a line for each typed one. Raises UsageError for
+    values that make no question or contradict each other.
     """
     sources, values = tuple(sources), with_files(values)
     texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
     if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
         for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
             values.pop(name, None)
-    values, ignored = applying(command, sources, values, typed)
-    return build_request(command, sources, values, ignored=ignored)
+    options = GivenOptions(values, typed)
+    drop_by_question(options, command, sources)
+    drop_by_output(options)
+    return build_request(command, sources, options.values, ignored=tuple(options.lines))
 
 
 def with_files(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,19 +279,6 @@ class GivenOptions:
 def flag_of(name: str) -> str:
     """An option as error texts write it: see `errors.OPTION`."""
     return f"<--{name.replace('_', '-')}{'=' * (DEFAULTS[name] is not False)}>"
-
-
-def applying(
-    command: str, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The values of the options that apply, and a line for each typed option that is ignored.
-
-    Raises UsageError for typed options that contradict others.
-    """
-    options = GivenOptions(values, typed)
-    drop_by_question(options, command, sources)
-    drop_by_output(options)
-    return options.values, tuple(options.lines)
 
 
 def drop_by_question(o: GivenOptions, command: str, sources: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ from pgcli.run.state.folder import State, load_inventory
 from pgcli.run.state.lines import merge_ranges
 from pgcli.run.state.record import resumed_request
 from pgcli.stores import LocalStore
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion
+from pgcli.tasks import EmbeddingQuestion
 from pgcli.text import count
 
 if TYPE_CHECKING:
@@ -124,8 +124,9 @@ class Run:
         with progress.counting() as track:
             spool = bool(request.model.engines) or retries or known is not None
             options = checks.read_options(request, track, spool=spool)
-            if request.question.embeds_texts:
-                inventory = Inventory.of_texts(texts_of(request.question), options)
+            if isinstance(request.question, EmbeddingQuestion) and request.question.embeds_texts:
+                texts, file = request.question.texts, request.question.texts_file
+                inventory = Inventory.of_texts([*texts, *lines_of_file(file, noun="text")], options)
             else:
                 inventory = Inventory.scan(request.sources, options, known)
             if inventory.total is not None:
@@ -343,13 +344,6 @@ class Run:
             state.owner.note(exit_code=errors if problem is None else exit_code(problem))
 
         return note
-
-
-def texts_of(question: AnyQuestion) -> list[str]:
-    """The texts to embed, from options and their file. Raises UsageError."""
-    assert isinstance(question, EmbeddingQuestion)
-    file = question.texts_file
-    return [*question.texts, *([] if file is None else lines_of_file(file, noun="text"))]
 
 
 def exit_code(problem: object) -> int:

@@ -19,7 +19,6 @@ from pgcli.run import model as running
 from pgcli.run.checks import is_stream
 from pgcli.run.model import load_engine
 from pgcli.run.request import RunRequest, make_request, records_of
-from tests.support.towers import rows_of, unit, write_parquet
 
 #: What makes a question, by command.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -242,24 +241,6 @@ def test_configuration_file_with_all_options_breaks_no_command(command, monkeypa
     assert (code, "ignored" in err) == (0, False), err
     (row, *more) = read("rows.jsonl")
     assert (row.id, row.error, len(more)) == ("a.png", None, command == "ask")
-
-
-@pytest.mark.parametrize("line", ["info demo", "search {} --text a", "search {} --duplicates"])
-def test_inapplicable_variable_breaks_no_command(line, monkeypatch, cli):
-    write_parquet(Path("vectors.parquet"), rows_of(unit(9, 192), model=None))
-    monkeypatch.setenv("PGCLI_REVISION", "main")
-    code, _, err = cli(line.format("vectors.parquet"))
-    assert (code, "ignored" in err) == (0, False), err
-
-
-def test_variable_of_another_task_does_not_break_training(monkeypatch, cli):
-    Path("rows.jsonl").write_text('{"image": "photos/a.png", "prefix": "a", "suffix": "b"}\n')
-    Path("columns.toml").write_text('text-column = "caption"\nlabel-column = "kind"\n')
-    monkeypatch.setenv("PGCLI_REVISION", "main")
-    line = "train rows.jsonl --model demo -o out --dry-run --config columns.toml"
-    assert cli(line)[0] == 0
-    code, _, err = cli(f"{line} --text-column caption")
-    assert (code, "--text-column applies to --task contrastive" in err) == (2, True)
 
 
 def test_python_reads_the_environment_and_the_file(monkeypatch):

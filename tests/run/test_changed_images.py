@@ -123,19 +123,6 @@ def test_retry_changed_answers_rows_of_changed_images(run, output, limit):
     assert run(*more, output=output)[0] == 13
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_retry_changed_answers_all_prompts_of_an_image(cli, output):
-    words = ["ask", "m.jsonl", "--prompt", "a", "--prompt", "b", "-o", output, "--model", "demo"]
-    assert cli(*words, "--limit", "3")[0] == 0  # the second image has one of two
-    save(NAMES[1], 30)
-    assert cli(*words)[0] == 13
-    code, _, err = cli(*words, "--retry-changed")
-    assert code == 0, err
-    assert "retrying 2 rows of changed images;" in " ".join(err.split())
-    assert [row["width"] for row in read(output)] == [10, 10, 30, 30, 12, 12, 13, 13, 14, 14]
-    assert cli(*words)[0] == 0
-
-
 def read(output: str) -> list[dict]:
     if output.endswith(".jsonl"):
         return [json.loads(line) for line in Path(output).read_text().splitlines()]

@@ -19,7 +19,7 @@ from pgcli.run.options import (
     RunningOptions,
 )
 from pgcli.run.questions import COMMAND_OPTIONS
-from pgcli.run.request import make_request, records_of
+from pgcli.run.request import records_of
 from pgcli.run.state.record import fingerprint_values
 from pgcli.training.options import TRAIN_RECORDS as TRAINING
 
@@ -86,10 +86,6 @@ def test_unknown_keyword_names_the_closest():
     assert refused.value.hint == "did you mean temperature?"
 
 
-def test_none_leaves_an_option_out():
-    assert read(limit=None, keep=None, seed=None) == {}
-
-
 def test_lists_of_training_keep_all_their_values():
     values = parse_keywords(TRAINING, {"freeze": ["vision", "projector"], "targets": "all,vision"})
     assert values == {"freeze": ("vision", "projector"), "targets": "all,vision"}
@@ -122,17 +118,6 @@ def test_fingerprint_has_the_options_that_rows_depend_on():
     assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}
     names = "image_column id_column prompt_column keep include exclude max_pixels fast_decode"
     assert fingerprint_values(InputOptions()).keys() == {*names.split()}
-
-
-def test_request_has_its_question_and_records():
-    values = read(lang="de", region=(1, 2, 3, 4), limit=3, max_new_tokens=9)
-    request = make_request("caption", ["photos"], values, typed=values)
-    assert request.question.templates == ("caption de",)
-    assert request.question.region == (1.0, 2.0, 3.0, 4.0)
-    assert (request.sources, request.input.limit) == (("photos",), 3)
-    assert request.folder == str(Path.cwd())
-    with pytest.raises(UsageError, match="object is missing"):
-        make_request("detect", ["photos"], {})
 
 
 def test_run_stays_a_function_once_the_room_is_imported():

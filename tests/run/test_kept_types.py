@@ -3,8 +3,8 @@
 import io
 import json
 import shutil
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import duckdb
@@ -22,48 +22,27 @@ FITTING = {
     "whole fractions": ([1, 2], [3.0, None], [3, None]),
     "integers for fractions": ([0.5, 2], [3, 2**53], [3.0, float(2**53)]),
     "numbers for texts": (["a", "b"], [5, True], ["5", "true"]),
-    "lists for texts": (["a"], [["b"]], ['["b"]']),
     "anything after nulls": ([None, None], [5, "a"], ["5", "a"]),
-    "only nulls": ([1, 2], [None, None], [None, None]),
     "objects with other keys": ([{"a": 1}], [{"b": 2}], ['{"b":2}']),
-    "lists of whole fractions": ([[1]], [[2.0, 3.0], []], [[2, 3], []]),
 }
 REFUSED = {
     "fractions": ([1, 2], [3.0, 2.5], "double", "int64"),
     "texts": ([1, 2], [3, "4"], "string", "int64"),
-    "booleans": ([1, 2], [True], "bool", "int64"),
-    "numbers for booleans": ([True], [1], "int64", "bool"),
     "large integers for fractions": ([0.5], [2**53 + 1], "int64", "double"),
     "lists": ([1], [[1]], "list<item: int64>", "int64"),
-    "fractions in lists": ([[1]], [[1.5]], "list<item: double>", "list<item: int64>"),
-    "objects": ([1], [{"a": 1}], "string", "int64"),
 }
 #: The same of Parquet files, as columns of Arrow.
 COLUMNS_FITTING = {
-    "narrow for wide": (pa.array([1], pa.int64()), pa.array([7], pa.int32())),
     "wide for narrow": (pa.array([1], pa.int32()), pa.array([7], pa.int64())),
-    "unsigned": (pa.array([1], pa.uint8()), pa.array([200], pa.int64())),
-    "float32": (pa.array([0.5], pa.float32()), pa.array([0.25], pa.float64())),
     "units": (pa.array([SECOND], US), pa.array([MICRO], NS)),
     "dictionaries": (pa.array(["a"]), pa.array(["b"]).dictionary_encode()),
-    "large texts": (pa.array(["a"]), pa.array(["b"], pa.large_string())),
-    "decimals": (pa.array([Decimal("1.50")]), pa.array([Decimal("2.0000")])),
-    "structs that lack a field": (pa.array([{"a": 1, "b": 2}]), pa.array([{"a": 3}])),
     "nulls": (pa.array([1]), pa.nulls(1)),
-    "numbers after nulls": (pa.nulls(1), pa.array([5])),
     "lists": (pa.array([[1]], pa.list_(pa.int32())), pa.array([[7]], pa.large_list(pa.int64()))),
 }
 COLUMNS_REFUSED = {
     "too wide": (pa.array([1], pa.int32()), pa.array([2**40], pa.int64())),
-    "negative": (pa.array([1], pa.uint8()), pa.array([-1], pa.int64())),
-    "float64": (pa.array([0.5], pa.float32()), pa.array([0.1], pa.float64())),
-    "units": (pa.array([SECOND], pa.timestamp("ms")), pa.array([MICRO], US)),
     "zones": (pa.array([SECOND], US), pa.array([SECOND], pa.timestamp("us", "UTC"))),
-    "dates": (pa.array([SECOND], US), pa.array([date(2024, 1, 2)])),
     "texts": (pa.array([1]), pa.array(["1"])),
-    "decimals": (pa.array([Decimal("1.5")]), pa.array([Decimal("2.25")])),
-    "structs with a further field": (pa.array([{"a": 1}]), pa.array([{"a": 3, "b": 4}])),
-    "bytes": (pa.array(["a"]).cast(pa.binary()), pa.array([1])),
 }
 
 
@@ -81,10 +60,9 @@ def caption(cli, source: str, *words: str) -> tuple[int, str, str]:
     return cli("caption", source, *KEPT, "-o", "rows/", "--rows-per-file", "2", *words)
 
 
-def append(values: list, blanks: int = 0) -> None:
+def append(values: list) -> None:
     with Path("m.jsonl").open("a") as file:
-        for value in values:
-            file.write(json.dumps({"image": "a.png", "score": value}) + "\n" * (1 + blanks))
+        file.writelines(json.dumps({"image": "a.png", "score": value}) + "\n" for value in values)
 
 
 def read_by_all(rows: int) -> list:
@@ -96,15 +74,14 @@ def read_by_all(rows: int) -> list:
     return pq.read_table("rows")["score"].to_pylist()
 
 
-@pytest.mark.parametrize("engines", [(), ("--shard", "0/1")], ids=["alone", "shard"])
 @pytest.mark.parametrize("case", FITTING)
-def test_later_values_are_cast_to_the_first_type(cli, case, engines):
+def test_later_values_are_cast_to_the_first_type(cli, case):
     first, second, converted = FITTING[case]
     append(first)
-    assert caption(cli, "m.jsonl", *engines)[0] == 0
+    assert caption(cli, "m.jsonl")[0] == 0
     before = pq.read_table("rows")["score"].to_pylist()
-    append(second, blanks=1)
-    code, _, err = caption(cli, "m.jsonl", *engines)
+    append(second)
+    code, _, err = caption(cli, "m.jsonl")
     assert code == 0, err
     assert read_by_all(len(first) + len(second)) == before + converted
 
@@ -117,12 +94,10 @@ def test_unfit_values_fail_before_the_model_is_loaded(cli, case, monkeypatch):
     rows = pq.read_table("rows").to_pylist()
     append(second)
     monkeypatch.setattr("pgcli.run.model.load_engine", lambda *_: pytest.fail("it is loaded"))
-    for _ in range(2):
-        code, _, err = caption(cli, "m.jsonl")
-        message = " ".join(err.split())
-        assert code == 2, err
-        assert f"m.jsonl: the kept column 'score' has values of type {kind} that" in message
-        assert f"that do not fit {wanted}, its type in the first file" in message
+    code, _, err = caption(cli, "m.jsonl")
+    message = " ".join(err.split())
+    assert code == 2, err
+    assert f"has values of type {kind} that do not fit {wanted}, its type in the first" in message
     assert pq.read_table("rows").to_pylist() == rows
 
 
@@ -133,12 +108,7 @@ def test_columns_of_later_files_are_cast(cli, case):
         Path("days/a.png").unlink(missing_ok=True)
         code, _, err = caption(cli, "days", "--allow-outside-root")
         assert code == 0, err
-    first, second = (column.to_pylist() for column in COLUMNS_FITTING[case])
-    if case.startswith("structs"):
-        second = [{"a": 3, "b": None}]
-    if case == "numbers after nulls":
-        second = ["5"]
-    assert read_by_all(2) == first + second
+    assert read_by_all(2) == [*chain(*(column.to_pylist() for column in COLUMNS_FITTING[case]))]
 
 
 @pytest.mark.parametrize("case", COLUMNS_REFUSED)
@@ -176,29 +146,6 @@ def test_kept_columns_of_standard_input_are_text(cli, monkeypatch, last):
     code, _, err = caption(cli, "-")
     assert code == 0, err
     assert read_by_all(3) == ["1", "2", None if last is None else str(last)]
-
-
-def test_files_of_one_run_are_cast_to_the_first_or_refused(cli, monkeypatch):
-    pq.write_table(pa.table({"image": ["a.png"], "score": pa.array([1], pa.int32())}), "a.parquet")
-    append([2.0, 3])
-    code, _, err = cli("caption", "a.parquet", "m.jsonl", *KEPT, "-o", "rows/")
-    assert code == 0, err
-    assert pq.read_table("rows")["score"].to_pylist() == [1, 2, 3]
-    Path("m.csv").write_text("image,score\na.png,007\n")
-    monkeypatch.setattr("pgcli.run.model.load_engine", lambda *_: pytest.fail("it is loaded"))
-    code, _, err = cli("caption", "a.parquet", "m.csv", *KEPT, "-o", "more.parquet")
-    assert code == 2
-    message = "m.csv: the kept column 'score' has values of type string that do not fit int32"
-    assert message in " ".join(err.split())
-
-
-def test_appended_rows_may_have_all_columns_of_keep_all(cli):
-    options = ["--keep", "*", "--model", "demo", "-o", "rows/"]
-    for value in (1, 2):
-        append([value])
-        code, _, err = cli("caption", "m.jsonl", *options)
-        assert code == 0, err
-    assert pq.read_table("rows")["score"].to_pylist() == [1, 2]
 
 
 def test_text_of_csv_stays_as_written(cli):

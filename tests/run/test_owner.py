@@ -299,13 +299,6 @@ def test_ended_owner_is_followed_at_once(state, end):
     assert time.monotonic() - began < SHORT["SILENT_SECONDS"] / 2
 
 
-def test_expired_lease_is_taken_without_waiting(remote):
-    remote[KEY] = lease()  # written in 1970
-    owner = Owner(open_folder(REMOTE), "rows/")
-    with owner.holding(say=no_message):
-        owner.check()
-
-
 class Behind(WritableS3):
     """S3 with a clock that is a day slow."""
 
@@ -446,14 +439,6 @@ def test_heartbeats_write_notes_and_the_exit_code_comes_last(state):
     with again.holding(say=no_message):
         again.check()
     assert values_in(store, name)["exit_code"] == 1  # it did not say how it ended
-
-
-def test_the_folder_of_a_shard_has_its_own_files(state):
-    store = open_folder(state, create=True)
-    assert Owner(store, "rows/").store is store
-    Owner(store, "rows/", shard="0/2").store.replace("open/0", b"x")
-    assert store.folders() == ["shard-0-of-2"]
-    assert open_folder(f"{state.rstrip('/')}/shard-0-of-2").read("open/0") == b"x"
 
 
 def test_the_last_values_are_written_on_a_full_disk(tmp_path, monkeypatch):

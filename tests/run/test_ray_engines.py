@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer, DecodedImage
 from pgcli.run import checks
 from pgcli.run.events import Interrupted
-from pgcli.run.model import RunModel
 from pgcli.run.workers import ray_engines
 from pgcli.run.workers.ray_engines import Actor, Cluster, Resources
 from pgcli.run.workers.work import Work
@@ -110,18 +108,6 @@ def test_rows_do_not_depend_on_the_order_of_calls(ray, caption, cli):
     check_rows(cli)
 
 
-def test_files_name_the_model_before_the_record_does(ray, caption, cli, monkeypatch):
-    note = RunModel.note
-
-    def slowly(model: RunModel, info: Any, record: Any) -> None:
-        time.sleep(0.5)
-        note(model, info, record)
-
-    monkeypatch.setattr(RunModel, "note", slowly)
-    assert caption("--ray", "auto")[0] == 0
-    check_rows(cli)
-
-
 def test_rows_of_a_partly_saved_file_go_to_the_owner(ray, caption, cli):
     def fail() -> None:
         raise NoUsableDevice("out of memory")
@@ -170,13 +156,6 @@ def test_works_are_taken_in_order(monkeypatch):
     assert [actor._works.get() for _ in range(3)] == [first, second, None]
 
 
-def test_growing_limit_replaces_the_last_file(ray, caption, cli):
-    assert caption("--ray", "auto", "--limit", "6")[0] == 0
-    assert caption("--ray", "auto")[0] == 0
-    assert sorted(ASKED) == [*range(IMAGES)]
-    check_rows(cli)
-
-
 def test_dead_actor_is_replaced_and_killer_image_is_an_error_row(ray, caption, cli):
     deaths: list[int] = []
 
@@ -205,21 +184,6 @@ def test_lost_node_exits_with_17_and_the_run_resumes(ray, caption, cli):
     ON_IMAGE.clear()
     ray.nodes_alive["node 0"] = True
     assert caption("--ray", "auto")[0] == 0
-    check_rows(cli)
-
-
-def test_rows_of_a_dead_node_are_answered_elsewhere(ray, caption, cli):
-    ray.nodes_alive = {"node 0": True, "node 1": True}
-    began: list[str] = []
-
-    def end_second_node() -> None:
-        if not began:
-            began.append("")
-            ray.end_node("node 1")
-
-    ON_IMAGE.update(dict.fromkeys(range(IMAGES), end_second_node))
-    assert caption("--ray", "auto")[0] == 0
-    assert {handle.node for handle in ray.handles} >= {"node 0", "node 1"}
     check_rows(cli)
 
 
@@ -268,15 +232,6 @@ def test_signal_exception_passes_through_ray(ray):
     cluster.leave()
 
 
-def test_ray_keeps_the_signal_handler(ray, monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(
-        ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    )
-    ray_engines.connect("auto")
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
 def test_local_cluster_that_does_not_start_is_not_advised(ray, monkeypatch):
     def fail(**options: object) -> None:
         raise RuntimeError("The node timed out during startup.")
@@ -286,16 +241,6 @@ def test_local_cluster_that_does_not_start_is_not_advised(ray, monkeypatch):
         with pytest.raises(NoUsableDevice, match="timed out") as problem:
             ray_engines.connect(address)
         assert ("--ray local" in problem.value.hint) == advises
-
-
-def test_error_of_an_actor_ends_the_run(ray, caption):
-    def fail() -> None:
-        raise NoUsableDevice("out of memory", hint="a smaller model")
-
-    ON_IMAGE[5] = fail
-    code, said = caption("--ray", "auto")
-    assert code == 17
-    assert "out of memory" in said
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Rows are saved in input order, in logs and then in files of the output."""
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgcli.run.state.saved import Parts, SavedRows, open_saved
 
 from pgcli.errors import OutputFailed
 from pgcli.output.lines import json_line
@@ -20,7 +18,8 @@ from pgcli.run.comparison import ImageStamps
 from pgcli.run.run_output import RunOutput, count_rows, end_of
 from pgcli.run.state.lines import Log, error_of, merge_ranges
 from pgcli.run.state.record import RunRecord
-from pgcli.stores import Entry, LocalStore
+from pgcli.run.state.saved import Parts, SavedRows, open_saved
+from pgcli.stores import LocalStore
 from tests.support.exporting import answer, refused
 from tests.support.stub_runs import KINDS, finish, fresh, rows_of, whole
 
@@ -137,39 +136,6 @@ def test_log_of_a_written_file_is_removed(tmp_path, monkeypatch):
     assert (again.ranges(), logs(tmp_path)) == ([range(9)], [8])
 
 
-def test_log_is_unused_after_its_file_was_deleted(tmp_path):
-    """Rows are only ever added after the rows before them."""
-    rows = saved_rows(tmp_path)
-    save(rows, range(5))
-    rows.finish(5)
-    rows = saved_rows(tmp_path)
-    save(rows, range(5, 7))
-    rows.close()
-    assert logs(tmp_path) == [5]
-    (tmp_path / "rows" / part(0)).unlink()
-    again = saved_rows(tmp_path)
-    assert (again.ranges(), logs(tmp_path)) == ([], [])
-
-
-def test_parts_without_a_file_are_in_order_too(tmp_path):
-    """Shards leave such parts before complete ones."""
-    rows = saved_rows(tmp_path)
-    save(rows, range(8, 17))
-    save(rows, range(3))
-    rows.close()
-    again = saved_rows(tmp_path)
-    assert [saved.first for _, saved in again.each_part()] == [0, 8, 16]
-    assert again.ranges() == [range(3), range(8, 17)]
-
-
-def test_row_out_of_order_is_refused(tmp_path):
-    rows = saved_rows(tmp_path)
-    save(rows, range(8, 10))  # the rows of another file are another shard's
-    for number in (1, 9, 11):
-        with pytest.raises(AssertionError, match="is missing"):
-            rows.save(number, line(number))
-
-
 def test_truncated_line_is_replaced_by_its_row(tmp_path):
     for output in ("rows/", "rows.jsonl"):
         rows = saved_rows(tmp_path, output)
@@ -182,45 +148,6 @@ def test_truncated_line_is_replaced_by_its_row(tmp_path):
         save(again, range(3, 6))
         again.finish(6)
         assert [row["index"] for _, row in saved_rows(tmp_path, output).rows()] == [*range(6)]
-
-
-class MemoryStore:
-    """As much of a store as a log needs."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-
-    def list(self, prefix: str) -> Iterator[Entry]:
-        yield from (Entry(name, 0, 0.0) for name in self.files if name.startswith(prefix))
-
-    def read(self, name: str) -> bytes | None:
-        return self.files.get(name)
-
-    def replace(self, name: str, data: bytes) -> None:
-        self.files[name] = data
-
-    def delete(self, names: Iterator[str]) -> None:
-        for name in names:
-            self.files.pop(name, None)
-
-
-def test_log_in_a_store_is_uploaded_when_it_is_closed():
-    store = MemoryStore()
-    log = Log(store, "open/log")
-    for number in range(2):
-        log.append(line(number))
-    assert (store.files, log.unsaved) == ({}, [line(0), line(1)])
-    assert [*log.lines(1, 2)] == [line(1)]
-    log.close()
-    assert (store.files, log.unsaved) == ({"open/log": line(0) + line(1)}, [])
-    store.files["open/log"] += b"a truncated line"
-    again = Log(store, "open/log")
-    assert again.scan().rows == 2
-    again.append(line(2))
-    again.close()
-    assert store.files["open/log"] == line(0) + line(1) + line(2)
-    again.remove()
-    assert store.files == {}
 
 
 def test_failed_write_keeps_the_log(tmp_path, monkeypatch):

@@ -121,16 +121,11 @@ class State:
             for name in names
             if name not in (LOCK, OWNER) and not SHARD.fullmatch(name) and not name.startswith(".")
         )
-        foreign = next(others, None)
-        if foreign is None or read_record(store) is not None:
-            return
-        is_own = foreign.partition("/")[0] in FOLDERS or store.read(RUN) is not None
-        raise OutputExists(
-            f"{self.name} cannot be resumed or replaced: {why_no_record(store)}"
-            if is_own
-            else f"{store.url}, the folder for the state, has files of other programs: {foreign}",
-            hint="move it away, or choose another <-o>",
-        )
+        if (foreign := next(others, None)) is not None and read_record(store) is None:
+            raise OutputExists(
+                f"{self.name} cannot be resumed or replaced: {why_no_record(store)}, but {foreign}",
+                hint=f"move {store.url} away, or choose another <-o>",
+            )
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.replaced is None and names:
@@ -253,17 +248,11 @@ def shard_stores(store: Store) -> list[Store]:
     return [open_folder(f"{store.url.rstrip('/')}/{name}/") for name in names]
 
 
-def recorded_inputs(store: Store) -> list[bytes]:
-    """The recorded inventory of the input, a file for each generation."""
+def load_inventory(store: Store, sources: Sequence[str], options: ReadOptions) -> Inventory | None:
+    """The input recorded by earlier commands, a file for each generation; None without a file."""
     files: list[bytes] = []
     while (data := store.read(inventory_name(len(files)))) is not None:
         files.append(data)
-    return files
-
-
-def load_inventory(store: Store, sources: Sequence[str], options: ReadOptions) -> Inventory | None:
-    """The input recorded by earlier commands; None if nothing is recorded."""
-    files = recorded_inputs(store)
     return Inventory.load(files, sources, options) if files else None
 
 
