@@ -36,6 +36,11 @@ def is_stream(request: RunRequest) -> bool:
     return output.output == "-" or output_format(output.output, output.format) == PLAIN_TEXT
 
 
+def is_folder(request: RunRequest) -> bool:
+    """Whether the output is a folder of files."""
+    return request.output.output.endswith(FOLDER)
+
+
 def shard_of(request: RunRequest) -> Shard | None:
     """The shard of this command; None for a run of all rows."""
     name = request.input.shard
@@ -102,7 +107,7 @@ def check_output(request: RunRequest) -> None:
         return
     Target(
         name=output.output,
-        kind="folder" if output.output.endswith(FOLDER) else "file",
+        kind="folder" if is_folder(request) else "file",
         overwrite=output.overwrite or not is_stream(request),
         inputs=request.sources,
         is_run=True,
