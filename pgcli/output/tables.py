@@ -172,7 +172,7 @@ class TableFormat:
             size, first = os.fstat(stream.fileno()).st_size, 0
             limit = max(READ_BYTES, PAGE_RATIO * size)
             free: float = max(READ_BYTES, MAX_RATIO * size)
-            while part := _read_part(batches, kept, limit, exact=exact):
+            while part := read_part(batches, kept, limit, exact=exact):
                 columns, bytes_read = part
                 free -= bytes_read
                 if free < 0:
@@ -265,7 +265,7 @@ def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
     return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
-def _read_part(
+def read_part(
     batches: Iterator[pyarrow.RecordBatch], kept: Set[str], limit: int, *, exact: bool
 ) -> tuple[dict[str, list[Any]], float] | None:
     """The columns of the next rows, and their size in memory; None at the end.

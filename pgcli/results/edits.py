@@ -1,4 +1,7 @@
-"""Reads the edits that a page of `pgcli view` saved, and applies them to rows."""
+"""Reads the edits of a page of `pgcli view`, and applies them to rows.
+
+The page in one file saves a document; the page on a server appends a line for each edit.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,22 @@ from pgcli.labels.json_values import (
     value_errors,
     whole_number,
 )
-from pgcli.output.reader import Row, read_results
+from pgcli.output.lines import read_lines
+from pgcli.output.reader import Row, read_results, reading
 from pgcli.parsing import detection_text
 from pgcli.records import BOX_TASKS, CORNERS, Box
 from pgcli.results.image_locator import image_index
 from pgcli.results.pages import clean_line, clean_text
 from pgcli.rows import DIGEST_CHARACTERS, answer_digest, box_to_dict, prompt_of, read_boxes
+from pgcli.text import json_object
 
 FORMAT, VERSION = "pgcli edits", 1
 MAX_BYTES = 128 * 2**20
 HINT = "name the file that the page of pgcli view saved with 'Save edits'"
+LINES_HINT = "remove this line, or name the file that pgcli view --serve wrote"
 EDIT_KEYS = {"file", "index", "id", "prompt", "digest", "state", "answer", "boxes"}
+EDIT_KEYS |= {"reviewer"}
+STATES = ("accepted", "rejected", "open")
 BOX_KEYS = {"label", "source", *CORNERS}
 #: In pixels. The page writes corners to a tenth: a box with a smaller difference was not moved.
 SAME_PIXELS = 0.06
@@ -42,7 +50,8 @@ class Edit:
 
     `answer` is the corrected text, None if unchanged. `boxes` are all boxes of the corrected row,
     None if unchanged, each with its index among the model's boxes or None for a drawn box. `file`
-    names the result file on a page of several. `number` counts the edits from 1.
+    names the result file on a page of several. `number` counts the edits from 1. A row that is
+    `open` again has no edit. `values` are state, answer and boxes as in the file.
     """
 
     number: int
@@ -50,10 +59,11 @@ class Edit:
     id: str
     prompt: str
     digest: str
-    state: Literal["accepted", "rejected"]
+    state: Literal["accepted", "rejected", "open"]
     answer: str | None = None
     boxes: tuple[tuple[Box, int | None], ...] | None = None
     file: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -69,8 +79,17 @@ class Edit:
         return f"edit {self.number} ({self.id[:100]!r}, {self.prompt[:100]!r})"
 
 
+def edits_file(output: Path) -> Path:
+    """The file to which the server of a page appends the edits of an output."""
+    path = output if output.name else output.resolve()  # of `.`
+    return path.with_name(f"{path.stem}.edits.jsonl")
+
+
 def read_edits(file: Path) -> list[Edit]:
-    """The edits in a file. Raises UsageError."""
+    """The edits in a file; of lines the last one of each row. Raises UsageError."""
+    if file.suffix.lower() == ".jsonl":
+        latest = {edit.key: edit for edit in read_edit_lines(file)}
+        return [edit for edit in latest.values() if edit.state != "open"]
     document = read_document(file, MAX_BYTES, hint=HINT)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"{file} is not an edits file of pgcli view", hint=HINT)
@@ -84,6 +103,21 @@ def read_edits(file: Path) -> list[Edit]:
         return [read_edit(edit, number) for number, edit in edits]
 
 
+def read_edit_lines(file: Path) -> list[Edit]:
+    """The edits in the lines of a file, without a truncated last one. Raises UsageError."""
+    edits = []
+    if not file.exists():
+        hint = "pgcli view RESULTS --serve writes it; or name the file that a page saved"
+        raise UsageError(f"{file} does not exist", hint=hint)
+    with reading(file), value_errors(file, hint=LINES_HINT):
+        for number, line in enumerate(read_lines(file), start=1):
+            values = json_object(line)
+            if values is None and not line.endswith(b"\n"):
+                break
+            edits.append(read_edit(values, number))
+    return edits
+
+
 def read_edit(value: object, number: int) -> Edit:
     """One edit. Raises InvalidValue."""
     what = f"edit {number}"
@@ -91,8 +125,8 @@ def read_edit(value: object, number: int) -> Edit:
     if unknown := values.keys() - EDIT_KEYS:
         raise InvalidValue(f"{what} has an unknown key, {min(unknown)!r}")
     state = values.get("state")
-    if state not in ("accepted", "rejected"):
-        raise InvalidValue(f"{what}: state is neither 'accepted' nor 'rejected'")
+    if state not in STATES:
+        raise InvalidValue(f"{what}: state is neither accepted nor rejected nor open")
     digest = text(values.get("digest"), f"{what}: digest")
     if len(digest) != DIGEST_CHARACTERS:
         raise InvalidValue(f"{what}: digest does not have {DIGEST_CHARACTERS} characters")
@@ -107,6 +141,7 @@ def read_edit(value: object, number: int) -> Edit:
         None if answer is None else text(answer, f"{what}: answer"),
         None if values.get("boxes") is None else edited_boxes(values["boxes"], f"{what}: boxes"),
         None if file is None else text(file, f"{what}: file"),
+        {name: values[name] for name in ("state", "answer", "boxes") if name in values},
     )
 
 

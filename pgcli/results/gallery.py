@@ -38,7 +38,7 @@ from pgcli.text import byte_count, count, listed, printable
 MAX_ROWS = 5_000  # of a page: more of them open slowly
 #: The script's files, in the order in which they are concatenated.
 SCRIPTS = (
-    *("data", "marks", "filters", "matrix", "review", "grid"),
+    *("data", "server", "marks", "filters", "matrix", "review", "grid"),
     *("view", "zoom", "drawing", "runs", "evaluation", "start"),
 )
 
@@ -104,7 +104,7 @@ def write_gallery(
     maker = ThumbnailMaker(options.size or default_side(total), ImageLimits())
     copied = small_copies(locator.items(cards.images), total, locator, maker)
     tracking = tracked(copied, locator.on_event, "images", total, unit="images")
-    data = cards.data() | {"chunkSize": IMAGES_PER_PART}
+    data = cards.data()
     if evaluation is not None:
         files = [
             file | {"name": path_on_page(file["name"], parent)} for file in evaluation["files"]
@@ -117,15 +117,15 @@ def write_gallery(
         with target.publish() as part, part.open("w", encoding="utf-8") as file:
             file.writelines(pieces)
     size = byte_count(target.path.stat().st_size)
-    locator.say(f"{target.path}: {count(cards.rows, 'row')}, {count(total, 'image')}, {size}")
+    locator.say(f"{target.path}: {count(len(cards.rows), 'row')}, {count(total, 'image')}, {size}")
     if has_more:
         each = "" if len(groups) == 1 else " of each file"
         locator.say(
-            f"the page shows the first {limit:,} rows{each}; to see others, filter the rows with "
-            "grep, sort or tail and pipe them into pgcli view -"
+            f"the page shows the first {limit:,} rows{each}; pgcli view --serve shows all rows of "
+            "a file"
         )
     report_missing(missing, locator)
-    return Gallery(cards.rows, cards.distinct_labels)
+    return Gallery(len(cards.rows), cards.distinct_labels)
 
 
 def render_gallery(data: Mapping[str, Any], entries: Iterable[str], *, title: str) -> Iterator[str]:
@@ -135,7 +135,7 @@ def render_gallery(data: Mapping[str, Any], entries: Iterable[str], *, title: st
         SCRIPTS,
         data,
         title=title,
-        parts=image_parts(entries),
+        parts=((f"image-{number}", entry) for number, entry in enumerate(entries)),
     )
 
 
@@ -233,16 +233,6 @@ def thumbnail_entry(image: DecodedImage) -> str:
         return json.dumps([0, None, None, fault.code, printable(fault.message)])
     text = base64.b64encode(image.pixels.tobytes()).decode("ascii")
     return f'["{text}",{image.width},{image.height}]'
-
-
-IMAGES_PER_PART = 24  # a screen needs a few parts
-
-
-def image_parts(entries: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The parts with the entries of the images, by name, as JSON."""
-    remaining = iter(entries)
-    texts = iter(lambda: ",".join(islice(remaining, IMAGES_PER_PART)), "")
-    return ((f"images-{number}", f"[{text}]") for number, text in enumerate(texts))
 
 
 #: Settings that a page does not show, as only the program reads them.

@@ -99,26 +99,16 @@ def render_page(
     *,
     title: str,
     parts: Iterable[tuple[str, str]] = (),
+    policy: Sequence[str] = (),
 ) -> Iterator[str]:
     """The page in pieces, from the body, style and `scripts` in the folder `page` of a package.
 
     Its parts, JSON by names, come last, so that a browser shows the page while it loads them. No
-    foreign value is markup: all are JSON in which no tag can begin. The content security policy
-    allows this script alone, by its digest, and no requests.
+    foreign value is markup: all are JSON in which no tag can begin.
     """
-    style = asset("shell.css") + asset("page.css", package)
-    code = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
-    script = f'"use strict";\n(() => {{\n{code}\n}})();\n'
-    policy = (
-        "default-src 'none'",
-        "img-src data:",
-        f"style-src {digest(style)}",
-        f"script-src {digest(script)}",
-        "base-uri 'none'",
-        "form-action 'none'",
-    )
+    style, script = page_assets(package, scripts)
     yield Template(asset("shell.html")).substitute(
-        policy=escape("; ".join(policy)),
+        policy=escape(page_policy(package, scripts, policy)),
         title=escape(clean_line(title)),
         style=style,
         body=asset("page.html", package),
@@ -128,6 +118,20 @@ def render_page(
     for name, text in parts:
         yield f'<script type="application/json" id="{name}">{inert(text)}</script>\n'
     yield "</body>\n</html>\n"
+
+
+def page_assets(package: str, scripts: Sequence[str]) -> tuple[str, str]:
+    """The style and the script of a page."""
+    code = "\n".join([asset("shell.js"), *(asset(f"{name}.js", package) for name in scripts)])
+    style = asset("shell.css") + asset("page.css", package)
+    return style, f'"use strict";\n(() => {{\n{code}\n}})();\n'
+
+
+def page_policy(package: str, scripts: Sequence[str], more: Sequence[str] = ()) -> str:
+    """The content security policy: this script alone, by its digest, and no requests."""
+    style, script = map(digest, page_assets(package, scripts))
+    sources = f"default-src 'none'; img-src data:; style-src {style}; script-src {script}"
+    return "; ".join([sources, "base-uri 'none'", "form-action 'none'", *more])
 
 
 def page_target(
@@ -202,12 +206,11 @@ class ResultFile:
 
 
 class Cards:
-    """The page's data except the images, collected row by row; `rows` is their number."""
+    """The page's data except the images, collected row by row."""
 
     def __init__(self) -> None:
         self.images: list[ImageRef] = []
-        self.columns: dict[str, list[Any]] = {}
-        self.rows = 0
+        self.rows: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
         self._identities: list[str] = []  # what rows of an image have in common: the first's id
         self._ids: dict[str, str] = {}  # of image files, by their paths
@@ -234,44 +237,33 @@ class Cards:
             image = self._image_numbers.setdefault(key, len(self.images))
             if image == len(self.images):
                 self.images.append(ref)
-            self._append(columns | {FILE: number, IMAGE: image})
+            for box in filter(is_box, columns.get("boxes", ())):
+                if isinstance(label := box.get("label"), str):
+                    self._labels[label] = None
+            self.rows.append(columns | {FILE: number, IMAGE: image})
         settings = [[clean_line(name), clean_line(value)] for name, value in file.settings]
         self._files.append(
             {"name": clean_line(file.name), "settings": settings, "note": clean_line(file.note)}
         )
 
-    def _append(self, row: dict[str, Any]) -> None:
-        """Add a row to the columns."""
-        for box in filter(is_box, row.get("boxes", ())):
-            if isinstance(label := box.get("label"), str):
-                self._labels[label] = None
-        for name in row:
-            if name not in self.columns:
-                self.columns[name] = [None] * self.rows
-        for name, values in self.columns.items():
-            values.append(row.get(name))
-        self.rows += 1
-
     def data(self) -> dict[str, Any]:
         """The JSON that the script reads."""
         colours = LabelColours(self.distinct_labels)
         grouping, cards = "file", None
-        nothing = [None] * self.rows
-        tasks, prompts, files, images = (
-            self.columns.get(name, nothing) for name in ("task", "prompt", FILE, IMAGE)
-        )
+        tasks, prompts = ([row.get(name) for row in self.rows] for name in ("task", "prompt"))
+        files, images = ([row[name] for row in self.rows] for name in (FILE, IMAGE))
         if len(self._files) > 1:
             cards = group_cards(self._identities, zip(tasks, prompts, strict=True), files)
         elif SEARCH in tasks:
             grouping = "query"
         elif len({*zip(images, prompts, strict=True)}) > len({*images}):
             grouping = "image"
-            cards = image_cards(images, MAX_BOXES if "boxes" in self.columns else MAX_ANSWERS)
+            has_boxes = any("boxes" in row for row in self.rows)
+            cards = image_cards(images, MAX_BOXES if has_boxes else MAX_ANSWERS)
         return {
             "files": self._files,
             "labels": [[label, *label_colours(colours, label)] for label in self._labels],
-            "columns": self.columns,
-            "total": self.rows,
+            "rows": self.rows,
             "by": grouping,
             "cards": cards,
             "images": len(self.images),
@@ -321,13 +313,13 @@ def page_row(row: Row) -> dict[str, Any]:
         elif value is not None and name not in RESERVED:
             columns[clean_line(name)] = clean_text(value) if name in TEXTS else clean(value)
     if not all(columns.get(side) and columns[side] > 0 for side in ("width", "height")):
-        columns["width"] = columns["height"] = None
+        columns |= {"width": None, "height": None}
     columns["id"] = columns.get("id", "")
     index = row.get("index")
     is_named = isinstance(index, int) and 0 <= index < 2**53
     if is_named and row.get("answer") is not None and row.get("error") is None:
         columns[DIGEST] = answer_digest(row)
-    return columns
+    return {name: value for name, value in columns.items() if value is not None}
 
 
 def mask_path(value: Any, row: Row) -> str | None:

@@ -10,7 +10,6 @@ import pytest
 from pgcli.cli.main import main
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import make_images, plain, row, segmented
-from tests.support.pages import page_rows
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_masks_are_compared_by_their_pixels(cli, tmp_path):
 
 def labelled(n: int, **more: Any) -> dict[str, Any]:
     known = {"index": n, "id": f"{n}", "image": f"{n}.png", "width": 9, "height": 9}
-    rest = dict.fromkeys(("load_ms", "vision_ms", "error", "error_message"))
+    rest = dict.fromkeys(("load_ms", "vision_ms", "truncated", "error", "error_message"))
     return known | more | {"model": "m"} | rest
 
 
@@ -89,7 +88,7 @@ def test_scores_and_embeddings_have_recalls(cli):
     write("images.jsonl", [labelled(n, embedding=v) for n, v in enumerate(images.values())])
     texts = [
         {"index": n, "id": f"{n}", "text": text, "embedding": vector, "model": "m", "error": None,
-         "error_message": None}
+         "error_message": None, "truncated": False}
         for n, (text, vector) in enumerate(vectors.items())
     ]  # fmt: skip
     write("texts.jsonl", texts)
@@ -126,7 +125,7 @@ def test_page_has_the_worst_rows_beside_the_truth(cli, tmp_path):
     assert main(["eval", *words, "-q"]) == 0
     data = page_data("worst.html")
     assert [file["name"] for file in data["files"]] == ["rows.jsonl", "truth"]
-    shown = page_rows(data)
+    shown = data["rows"]
     assert [row["id"] for row in shown] == [rows[2]["id"], rows[0]["id"]] * 2
     assert data["cards"] == [[0, 2], [1, 3]]
     assert shown[0]["f1@0.5"] == 0.0

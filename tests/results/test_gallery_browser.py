@@ -93,7 +93,7 @@ def test_scores_of_the_same_texts_are_a_matrix(open_page, tmp_path):
                 {"text": text, "cosine": 0.1, "score": 0.5, "probability": share}
                 for text, share in zip(("a cat", CANARY), shares, strict=True)
             ],
-            **dict.fromkeys(("model", "error", "error_message")),
+            **dict.fromkeys(("model", "truncated", "error", "error_message")),
         }
         for n, shares in enumerate([(0.9, 0.1), (0.2, 0.8), (0.6, 0.4)])
     ]

@@ -11,7 +11,6 @@ from pgcli.cli.main import main
 from pgcli.rows import answer_digest
 from tests.support.exporting import read_rows, saved
 from tests.support.pages import HOSTILE, box, gallery, hostile, row, sample_rows
-from tests.support.runs import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
@@ -26,7 +25,7 @@ def applied(
     return code, read_rows(made) if made.exists() else []
 
 
-def test_reviewed_rows_are_saved_and_survive_a_reload(open_page, page):
+def test_reviewed_rows_are_saved_and_filtered(open_page, page):
     shown = open_page(page)
     assert shown.all("#save").is_hidden()
     shown.press("j", "a", "r")
@@ -44,13 +43,9 @@ def test_reviewed_rows_are_saved_and_survive_a_reload(open_page, page):
     assert edits[0].keys() == {"index", "id", "prompt", "digest", "state"}
     shown.press("u", "u")
     shown.says("4 answers · 1 of 4 reviewed")
-    shown.page.reload()
-    shown.says("4 answers · 1 of 4 reviewed")
     for name, ids in [("rejected", []), ("accepted", ["0"]), ("open", ["1", "2", "3"])]:
         shown.page.select_option("#review", name)
         assert [one[4] for one in shown.ids()] == ids
-    shown.press("u")  # what came before the reload is not undone
-    assert len(shown.saved_edits()) == 1
 
 
 def test_answers_and_labels_are_corrected(open_page, page):
@@ -125,8 +120,7 @@ def test_boxes_are_moved_resized_and_drawn(open_page, tmp_path):
     ]
     code, (corrected,) = applied(tmp_path, [edit])
     assert (code, [box["label"] for box in corrected["boxes"]]) == (0, ["cat", "dog"])
-    shown.page.reload()
-    shown.press("j", "Enter", "n", "n", "x")
+    shown.press("Escape", "Escape", "z", "n", "n", "x")
     assert shown.all("#details .edit-label").count() == 1
     shown.press("u")
     assert shown.all("#details .edit-label").count() == 2
@@ -146,16 +140,14 @@ def test_edits_of_hostile_rows_are_of_their_rows(open_page, tmp_path):
     assert (code, reviewable) == (0, f"{len(rows)} reviewed")
 
 
-def test_edits_of_changed_answers_are_not_restored(open_page, page):
+def test_browser_asks_before_it_leaves_a_page_with_unsaved_edits(open_page, page):
     shown = open_page(page)
-    shown.press("j", "a", "a")
-    shown.says("4 answers · 2 of 4 reviewed")
-    rows = sample_rows()
-    rows[1]["answer"] = "else"
-    gallery(page.parent, rows)
-    wait_until(lambda: shown.page.evaluate("localStorage.length"))
-    shown.page.reload()
-    shown.says("4 answers · 1 of 4 reviewed")
-    shown.page.evaluate("Object.keys(localStorage).forEach(k => localStorage[k] = '[{\"edits\":1')")
-    shown.page.reload()
-    shown.says("4 answers")
+    shown.press("j", "a")
+    with shown.page.expect_event("dialog") as dialog:
+        shown.page.close(run_before_unload=True)
+    assert dialog.value.type == "beforeunload"
+    dialog.value.dismiss()
+    shown.problems.clear()
+    assert len(shown.saved_edits()) == 1
+    with shown.page.expect_event("close"):
+        shown.page.close(run_before_unload=True)

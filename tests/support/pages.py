@@ -128,7 +128,7 @@ def browser() -> Iterator[Any]:
 class OpenPage:
     """A page in the browser, with its errors and its requests."""
 
-    def __init__(self, browser: Any, file: Path, *, ready: str = ".card", **settings: Any):
+    def __init__(self, browser: Any, file: Path | str, *, ready: str = ".card", **settings: Any):
         from playwright.sync_api import expect
 
         self.expect = expect
@@ -140,7 +140,7 @@ class OpenPage:
         self.page.on("console", self._note)
         self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
+        self.page.goto(file if isinstance(file, str) else file.as_uri())
         expect(self.all(ready).first).to_be_visible()
 
     def _note(self, message: Any) -> None:
@@ -238,15 +238,6 @@ def content(file: Path) -> Parsed:
     return Parsed(file.read_text(encoding="utf-8"))
 
 
-def page_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """The columns of each row of a page, without those that it lacks."""
-    rows: list[dict[str, Any]] = [{} for _ in range(data["total"])]
-    for name, values in data["columns"].items():
-        for row, value in zip(rows, values, strict=True):
-            row |= {} if value is None else {name: value}
-    return rows
-
-
 def copy(parsed: Parsed, number: int) -> Image.Image:
-    entry = parsed.named(f"images-{number // 24}")[number % 24]
+    entry = parsed.named(f"image-{number}")
     return Image.open(BytesIO(b64decode(entry[0])))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import sys
+import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pgcli import registry
-from pgcli.cli.console import BAR_DELAY, Screen
+from pgcli.cli.console import BAR_DELAY, Screen, print_line
 from pgcli.cli.options import (
     AddressOptions,
     CliCall,
@@ -41,19 +45,30 @@ if TYPE_CHECKING:
     from pgcli.labels.labelled_image import Labels, LeftOut
 
 
+_review = partial(opt, panel="Review", own=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOptions(GalleryOptions):
     """The options of `view`."""
 
     draw: str | None = same(OutputOptions, "draw", own=True)
     images: str | None = same(ImageOptions, "images")
+    serve: bool = _review(
+        "Serve a page of any number of rows on this machine instead, and save each edit at once.",
+        default=False,
+    )
+    no_open: bool = _review("With --serve, open no browser.", default=False)
+    reviewer: str | None = _review("With --serve, save this name with each edit.", metavar="NAME")
 
 
 @command(
     "view",
     "RESULTS are files or folders of rows, even of an unfinished run, or - for JSON lines on "
     "standard input; several are shown side by side. The page needs no network and no server. It "
-    "shows at most 5,000 rows.",
+    "shows at most 5,000 rows. With --serve, pgcli serves a page of all rows of one file on "
+    "127.0.0.1 until it is stopped, and saves the edits to RESULTS.edits.jsonl, which pgcli apply "
+    "reads.",
     ViewOptions,
     BoxOptions,
     AddressOptions,
@@ -61,6 +76,9 @@ class ViewOptions(GalleryOptions):
     examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
 def view(results: FileArgs, call: CliCall) -> None:
+    if call.build(ViewOptions).serve:
+        serve_file(results, call)
+        return
     if "-" not in results:
         view_files([Path(name) for name in results], call)
         return
@@ -73,6 +91,42 @@ def view(results: FileArgs, call: CliCall) -> None:
         view_files(files, replace(call, values=values))
 
 
+def serve_file(results: Sequence[str], call: CliCall) -> None:
+    """Serve the page of a result file until a signal."""
+    from pgcli.cli.run_on_screen import RunOnScreen
+    from pgcli.results.image_locator import ImageLocator
+    from pgcli.results.serving.server import PageServer
+
+    if len(results) > 1 or results[0] == "-":
+        raise UsageError(
+            "--serve shows the rows of one file, beside which it saves the edits",
+            hint="name one result file, or make a page of several with -o",
+        )
+    options, screen = call.build(ViewOptions), Screen(quiet=call.quiet)
+    unused = ("output", "overwrite", "limit", "draw", "min_confidence", "nms")
+    call.report_unused(unused, "with --serve", screen)
+    url_reader = call.build(AddressOptions).url_reader
+    locator = ImageLocator(RunOnScreen(screen), options.images, url_reader)
+    server = PageServer(Path(results[0]), locator, options.size, options.reviewer)
+    try:
+        screen.info(f"edits are saved to {server.log.path} at once; Ctrl-C stops the server")
+        print_line(server.url)
+        has_screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+        if has_screen and not options.no_open:
+            # a file, because other users can read the command line of the browser
+            link = NamedTemporaryFile("w", suffix=".html")  # noqa: SIM115 - deleted at the end
+            link.write(f'<meta http-equiv="refresh" content="0; url={server.url}">')
+            link.flush()
+            webbrowser.open(Path(link.name).as_uri())
+        server.serve()
+    finally:
+        if edits := server.log.count:
+            screen.info(
+                f"{server.log.path}: {count(edits, 'edit')} saved",
+                hint=f"pgcli apply {shlex.quote(results[0])} -o corrected.jsonl applies them",
+            )
+
+
 def view_files(outputs: list[Path], call: CliCall) -> None:
     """Write the page of result files, and draw the boxes of one."""
     from pgcli.cli.run_on_screen import RunOnScreen
@@ -83,6 +137,7 @@ def view_files(outputs: list[Path], call: CliCall) -> None:
 
     options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
     screen = Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
+    call.report_unused(("no_open", "reviewer"), "without --serve", screen)
     on_event = RunOnScreen(screen)
 
     def make_locator() -> ImageLocator:
@@ -153,29 +208,33 @@ class ApplyOptions(FileOptions):
 
 @command(
     "apply",
-    "EDITS is the file that a page of pgcli view saved, RESULTS the result file that the page "
-    "shows. If the row of an edit is missing or its answer has changed, pgcli skips the edit, "
-    "lists it, and exits with 3.",
+    "RESULTS is the result file that the page shows, EDITS the file that the page saved; without "
+    "EDITS, pgcli reads RESULTS.edits.jsonl, which pgcli view --serve wrote. If the row of an edit "
+    "is missing or its answer has changed, pgcli skips the edit, lists it, and exits with 3.",
     ApplyOptions,
-    examples="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
+    examples="$ pgcli apply captions.jsonl -o corrected.jsonl\n"
+    "$ pgcli apply captions.edits.json captions.jsonl -o reviewed.jsonl",
 )
 def apply(
-    edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
-    results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    files: Annotated[list[str], typer.Argument(metavar="[EDITS] RESULTS", hidden=True)],
     call: CliCall,
 ) -> None:
     from pgcli.output import result_target, write_result_file
     from pgcli.output.reader import read_results
-    from pgcli.results.edits import EditedRows, match_edits, read_edits
+    from pgcli.results.edits import EditedRows, edits_file, match_edits, read_edits
 
+    if len(files) > 2:
+        raise UsageError("apply reads one result file", hint="pgcli apply [EDITS] RESULTS")
+    file = Path(files[-1])
+    edits = Path(files[0]) if len(files) == 2 else edits_file(file)
     options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet, bar_delay=BAR_DELAY)
     target, wanted = result_target(options.output, overwrite=options.overwrite), options.rows
-    saved, file = read_edits(Path(edits)), Path(results)
+    saved = read_edits(edits)
     with screen.progress("reading rows") as progress:
         matched = match_edits(saved, file, progress.track(read_results(file)))
     if saved and not matched.applied:
         raise UsageError(
-            f"none of the edits in {edits} match {results}",
+            f"none of the edits in {edits} match {file}",
             hint="name the result file that the page shows; if it was written again, make a new "
             "page with pgcli view",
         )

@@ -9,24 +9,9 @@ const STAGES = ["load", "vision", "prefill", "decode"];
 const TIMES = STAGES.map((stage) => `${stage}_ms`);
 /** The columns that are shown in a way of their own; all others are names and values. */
 const KNOWN = new Set([...TIMES, "index", "id", "image", "width", "height", "task", "prompt", "answer", "boxes", "masks", "tokens", "finish", "logprob", "batch", "model",
-  "choices", "scores", "labels", "error", "error_message", "text", "$file", "$image", "$digest"]);
+  "choices", "scores", "labels", "error", "error_message", "text", "$file", "$image", "$digest",
+  "$number", "$isWhole", "$entry", "$original"]);
 const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
-
-/** A row reads its values in the columns of all rows; what is assigned to it is its own. */
-class Row {
-  constructor(number) {
-    this.$number = number;
-    this.$isWhole = true; // whether all of its boxes are valid
-  }
-}
-
-/** Let rows have a column: a list of values. */
-function defineColumn(name, values) {
-  Object.defineProperty(Row.prototype, name, {
-    get() { return values[this.$number] ?? undefined; },
-    set(value) { Object.defineProperty(this, name, { value, writable: true }); },
-  });
-}
 
 /** Whether a value of a result file, which any program may have written, is a box. */
 const isBox = (box) => CORNERS.every((name) => Number.isFinite(box?.[name]));
@@ -40,27 +25,24 @@ function keepBoxes(row) {
   row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
 }
 
-for (const [name, values] of Object.entries({ boxes: [], ...data.columns })) defineColumn(name, values);
-data.rows = Array.from({ length: data.total }, (_, number) => new Row(number));
-data.rows.filter((row) => row.boxes).forEach(keepBoxes);
+const isServed = data.isServed === true; // by a server, which sends rows as they are shown
+const rows = new Map(); // by their numbers; of a server, those that were shown last
 
-const MAX_CHUNKS = 64; // of images that are kept
-const chunks = new Map(); // of images, the most recently used last
+/** Add a row with its number. */
+function addRow(number, values) {
+  const row = { ...values, $number: number, $isWhole: true };
+  if (row.boxes) keepBoxes(row);
+  rows.set(number, row);
+}
 
-/** An image's entry: [thumbnail, width, height] or [0, null, null, code, message]; undefined while the page loads it. */
+data.rows.forEach((row, number) => addRow(number, row));
+
+/** An image's entry: [thumbnail, width, height] or [0, null, null, code, message]; undefined while it is loaded. */
 function imageEntry(number) {
-  const index = Math.floor(number / data.chunkSize);
-  let chunk = chunks.get(index);
-  if (chunk === undefined) {
-    const element = at(`images-${index}`);
-    // while the page loads, an element exists before all of its text does
-    if (element === null || (document.readyState === "loading" && element.nextSibling === null)) return undefined;
-    chunk = JSON.parse(element.textContent);
-  }
-  chunks.delete(index);
-  chunks.set(index, chunk);
-  if (chunks.size > MAX_CHUNKS) chunks.delete(chunks.keys().next().value);
-  return chunk[number % data.chunkSize];
+  if (isServed) return rows.get(number)?.$entry;
+  const element = at(`image-${number}`);
+  // while the page loads, an element exists before all of its text does
+  return element === null || (document.readyState === "loading" && element.nextSibling === null) ? undefined : JSON.parse(element.textContent);
 }
 
 /** Whether a card has the rows of one image in one file, by their prompts. */
@@ -69,11 +51,9 @@ const isByImage = data.by === "image";
 const isByQuery = data.by === "query";
 const hasSeveralFiles = data.files.length > 1;
 const promptText = (row) => row.prompt ?? "";
-const prompts = [...new Set(data.rows.map(promptText))];
 const cornersOf = (box) => CORNERS.map((name) => box[name]);
-const otherNames = Object.keys(data.columns).filter((name) => !KNOWN.has(name));
 /** The columns of a row that are shown as names and values. */
-const otherColumns = (row) => otherNames.map((name) => [name, row[name]]).filter(([, value]) => value !== undefined);
+const otherColumns = (row) => Object.entries(row).filter(([name]) => !KNOWN.has(name));
 const asText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that a person adds

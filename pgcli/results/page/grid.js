@@ -13,23 +13,24 @@ const headings = new Map(); // queries in the document, by the index of their fi
 const isGroupedByImage = () => isByImage && state.isGrouped;
 const hasSections = () => isByQuery && state.isGrouped && state.sort === "order";
 /** Whether a card shows the prompts of its rows; else they are the same, or a heading. */
-const isPromptShown = () => prompts.length > 1 && !isGroupedByImage() && !hasSections();
+const isPromptShown = () => summary.prompts.length > 1 && !isGroupedByImage() && !hasSections();
 
-const hasSizes = isByQuery && data.rows.some((row) => row.width && row.height);
+const hasSizes = isByQuery && [...rows.values()].some((row) => row.width && row.height);
 
 /** The size of an image that was found, and whether it is the largest of its near-duplicates. */
 const sizeText = (row) => (hasSizes && row.width ? `${row.largest === true ? "largest, " : ""}${row.width} \u00d7 ${row.height}` : "");
 
 /** Whether the rows are about one image without boxes, which is then shown once above all answers. */
-const hasOneImage = (rows) => rows.every((row) => row.$image === rows[0].$image && !row.boxes);
-const canShare = Boolean(data.cards) && data.cards.every((card) => hasOneImage(card.map((index) => data.rows[index])));
-const isShared = () => canShare && cards !== singles;
+const hasOneImage = (all) => all.every((row) => row.$image === all[0].$image && !row.boxes);
+const canShare = Boolean(data.cards) && data.cards.every((numbers) => hasOneImage(numbers.map(rowAt)));
+const isShared = () => canShare && cards !== null;
 
 const PAPER_WIDTH = 700; // between the margins of A4 and Letter, in pixels
 const MAX_PRINTED = 3000; // cards, some 150 sheets
 let isPrinting = false;
 
-let current = []; // the cards that match, on paper the first ones
+const PAGE = 30_000; // cards that are laid out; browsers have no higher documents
+let current = []; // the cards that match, from `state.first` on; on paper the first ones
 
 /** Put every card into the document before printing, and only those near the screen after it. */
 function print(isBegun) {
@@ -42,7 +43,11 @@ function print(isBegun) {
 
 /** Compute the layout and draw all cards. */
 function layOut({ top = false } = {}) {
-  current = isPrinting ? state.shown.slice(0, MAX_PRINTED) : state.shown;
+  current = isPrinting ? state.shown.slice(0, MAX_PRINTED) : state.shown.slice(state.first, state.first + PAGE);
+  at("pages").hidden = state.shown.length <= PAGE;
+  at("earlier").disabled = state.first === 0;
+  at("later").disabled = state.first + PAGE >= state.shown.length;
+  at("range").textContent = `${(state.first + 1).toLocaleString("en")} to ${(state.first + current.length).toLocaleString("en")} of ${state.shown.length.toLocaleString("en")}`;
   const width = isPrinting ? PAPER_WIDTH : at("cards").clientWidth;
   const usesMatrix = isMatrix(width);
   showTexts(usesMatrix);
@@ -100,8 +105,8 @@ function layOutCards(width) {
     const names = cells(shown).map((row) => nameHeight(nameOf(row), cellWidth));
     return isShared() ? names.reduce((sum, height) => sum + height + answerHeight + ANSWER_GAP, 0) : Math.max(0, ...names) + answerHeight;
   };
-  const textHeight = Math.max(answerHeight, ...current.map(heights));
-  layout.height = layout.image[1] + (reviewable ? (IS_SMALL.matches ? 76 : 64) : 50) + textHeight;
+  const textHeight = isServed ? answerHeight : Math.max(answerHeight, ...current.map(heights));
+  layout.height = layout.image[1] + (summary.reviewable ? (IS_SMALL.matches ? 76 : 64) : 50) + textHeight;
 }
 
 /** What names a row on its card: its prompt, or its file if several are side by side. */
@@ -118,6 +123,7 @@ function nameHeight(name, width) {
 
 /** The number of lines of the answers of this page, at most two. */
 function answerLines(width) {
+  if (isServed) return 2;
   const lines = Math.max(0, ...current.flatMap((shown) => cells(shown).map((row) => shares(row)?.length ?? 0)));
   if (lines) return Math.min(lines, MAX_SHARES);
   const characters = width / 8.5; // per line
@@ -328,6 +334,15 @@ function markCurrent(index) {
   show(true);
 }
 
+/** Lay out the cards around one of all that match. */
+function turnTo(place) {
+  const first = Math.max(0, Math.min(place, state.shown.length - 1));
+  if (first >= state.first && first < state.first + PAGE) return;
+  state.first = first - (first % PAGE);
+  state.selected = undefined;
+  layOut({ top: true });
+}
+
 /** Select the card above or below a card. */
 function selectLine(index, change) {
   const number = layout.lineOf[index];
@@ -339,6 +354,9 @@ function selectLine(index, change) {
 /** Select a card and scroll to it; with `focus`, it gets the keyboard focus. */
 function select(index, { focus = true } = {}) {
   if (!current.length) return;
+  const place = state.first + index;
+  turnTo(place);
+  index = place - state.first;
   markCurrent(Math.max(0, Math.min(index, current.length - 1)));
   const line = layout.lines[layout.lineOf[state.selected]];
   const edge = at("cards").offsetTop + line.top - (line.section === undefined ? 0 : HEADING);

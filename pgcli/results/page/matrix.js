@@ -3,11 +3,11 @@ const LINE = { height: 76, gap: 4, image: 96, name: 150, cell: 46 }; // pixels; 
 
 /** The texts that all rows have scores of; none if they differ, or are fewer than two. */
 const matrixTexts = (() => {
-  const answered = data.rows.filter((row) => row.error === undefined);
+  const answered = [...rows.values()].filter((row) => row.error === undefined);
   const texts = (row) => (row.scores ?? []).map(({ text }) => String(text ?? ""));
   const first = answered.length ? texts(answered[0]) : [];
   const isSame = (row) => row.scores?.length === first.length && texts(row).every((text, number) => text === first[number]);
-  return first.length > 1 && cards === singles && answered.every(isSame) ? first : [];
+  return first.length > 1 && cards === null && answered.every(isSame) ? first : [];
 })();
 matrixTexts.forEach((text, number) => {
   SORTS[`text ${number}`] = { name: text, of: (row) => row.scores?.[number].probability, format: percent, descending: true };

@@ -1,16 +1,15 @@
-// Review: rows are accepted, rejected or corrected. The browser keeps the edits, and saves them as a file.
+// Review: rows are accepted, rejected or corrected. A server saves each edit at once, a page in one file saves all as a file.
 const FORMAT = { format: "pgcli edits", version: 1 };
-const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
-const MAX_UNDO = 1000;
-const edits = new Map(); // by row: { state, answer, boxes }; corrections are accepted
-const originals = new Map(); // the model's answer, boxes and masks of corrected rows
-const history = []; // for undo: rows with the edits that they had
+const PACE = { most: 200, least: 10, pause: 120_000 }; // verdicts that tell how fast a person is, and the longest pause in milliseconds
+const edits = new Map(); // by the numbers of rows: { state, answer, boxes }; corrections are accepted
+const history = []; // for undo: the numbers of rows with the edits that they had
+const verdictTimes = [];
+let isSaved = true; // all edits are in a file
 
 /** Whether a row has an answer to review. */
 const isReviewable = (row) => data.evaluation === undefined && row.$digest !== undefined;
 /** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
 const isCorrectable = (row) => isReviewable(row) && row.$isWhole;
-const reviewable = data.rows.filter(isReviewable).length;
 const isCorrected = (edit) => edit?.answer !== undefined || edit?.boxes !== undefined;
 
 /** The states of the filter, and which edits have them. */
@@ -22,51 +21,76 @@ const REVIEW_STATES = {
 };
 
 /** Whether a row has the state that the filter selects. */
-const hasReviewState = (row) => state.review === ALL || (isReviewable(row) && REVIEW_STATES[state.review].has(edits.get(row)));
+const hasReviewState = (row) => state.review === ALL || (isReviewable(row) && REVIEW_STATES[state.review].has(edits.get(row.$number)));
 
 /** The word for a row's state; empty before its review. */
 function reviewWord(row) {
-  const edit = edits.get(row);
+  const edit = edits.get(row.$number);
   return edit === undefined ? "" : edit.state === "accepted" && isCorrected(edit) ? "corrected" : edit.state;
 }
 
+/** How many rows a minute are reviewed, and when all will be. */
+function pace() {
+  const remaining = summary.reviewable - edits.size;
+  const begun = verdictTimes.findLastIndex((time, place) => (verdictTimes[place + 1] ?? Date.now()) - time > PACE.pause) + 1;
+  if (!remaining || verdictTimes.length - begun < PACE.least) return [];
+  const each = (Date.now() - verdictTimes[begun]) / (verdictTimes.length - begun);
+  return [`${Math.round(60_000 / each).toLocaleString("en")} a minute`, `${duration(remaining * each)} left`];
+}
+
 /** Change the edits of rows; `change` returns the new edit of a row, or undefined for none. */
-function review(rows, change) {
-  const before = rows.filter(isReviewable).map((row) => [row, edits.get(row)]);
-  if (!before.length) return;
-  history.push(before);
-  if (history.length > MAX_UNDO) history.shift();
-  for (const [row, edit] of before) setEdit(row, change(edit, row));
-  showReview(before.map(([row]) => row));
-}
-
-/** Take back the last review, and show its card. */
-function undo() {
-  const before = history.pop();
-  if (before === undefined) return;
-  for (const [row, edit] of before) setEdit(row, edit);
-  showReview(before.map(([row]) => row));
-  const index = current.findIndex((card) => card.includes(before[0][0].$number));
-  if (index < 0) return;
-  if (!at("zoom").open) select(index, { focus: document.activeElement !== at("undo") });
-  else if (index !== state.selected) open(index);
-}
-
-/** Set a row's edit, and give the row its corrections. */
-function setEdit(row, edit) {
-  edit === undefined ? edits.delete(row) : edits.set(row, edit);
-  if (!originals.has(row)) {
-    if (!isCorrected(edit)) return;
-    originals.set(row, { answer: row.answer, boxes: row.boxes, masks: row.masks });
+function review(changed, change) {
+  const own = changed.filter(isReviewable);
+  if (!own.length) return;
+  history.push(own.map(({ $number }) => [$number, edits.get($number)]));
+  for (const row of own) {
+    if (!edits.has(row.$number)) verdictTimes.push(Date.now());
+    setEdit(row.$number, change(edits.get(row.$number), row));
+    if (isServed) send(row);
   }
-  const { answer, boxes, masks } = originals.get(row);
+  if (verdictTimes.length > PACE.most) verdictTimes.shift();
+  isSaved = false;
+  showRows(own.map(({ $number }) => $number));
+}
+
+/** Take back the last review, and show its card; on a server, the last one of all pages. */
+async function undo() {
+  let undone = [];
+  if (isServed) {
+    await saving;
+    undone = [(await ask("/undo", {}, { body: {} }))?.number ?? -1];
+    await update();
+  } else {
+    const before = history.pop() ?? [];
+    for (const [number, edit] of before) setEdit(number, edit);
+    undone = before.map(([number]) => number);
+    showRows(undone);
+  }
+  const place = state.shown.findIndex((card) => rowNumbers(card).includes(undone[0]));
+  if (place < 0) return;
+  turnTo(place);
+  if (!at("zoom").open) select(place - state.first, { focus: document.activeElement !== at("undo") });
+  else if (place - state.first !== state.selected) open(place - state.first);
+}
+
+/** Set the edit of a row. */
+function setEdit(number, edit) {
+  edit === undefined ? edits.delete(number) : edits.set(number, edit);
+  if (rows.has(number)) correct(rows.get(number));
+}
+
+/** Give a row the corrections of its edit. */
+function correct(row) {
+  const edit = edits.get(row.$number);
+  if (!isCorrected(edit) && row.$original === undefined) return;
+  row.$original ??= { answer: row.answer, boxes: row.boxes, masks: row.masks };
+  const { answer, boxes, masks } = row.$original;
   const before = labelsOf(row);
   row.answer = edit?.answer ?? answer;
   row.boxes = edit?.boxes?.map(({ label, corners, source }) => ({ ...boxes?.[source], label, ...named(corners) })) ?? boxes;
   for (const { label } of edit?.boxes ?? []) addLabel(label);
   recount(before, labelsOf(row));
   row.masks = masks && edit?.boxes ? edit.boxes.map((box) => (hasCorners(box, boxes?.[box.source]) ? masks[box.source] : null)) : masks;
-  texts.delete(row);
 }
 
 /** Corners by their names. */
@@ -82,18 +106,18 @@ function addLabel(label) {
 }
 
 /** Accept or reject rows; the same again takes it back, but not from a corrected row. */
-function judge(rows, verdict) {
-  const done = rows.filter(isReviewable).every((row) => edits.get(row)?.state === verdict);
-  review(rows, (edit) => (done && !isCorrected(edit) ? undefined : { ...edit, state: verdict }));
+function judge(own, verdict) {
+  const done = own.filter(isReviewable).every((row) => edits.get(row.$number)?.state === verdict);
+  review(own, (edit) => (done && !isCorrected(edit) ? undefined : { ...edit, state: verdict }));
 }
 
 /** Accept or reject a card by a key, and select the next. */
 function judgeCard(index, verdict) {
-  const rows = cells(current[index]).filter(isReviewable);
-  if (!rows.length) return;
-  if (rows.every((row) => edits.get(row)?.state === verdict && !isCorrected(edits.get(row)))) judge(rows, verdict);
+  const own = cells(current[index]).filter(isReviewable);
+  if (!own.length) return;
+  if (own.every(({ $number }) => edits.get($number)?.state === verdict && !isCorrected(edits.get($number)))) judge(own, verdict);
   else {
-    review(rows, (edit) => ({ ...edit, state: verdict }));
+    review(own, (edit) => ({ ...edit, state: verdict }));
     at("zoom").open ? step(1) : select(index + 1);
   }
 }
@@ -102,7 +126,7 @@ function judgeCard(index, verdict) {
 function correctAnswer(row, words) {
   const answer = words.trim();
   if (answer === (row.answer ?? "")) return;
-  const own = originals.get(row)?.answer ?? row.answer ?? "";
+  const own = (row.$original ?? row).answer ?? "";
   review([row], (edit) => ({ ...edit, state: "accepted", answer: answer === own ? undefined : answer }));
 }
 
@@ -111,12 +135,12 @@ const hasCorners = ({ corners }, own) => own !== undefined && CORNERS.every((nam
 
 /** The boxes of a row as an edit: each with the number of the model's box that it was. */
 function editedBoxes(row) {
-  return edits.get(row)?.boxes ?? (row.boxes ?? []).map((box, source) => ({ label: box.label, corners: cornersOf(box), source }));
+  return edits.get(row.$number)?.boxes ?? (row.boxes ?? []).map((box, source) => ({ label: box.label, corners: cornersOf(box), source }));
 }
 
 /** Correct the boxes of a row; the model's own boxes are no correction. */
 function correctBoxes(row, boxes) {
-  const own = originals.has(row) ? originals.get(row).boxes : row.boxes;
+  const own = (row.$original ?? row).boxes;
   const isOwn = boxes.length === (own?.length ?? 0) && boxes.every((box, number) =>
     box.source === number && box.label === own[number].label && hasCorners(box, own[number]));
   review([row], (edit) => ({ ...edit, state: "accepted", boxes: isOwn ? undefined : boxes }));
@@ -134,31 +158,32 @@ const removeBox = (row, number) => correctBoxes(row, editedBoxes(row).toSpliced(
 /** A label that an answer can hold: on one line, without separators and tokens of boxes. */
 const cleanLabel = (words) => words.replace(/<(loc|seg)\d+>/g, " ").replaceAll(";", ",").replace(/\s+/g, " ").trim();
 
-/** Update everything that shows the state of these rows, and keep the edits. */
-function showReview(rows) {
-  const changed = new Set(rows);
+/** Show the rows with these numbers again, everywhere. */
+function showRows(changed) {
   for (const index of [...rendered.keys()]) {
-    if (current[index].some((number) => changed.has(data.rows[number]))) redrawCard(index);
+    if (rowNumbers(current[index]).some((number) => changed.includes(number))) redrawCard(index);
   }
-  if (at("zoom").open) showDetails();
-  drawStage();
+  if (at("zoom").open && rowNumbers(current[state.selected]).some((number) => changed.includes(number))) {
+    showDetails();
+    drawStage();
+  }
   updateReview();
-  keep();
 }
 
 /** Update the counts and the buttons. */
 function updateReview() {
   showStatus();
-  at("save").hidden = at("undo").hidden = !edits.size && !history.length;
+  at("undo").hidden = !edits.size && !history.length;
+  at("save").hidden = isServed || at("undo").hidden;
   at("save").textContent = `Save ${count(edits.size, "edit")}`;
   at("save").disabled = !edits.size;
-  at("undo").disabled = !history.length;
+  at("undo").disabled = !isServed && !history.length;
 }
 
 /** The edits in the format of the file. */
 function editsDocument() {
-  return { ...FORMAT, edits: data.rows.filter((row) => edits.has(row)).map((row) => {
-    const { state: verdict, answer, boxes } = edits.get(row);
+  return { ...FORMAT, edits: [...rows.values()].filter(({ $number }) => edits.has($number)).map((row) => {
+    const { state: verdict, answer, boxes } = edits.get(row.$number);
     return {
       file: hasSeveralFiles ? data.files[row.$file].name : undefined,
       index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, state: verdict, answer, boxes: savedBoxes(boxes),
@@ -166,78 +191,31 @@ function editsDocument() {
   }) };
 }
 
-/** Boxes in the format of the file, in tenths of a pixel. */
+/** Boxes in the format of the file, in tenths of a pixel, and back. */
 const savedBoxes = (boxes) => boxes?.map(({ label, corners, source }) => {
   return { label, ...named(corners.map((value) => Math.round(value * 10) / 10)), source };
 });
-
-/** Boxes that the browser kept, as an edit; undefined if they are not valid. */
-function restoredBoxes(boxes, row) {
-  if (!isCorrectable(row)) return undefined;
-  const made = boxes.map((box) => ({ label: box?.label, corners: CORNERS.map((name) => box?.[name]), source: box?.source }));
-  const isBox = ({ label, corners, source }) => typeof label === "string" && corners.every(Number.isFinite)
-    && (source === undefined || row.boxes?.[source] !== undefined);
-  return made.every(isBox) ? made : undefined;
-}
+const editedBox = (box) => ({ label: box.label, corners: cornersOf(box), source: box.source });
 
 /** Save the edits as a file of JSON. */
 function saveEdits() {
-  if (!edits.size) return;
+  if (isServed || !edits.size) return;
   const text = `${JSON.stringify(editsDocument(), null, 1)}\n`;
   const link = make("a", { download: `${data.files[0].name.replace(/\.[a-z]+$/i, "").replace(/[^\w.-]+/g, "-")}.edits.json` });
   link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   link.click();
+  isSaved = true;
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-let keeping;
-
-/** Keep the edits in the browser, so that they survive a reload; some browsers do not for files. */
-function keep() {
-  clearTimeout(keeping);
-  keeping = setTimeout(keepNow, 100);
-}
-
-function keepNow() {
-  clearTimeout(keeping);
-  keeping = undefined;
-  try {
-    edits.size ? localStorage.setItem(STORE, JSON.stringify(editsDocument())) : localStorage.removeItem(STORE);
-    state.isKept = true;
-  } catch {
-    state.isKept = false;
-  }
-  showStatus();
-}
-
-/** Restore the edits that the browser kept, of the rows whose answers are the same. */
-function restoreEdits() {
-  let kept;
-  try {
-    kept = JSON.parse(localStorage.getItem(STORE) ?? "{}");
-  } catch {
-    return;
-  }
-  if (kept?.version !== FORMAT.version || !Array.isArray(kept.edits)) return;
-  const keyOf = (edit, file) => JSON.stringify([file ?? null, edit.index, edit.id, edit.prompt, edit.digest]);
-  const byKey = new Map(data.rows.filter(isReviewable).map((row) => [
-    keyOf({ index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest }, hasSeveralFiles ? data.files[row.$file].name : null), row]));
-  for (const edit of kept.edits) {
-    const row = edit && byKey.get(keyOf(edit, edit.file));
-    if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
-    const boxes = Array.isArray(edit.boxes) ? restoredBoxes(edit.boxes, row) : undefined;
-    setEdit(row, { state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined, boxes });
-  }
-}
-
 /** The buttons that accept and reject rows. */
-function verdictButtons(rows, { words = false } = {}) {
-  const open = rows.filter(isReviewable);
+function verdictButtons(own, { words = false } = {}) {
+  const open = own.filter(isReviewable);
   if (!open.length) return null;
   const buttons = [["accepted", "Accept", "a"], ["rejected", "Reject", "r"]].map(([verdict, name, key]) => {
     const made = make("button", {
       type: "button", class: `quiet ${verdict}`, tabindex: words ? 0 : -1, title: `${name} (${key})`,
-      "aria-label": words ? null : `${name} ${open[0].id}`, "aria-pressed": String(open.every((row) => edits.get(row)?.state === verdict)),
+      "aria-label": words ? null : `${name} ${open[0].id}`, "aria-pressed": String(open.every((row) => edits.get(row.$number)?.state === verdict)),
     }, words ? name : "");
     made.addEventListener("click", () => judge(open, verdict));
     return made;
@@ -297,13 +275,4 @@ function correctCard(index) {
   const editor = at("details").querySelector(".correct, .edit-label:enabled");
   editor?.matches("button") ? editor.click() : editor?.focus();
   if (editor?.matches("input")) editor.select();
-}
-
-function setUpReview() {
-  restoreEdits();
-  at("review").replaceChildren(make("option", { value: ALL }, "All"),
-    ...Object.entries(REVIEW_STATES).map(([value, { name }]) => make("option", { value }, name)));
-  at("field-review").hidden = !reviewable;
-  at("label-names").replaceChildren(...[...labelColours.keys()].map((value) => make("option", { value })));
-  window.addEventListener("pagehide", () => { if (keeping !== undefined) keepNow(); });
 }

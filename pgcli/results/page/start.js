@@ -1,20 +1,6 @@
 // Controls, keyboard shortcuts and start-up.
 const DEBOUNCE_MS = 90;
 
-/** Copy text to the clipboard; `execCommand` works where the API is not available to local files. */
-async function copyText(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = make("textarea", { class: "skip", "aria-hidden": "true" });
-    area.value = text;
-    (at("zoom").open ? at("zoom") : document.body).append(area); // a dialog has the focus to itself
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-}
-
 /** Show or hide the boxes, or their labels. */
 function toggle(name) {
   state[name] = !state[name];
@@ -67,8 +53,9 @@ function listen() {
     before: () => step(-1), after: () => step(1), larger: () => enlarge(2), smaller: () => enlarge(0.5), close: () => at("zoom").close(),
     "panel-close": () => at("panel").close(), undo, save: saveEdits,
     more: () => at("more").setAttribute("aria-expanded", String(at("top").classList.toggle("open"))),
+    earlier: () => turnTo(state.first - PAGE), later: () => turnTo(state.first + PAGE),
     copy: async () => {
-      await copyText(state.shown.flatMap((card) => [...new Set(cells(card).map((row) => row.id))]).join("\n"));
+      await navigator.clipboard.writeText([...state.shown].flatMap((card) => [...new Set(cells(card).map((row) => row.id))]).join("\n"));
       at("copy").textContent = "Copied";
       setTimeout(() => { at("copy").textContent = "Copy ids"; }, 1500);
     },
@@ -102,7 +89,7 @@ function pressed(event) {
   const keys = {
     j: () => move(1), ArrowRight: () => move(1), k: () => move(-1), ArrowLeft: () => move(-1),
     ArrowDown: () => moveLine(1), ArrowUp: () => moveLine(-1),
-    Home: () => select(0), End: () => select(current.length - 1),
+    Home: () => select(-state.first), End: () => select(state.shown.length - 1 - state.first),
     z: () => (isZoomed ? at("zoom").close() : onCurrentCard(open, { opens: true })),
     b: () => toggle("boxes"), l: () => toggle("plates"), "?": showKeys, u: undo, s: saveEdits, c: () => onCurrentCard(correctCard),
     a: () => onCurrentCard((index) => judgeCard(index, "accepted")), r: () => onCurrentCard((index) => judgeCard(index, "rejected")),
@@ -123,12 +110,21 @@ function start() {
   at("title").textContent = data.files.map((file) => file.name).join("  \u00b7  ");
   at("title").title = at("title").textContent;
   showEvaluation();
+  for (const [id, values] of [["sort", SORTS], ["review", { [ALL]: { name: "All" }, ...REVIEW_STATES }]]) {
+    at(id).replaceChildren(...Object.entries(values).map(([value, { name }]) => make("option", { value }, name)));
+  }
+  if (!isServed) {
+    countFacts();
+    state.errors = summary.errors > 0 && summary.errors === summary.total;
+  }
   setUpFilters();
-  setUpReview();
   updateControls();
   listen();
   refilter();
   updateReview();
+  at("copy").hidden = isServed;
+  if (isServed) poll();
+  else window.addEventListener("beforeunload", (event) => { if (!isSaved && edits.size) event.preventDefault(); });
   let isScheduled = false;
   window.addEventListener("scroll", () => {
     if (isScheduled) return;
@@ -143,8 +139,10 @@ function start() {
     }
   }).observe(at("cards"));
   window.addEventListener("resize", () => { refresh(); drawStage(); });
-  window.addEventListener("beforeprint", () => print(true));
-  window.addEventListener("afterprint", () => print(false));
+  if (!isServed) { // a server's page prints what it shows
+    window.addEventListener("beforeprint", () => print(true));
+    window.addEventListener("afterprint", () => print(false));
+  }
   const polling = setInterval(showLoaded, 150); // images are loaded after the script
   document.addEventListener("DOMContentLoaded", () => { clearInterval(polling); showLoaded(); drawStage(); });
 }

@@ -12,17 +12,18 @@ function open(index) {
 
 /** Show the next or the previous card. */
 function step(change) {
-  const index = state.selected + change;
-  if (index < 0 || index >= current.length) return;
-  select(index, { focus: false });
+  const place = state.first + state.selected + change;
+  if (place < 0 || place >= state.shown.length) return;
+  select(state.selected + change, { focus: false });
   fill();
 }
 
 function fill() {
   const rows = cells(current[state.selected]);
-  at("position").textContent = `${(state.selected + 1).toLocaleString("en")} of ${current.length.toLocaleString("en")}`;
-  at("before").disabled = state.selected === 0;
-  at("after").disabled = state.selected === current.length - 1;
+  const place = state.first + state.selected;
+  at("position").textContent = `${(place + 1).toLocaleString("en")} of ${state.shown.length.toLocaleString("en")}`;
+  at("before").disabled = place === 0;
+  at("after").disabled = place === state.shown.length - 1;
   at("zoom").setAttribute("aria-label", `Image ${rows[0].id}`);
   clearBox();
   Object.assign(view, { scale: 1, x: 0, y: 0 });
@@ -111,7 +112,7 @@ function fullAnswer(row) {
 function copyButton(text) {
   const button = make("button", { type: "button", class: "quiet copy" }, "Copy");
   button.addEventListener("click", async () => {
-    await copyText(text);
+    await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
