@@ -191,10 +191,11 @@ def prompt_of(row: Mapping[str, Any]) -> Any:
 
 
 def base_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns that the command of a row writes."""
+    """The columns that the command of a row writes; earlier ones had no column `truncated`."""
     base = BASE_OF_TASK.get(task_of(row), COLUMNS)
     is_text = base == EMBED_COLUMNS and "text" in row and "image" not in row
-    return TEXT_EMBED_COLUMNS if is_text else base
+    columns = TEXT_EMBED_COLUMNS if is_text else base
+    return columns if "truncated" in row else tuple(n for n in columns if n != "truncated")
 
 
 def embedding_values(value: str | Iterable[float]) -> array[float]:

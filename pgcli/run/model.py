@@ -21,7 +21,6 @@ from pgcli.checkpoints.find import (
     folder_of,
     own_mask_decoder,
 )
-from pgcli.checkpoints.tokenizer import has_conversations
 from pgcli.errors import ModelUnavailable, UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.output import FOLDER, load_format, named_format
@@ -143,6 +142,8 @@ def check_model(request: RunRequest) -> None:
 
 def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
     """Raise UsageError or InvalidCheckpoint if a checkpoint cannot answer the question."""
+    from pgcli.checkpoints.tokenizer import has_conversations  # a mistake is told without it
+
     question = request.question
     if isinstance(question, EmbeddingQuestion):
         check_question(question, name, read_description(folder))

@@ -32,7 +32,9 @@ def schema_option(value: object) -> str:
     """The name of a file, or a schema itself: as JSON, or as a dict of Python."""
     if isinstance(value, Mapping):
         return json.dumps(value)
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    if value == "":
+        raise ValueError("must not be empty")
+    if not isinstance(value, str | os.PathLike):
         raise ValueError(f"must be the name of a file or a schema, not {value!r}")
     return os.fsdecode(value)
 

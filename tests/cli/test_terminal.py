@@ -123,7 +123,6 @@ ALLOWED_CALLS = {
         "checkpoints/adapters.py",
         "checkpoints/config.py",
         "checkpoints/hub.py",
-        "checkpoints/files.py",
         "engine/tokenizer.py",
         "engine/recorded_step.py",
         "model/attention.py",

@@ -172,12 +172,3 @@ def test_labels_have_their_background_and_stay_inside_the_stage(open_page, tmp_p
             assert ground[2] <= right + 1
             assert top - 1 <= ground[1]
             assert ground[3] <= bottom + 1
-
-
-def test_strips_keep_their_pixels(open_page, tmp_path):
-    """A picture of 60 x 4000 pixels can be read when it is enlarged."""
-    shown = open_page(page_of(tmp_path, 60, 4000, box("cat", 0, 0, 30, 30)))
-    shown.press("j", "z", *["+"] * 6)
-    image = shown.all("#stage img")
-    assert image.evaluate("i => [i.naturalWidth, i.naturalHeight]") == [60, 4000]
-    assert scale(shown) > 8
