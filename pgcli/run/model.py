@@ -142,8 +142,6 @@ def check_model(request: RunRequest) -> None:
 
 def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
     """Raise UsageError or InvalidCheckpoint if a checkpoint cannot answer the question."""
-    from pgcli.checkpoints.tokenizer import has_conversations  # a mistake is told without it
-
     question = request.question
     if isinstance(question, EmbeddingQuestion):
         check_question(question, name, read_description(folder))
@@ -156,7 +154,11 @@ def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
             f"<--region=> needs PaliGemma, and {name} is Gemma 3, which has no location tokens",
             hint="omit <--region=>, or crop the images",
         )
-    takes_system = kind == "instruct" and has_conversations(folder)
+    takes_system = False
+    if kind == "instruct":
+        from pgcli.checkpoints.tokenizer import has_conversations  # not for other models' mistakes
+
+        takes_system = has_conversations(folder)
     check_instructions(question, name, takes_system=takes_system)
     check_max_new_tokens(question, read_config(folder).max_answer_tokens)
 
