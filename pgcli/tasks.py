@@ -52,6 +52,8 @@ LANGUAGES: Mapping[str, str] = {
     **{"uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese"},
 }
 
+#: PaliGemma's languages: those of COCO-35L.
+CAPTION_LANGUAGES = tuple(code for code in LANGUAGES if code != "iw")
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 EmbeddingTask = Literal["embed", "score", "classify"]
 #: The templates of labels, unless others are given.

@@ -170,10 +170,31 @@ class PgcliCommand(FlagHelp, TyperCommand):
                 parser.add_option(param, names, param.name, action="store_const", const=False)
         return parser
 
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        """Parse the words; a command about one MODEL takes it as `--model` too."""
+        if any(
+            param.name == "model" and not param.opts[0].startswith("-") for param in self.params
+        ):
+            args = model_first(args)
+        return list(super().parse_args(context, args))
+
     def collect_usage_pieces(self, context: Any) -> list[str]:
         """What follows the name in the usage line: the arguments, then the options."""
         options, *arguments = super().collect_usage_pieces(context)
         return [*(piece.replace("{", "").replace("}", "") for piece in arguments), options]
+
+
+def model_first(words: list[str]) -> list[str]:
+    """The words with the value of `--model` as the first argument."""
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        rest = words[number + 1 :]
+        if word == "--" or (word == "--model" and not rest):
+            return words
+        if name == "--model":
+            value, rest = (value, rest) if equals else (rest[0], rest[1:])
+            return [value, *words[:number], *rest]
+    return words
 
 
 def negated(flag: str) -> str:
@@ -210,6 +231,21 @@ app = typer.Typer(
 )
 
 
+OBJECT, CONFIDENCE = "did you mean --object?", "did you mean --min-confidence?"
+#: Hints for options that other commands or tools have, by command; "" is any.
+INSTEAD: Mapping[str, Mapping[str, str]] = {
+    "--label": dict.fromkeys(("detect", "segment"), OBJECT),
+    "--prompt": dict.fromkeys(("detect", "segment"), OBJECT)
+    | dict.fromkeys(("caption", "ocr"), 'pgcli ask photos --prompt "how many?" asks questions'),
+    "--threshold": dict.fromkeys(("detect", "segment", "view", "export"), CONFIDENCE),
+    "--conf": dict.fromkeys(("detect", "segment", "view", "export"), CONFIDENCE),
+    "--object": dict.fromkeys(("ask", "caption"), "pgcli detect photos --object cat finds objects"),
+    "--question": {"ask": "did you mean --prompt?"},
+    "--resume": {"": "run the same command again: it resumes"},
+    "--gpus": {"": "did you mean --engines? auto, the default, uses all GPUs"},
+}
+
+
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
     """The error with a message that names the option, and a hint that says what to type or read."""
     command = next(iter(words), "-")
@@ -218,7 +254,10 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
     if name := getattr(problem, "option_name", None):
         message = problem.message
         known = getattr(problem, "possibilities", None) or ()
-        if close := get_close_matches(name, known, n=1, cutoff=0.75):
+        instead = INSTEAD.get(name, {}) if hasattr(problem, "possibilities") else {}
+        if command in instead or "" in instead:
+            hint = instead.get(command) or instead[""]
+        elif close := get_close_matches(name, known, n=1, cutoff=0.75):
             hint = f"did you mean {close[0]}?"
     elif suggestion:
         hint = f"did you mean pgcli {suggestion.rstrip('?')}?".replace("'", "")

@@ -157,7 +157,9 @@ class CsvTable(LineTable):
         if (
             name := next((n for n, times in Counter(header).items() if times > 1), None)
         ) is not None:
-            raise ManifestError(f"{self.name}, line 1: the column {name!r} occurs twice")
+            raise ManifestError(
+                f"{self.name}, line 1: the column {name!r} occurs twice", hint="rename one of them"
+            )
         return pa.schema([(name, pa.string()) for name in header])
 
     def read(

@@ -143,7 +143,8 @@ class ModelOptions:
         choices=DEVICES,
     )
     dtype: Dtype = _model(
-        "Data type of the weights; auto picks bfloat16 where it is fast.", default="auto"
+        "Data type of the weights; auto picks bfloat16 where it is fast, float32 is most exact.",
+        default="auto",
     )
     quantize: Literal["none", "int8", "fp8"] = _model(
         "Quantize the decoder to 8 bits: int8 on CPUs, fp8 on new GPUs; less exact.",

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pgcli.checkpoints.config import ModelDescription
 from pgcli.checkpoints.families import ModelKind
 from pgcli.errors import UsageError
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question
+from pgcli.tasks import CAPTION_LANGUAGES, AnyQuestion, EmbeddingQuestion, Question
 
 MAX_NEAR = 5  # labels that a message suggests
 #: The commands that take each kind of model.
@@ -51,7 +51,15 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
 
 
 def check_instructions(question: AnyQuestion, model: str, *, takes_system: bool) -> None:
-    """Raise UsageError for a system text that a model cannot read."""
+    """Raise UsageError for a system text, or a language of captions, that a model cannot read."""
+    if isinstance(question, Question) and question.task == "caption" and question.templates:
+        verb, _, lang = question.templates[0].partition(" ")
+        if verb == "caption" and lang not in CAPTION_LANGUAGES:
+            raise UsageError(
+                f"<--lang {lang}> is not a language that PaliGemma was trained with",
+                hint=f"one of {', '.join(CAPTION_LANGUAGES)}; for a fine-tuned model, "
+                f'pgcli ask --prompt "caption {lang}"',
+            )
     if isinstance(question, Question) and question.system is not None and not takes_system:
         raise UsageError(
             f"<--system=> needs a model that was trained on conversations, and {model} was not",
