@@ -45,7 +45,7 @@ def photographs(file: Path) -> None:
     """Save a screenshot of the page of photographs with boxes."""
     source = Path(importlib.util.find_spec("skimage").origin).parent / "data"
     with tempfile.TemporaryDirectory() as folder:
-        rows, page = Path(folder) / "photographs.jsonl", Path(folder) / "photographs.html"
+        rows, page = Path(folder) / "drawn.jsonl", Path(folder) / "photographs.html"
         with rows.open("w") as lines:
             for name, boxes in PHOTOGRAPHS.items():
                 shutil.copy(source / name, folder)
@@ -56,10 +56,10 @@ def photographs(file: Path) -> None:
                     "boxes": [dict(zip(corners, box, strict=True)) for box in boxes],
                 }
                 print(json.dumps(row), file=lines)
-        made = Path(folder) / "truth.jsonl"
+        made = Path(folder) / "photographs.jsonl"
         pgcli("import", str(rows), "--from", "csv", "--images", folder, "-o", str(made))
         pgcli("view", str(made), "--images", folder, "-o", str(page))
-        screenshot(page, file, width=1100, height=480)
+        screenshot(page, file, width=1000, height=490, scale=1.6)
 
 
 def explanation(file: Path) -> None:
@@ -75,12 +75,16 @@ def pgcli(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pgcli", *arguments, "-q"], cwd=ROOT, check=True)
 
 
-def screenshot(page: Path, file: Path, *, width: int, height: int, click: str = "") -> None:
+def screenshot(
+    page: Path, file: Path, *, width: int, height: int, click: str = "", scale: float = 1
+) -> None:
     """Save what a browser of this size shows of a page, after a click on an element."""
     browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": width, "height": height})
+        tab = browser.new_page(
+            viewport={"width": width, "height": height}, device_scale_factor=scale
+        )
         tab.goto(page.as_uri())
         tab.wait_for_selector("img")
         if click:

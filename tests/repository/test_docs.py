@@ -353,7 +353,7 @@ def test_commands_of_the_page_of_classifiers_run(workspace):
 def test_command_of_the_page_of_loras_runs(workspace, monkeypatch):
     monkeypatch.chdir(workspace)
     write_questions(workspace)
-    command = blocks("how-to/train-a-lora.md", "text")[0].splitlines()[0]
+    command = blocks("how-to/train-a-lora.md", "bash")[0].splitlines()[0]
     words = shlex.split(command.replace("google/paligemma2-3b-pt-224", "demo"))[1:]
     assert main(words) == 0
     assert Path("runs/adapter/last/adapter_model.safetensors").is_file()
