@@ -36,7 +36,8 @@ MOST_ROWS = {"cpu": 64, "mps": 64, "cuda": 256}
 LARGE_PARAMETERS = 10**9
 BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight versions
 ROWS_OF_LARGE_ON_CPU = 16  # more rows are not faster and delay the first
-#: The rest is for fragments, and on a CPU for other programs: the system ends what takes too much.
+#: The rest is for fragments, and on a CPU for other programs: the OOM killer ends processes that
+#: take too much.
 SHARE_OF_FREE = {"cpu": 0.6, "mps": 0.6, "cuda": 0.85}
 CUDA_BYTES = 2**28  # code of kernels, and workspaces of cuBLAS for two streams
 LARGEST_BATCH = 2**14
@@ -105,8 +106,8 @@ def row_bytes(
 ) -> int:
     """The bytes of one more row of a batch: its slots in the KV cache and its logits.
 
-    When the cache grows, the old one is allocated beside it. On CUDA that one is small; elsewhere
-    it has half as many rows, as they double, or all of them with fewer slots.
+    During growth, both caches are allocated. On CUDA the old one is small; elsewhere it has half as
+    many rows, as they double, or all of them with fewer slots.
     """
     slots = ceil((prompt_slots(config) + new_tokens) / BUCKET) * BUCKET
     old = slots // FEW_ROWS if device == "cuda" else max(slots // 2, slots - BUCKET)

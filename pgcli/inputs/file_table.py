@@ -144,7 +144,7 @@ def size_and_time(path: str | None) -> tuple[int, int]:
 
 
 def is_other(path: str, stamp: Stamp) -> bool:
-    """Whether a file differs from its stamp in size or time, or does not exist."""
+    """Whether a file changed in size or time since its stamp, or does not exist."""
     return size_and_time(path) != stamp[:2]
 
 

@@ -140,7 +140,7 @@ FAULTS = {
 class WalkedFile(NamedTuple):
     """A file by its path relative to the folder, with its size and modification time if known.
 
-    With a `problem` it may not be read. A folder that is not read has a slash at its end.
+    A `problem` says why it must not be read. A folder that is not read has a slash at its end.
     """
 
     relative: str

@@ -158,7 +158,7 @@ class ModelOptions:
         auto=True,
     )
     engines: int | None = _model(
-        "Number of processes that run the model; auto is one per GPU, on CPUs the fastest number.",
+        "Number of processes that run the model; auto: one per GPU; on a CPU, the fastest count.",
         min=1,
         max=999,
         auto=True,
@@ -174,7 +174,7 @@ class InputOptions:
     """The images to read, and the columns of a manifest."""
 
     image_column: str = _input(
-        "Manifest column with the images; in archives, their extension, such as seg.png.",
+        "Manifest column with the images; in archives, the image's extension, such as seg.png.",
         default="image",
         metavar="NAME",
     )
@@ -183,7 +183,7 @@ class InputOptions:
         "Manifest column with the prompts.", default="prompt", metavar="NAME"
     )
     keep: tuple[str, ...] = _input(
-        "Manifest columns to copy to the output; repeatable.",
+        "Copy these manifest columns to the output; repeatable.",
         metavar="A,B",
         repeat=True,
         commas=True,
@@ -216,7 +216,7 @@ class InputOptions:
         affects_rows=False,
     )
     max_pixels: int | None = _input(
-        "Largest image to decode, in pixels; larger ones become error rows.",
+        "Largest image to decode, in pixels; larger ones become failed rows.",
         min=1,
         default_text="89,478,485",
     )
@@ -347,7 +347,7 @@ class RunningOptions:
     """What a run does about errors, and how much it prints. Rows depend on none of it."""
 
     on_error: Literal["record", "stop"] = _running(
-        "What to do about an unreadable image: record writes an error row, stop ends the run.",
+        "What to do about an unreadable image: record writes a failed row, stop ends the run.",
         default="record",
     )
     max_errors: ErrorBudget | None = _running(

@@ -30,10 +30,10 @@ SYNC_THREADS = 16  # file systems write the journal once for several concurrent 
 class Target:
     """A file or folder that a command writes, named by the `option`.
 
-    Files are added to a `folder`; a `whole folder`, like a file, gets its name when it is complete,
-    and replaces only a folder that an export wrote. `overwrite` permits replacing files. `inputs`
-    are sources that must not be overwritten. The output of a run (`is_run`) may be a folder in an
-    object store.
+    Files are added to a `folder`; a `whole folder`, like a file, is renamed into place when
+    complete, and replaces only a folder that an export wrote. `overwrite` permits replacing files.
+    `inputs` are sources that must not be overwritten. The output of a run (`is_run`) may be a
+    folder in an object store.
     """
 
     name: str

@@ -302,7 +302,7 @@ def softmax_contrastive(
     chunk_rows: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """CLIP's loss: the mean cross-entropy of finding each image's text, and each text's image.
+    """CLIP's loss: the mean cross-entropy of matching images to texts and texts to images.
 
     The logits are `scale` times the products of the vectors, which are normalized to a length of 1;
     `scale` is the factor itself, not its logarithm. The loss is the mean over rows of both
@@ -370,7 +370,7 @@ def pair_cross_entropy(
     chunk_rows: int | None = None,
     is_true: Callable[[int, int], Tensor] | None = None,
 ) -> Tensor:
-    """The sum of the cross-entropies of finding each query's key, `first` rows further down.
+    """The sum of the cross-entropies of the queries with their keys; row 0 has the key `first`.
 
     The loss ignores keys for which `is_true` holds, apart from the query's own.
     """

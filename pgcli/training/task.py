@@ -73,7 +73,10 @@ class MicroBatches:
             yield start, min(start + rows, total)
 
     def halve(self, total: int) -> None:
-        """Save memory after `total` rows did not fit. Raises NoUsableDevice for a single row."""
+        """Reduce memory use after running out with `total` rows.
+
+        Raises NoUsableDevice for a single row.
+        """
         if not self.save_memory():
             if self.is_fixed or total == 1:
                 raise NoUsableDevice(
