@@ -5,7 +5,7 @@
 writes 60 drawings with hearts, and four times as many of known shapes, with prompts and answers
 (`train.jsonl`); 60 others with questions (`questions.jsonl`) and boxes (`boxes.jsonl`); and 60
 drawings of known shapes (`known.jsonl`), to measure forgetting.
-docs/how-to/teach-a-new-shape.md trains with them.
+docs/teach-a-new-shape.md trains with them.
 """
 
 from __future__ import annotations

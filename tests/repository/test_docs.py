@@ -256,7 +256,7 @@ def save_edits(folder: Path) -> None:
 #: Pages that other tests run, with fewer steps.
 TRAINING = {
     "how-to/train-a-lora.md",
-    "how-to/teach-a-new-shape.md",
+    "teach-a-new-shape.md",
     "how-to/train-a-classifier.md",
 }
 #: Pages whose commands need two towers.
@@ -364,7 +364,7 @@ def test_command_of_the_page_of_loras_runs(workspace, monkeypatch):
 @pytest.mark.slow
 def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     """With four drawings and two updates."""
-    (command,) = [b for b in blocks("how-to/teach-a-new-shape.md", "sh") if "runs/first" in b]
+    (command,) = [b for b in blocks("teach-a-new-shape.md", "sh") if "runs/first" in b]
     short = re.sub(r"--epochs \d+", "--steps 2", command)
     assert "--steps 2" in short
     run(workspace, sys.executable, "-m", "examples.new_shape", "runs/hearts", "4")
