@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ def gallery(file: Path) -> None:
         rows, page = Path(folder) / "boxes.jsonl", Path(folder) / "boxes.html"
         pgcli(*arguments, "-o", str(rows))
         pgcli("view", str(rows), "-o", str(page))
-        screenshot(page, file, width=1200, height=760)
+        screenshot(page.as_uri(), file, width=1200, height=760)
 
 
 #: Photographs of scikit-image (CC0 or in the public domain), with boxes that a person drew: label,
@@ -42,10 +43,10 @@ PHOTOGRAPHS = {
 
 
 def photographs(file: Path) -> None:
-    """Save a screenshot of the page of photographs with boxes."""
+    """Save a screenshot of the page of photographs with boxes, which `view --serve` serves."""
     source = Path(importlib.util.find_spec("skimage").origin).parent / "data"
     with tempfile.TemporaryDirectory() as folder:
-        rows, page = Path(folder) / "drawn.jsonl", Path(folder) / "photographs.html"
+        rows = Path(folder) / "drawn.jsonl"
         with rows.open("w") as lines:
             for name, boxes in PHOTOGRAPHS.items():
                 shutil.copy(source / name, folder)
@@ -58,8 +59,26 @@ def photographs(file: Path) -> None:
                 print(json.dumps(row), file=lines)
         made = Path(folder) / "photographs.jsonl"
         pgcli("import", str(rows), "--from", "csv", "--images", folder, "-o", str(made))
-        pgcli("view", str(made), "--images", folder, "-o", str(page))
-        screenshot(page, file, width=1000, height=490, scale=1.6)
+        with subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "pgcli",
+                "view",
+                str(made),
+                "--images",
+                folder,
+                "--serve",
+                "--no-open",
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
+            assert server.stdout is not None
+            url = next(line for line in server.stdout if line.startswith("http")).strip()
+            screenshot(url, file, width=1000, height=490, scale=1.6)
+            server.send_signal(signal.SIGINT)
 
 
 def explanation(file: Path) -> None:
@@ -67,7 +86,7 @@ def explanation(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "dusk.html"
         pgcli("explain", "demo", "examples/images/dusk.jpg", "-o", str(page))
-        screenshot(page, file, width=1280, height=960, click="#answer button:nth-child(2)")
+        screenshot(page.as_uri(), file, width=1280, height=960, click="#answer button:nth-child(2)")
 
 
 def pgcli(*arguments: str) -> None:
@@ -76,7 +95,7 @@ def pgcli(*arguments: str) -> None:
 
 
 def screenshot(
-    page: Path, file: Path, *, width: int, height: int, click: str = "", scale: float = 1
+    url: str, file: Path, *, width: int, height: int, click: str = "", scale: float = 1
 ) -> None:
     """Save what a browser of this size shows of a page, after a click on an element."""
     browser_path = next(path for name in BROWSERS if (path := shutil.which(name)))
@@ -85,7 +104,7 @@ def screenshot(
         tab = browser.new_page(
             viewport={"width": width, "height": height}, device_scale_factor=scale
         )
-        tab.goto(page.as_uri())
+        tab.goto(url)
         tab.wait_for_selector("img")
         if click:
             tab.click(click)
