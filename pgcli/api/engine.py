@@ -40,7 +40,7 @@ from pgcli.stores import make_reader
 from pgcli.stores.files import read_json
 from pgcli.tasks import EmbeddingQuestion
 from pgcli.text import encodable
-from pgcli.towers.abilities import check_instructions, check_kind, check_labels
+from pgcli.towers.abilities import check_instructions, check_kind, check_labels, check_language
 
 if TYPE_CHECKING:
     from pgcli.engine.engine import InferenceEngine
@@ -271,6 +271,7 @@ class Engine:
         if engine.kind == "instruct":
             question = question_of(call.command, call.answering, ("-",), instructed=True)
             call = replace(call, question=question)
+        check_language(question, engine.kind)
         check_instructions(question, engine.label, takes_system=engine.takes_system)
         from pgcli.engine.sampler import SamplingParams  # imports torch
 

@@ -188,12 +188,12 @@ def model_first(words: list[str]) -> list[str]:
     """The words with the value of `--model` as the first argument."""
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        rest = words[number + 1 :]
-        if word == "--" or (word == "--model" and not rest):
+        following = words[number + 1 :]
+        if word == "--" or (word == "--model" and not following):
             return words
         if name == "--model":
-            value, rest = (value, rest) if equals else (rest[0], rest[1:])
-            return [value, *words[:number], *rest]
+            value, following = (value, following) if equals else (following[0], following[1:])
+            return [value, *words[:number], *following]
     return words
 
 

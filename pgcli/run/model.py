@@ -36,7 +36,12 @@ from pgcli.tasks import (
     EmbeddingQuestion,
     check_max_new_tokens,
 )
-from pgcli.towers.abilities import check_instructions, check_kind, check_question
+from pgcli.towers.abilities import (
+    check_instructions,
+    check_kind,
+    check_language,
+    check_question,
+)
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.hub import DownloadProgress
@@ -149,6 +154,7 @@ def check_checkpoint(request: RunRequest, name: str, folder: Path) -> None:
     kind = read_kind(folder)
     if kind is not None:
         check_kind(question.task, name, kind)
+    check_language(question, kind)
     if kind == "instruct" and question.region is not None:
         raise UsageError(
             f"<--region=> needs PaliGemma, and {name} is Gemma 3, which has no location tokens",

@@ -51,19 +51,24 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
 
 
 def check_instructions(question: AnyQuestion, model: str, *, takes_system: bool) -> None:
-    """Raise UsageError for a system text, or a language of captions, that a model cannot read."""
-    if isinstance(question, Question) and question.task == "caption" and question.templates:
-        verb, _, lang = question.templates[0].partition(" ")
-        if verb == "caption" and lang not in CAPTION_LANGUAGES:
-            raise UsageError(
-                f"<--lang {lang}> is not a language that PaliGemma was trained with",
-                hint=f"one of {', '.join(CAPTION_LANGUAGES)}; for a fine-tuned model, "
-                f'pgcli ask --prompt "caption {lang}"',
-            )
+    """Raise UsageError for a system text that a model cannot read."""
     if isinstance(question, Question) and question.system is not None and not takes_system:
         raise UsageError(
             f"<--system=> needs a model that was trained on conversations, and {model} was not",
             hint="omit <--system=>, or name such a model: google/gemma-3-4b-it",
+        )
+
+
+def check_language(question: AnyQuestion, kind: ModelKind | None) -> None:
+    """Raise UsageError for captions in a language that PaliGemma was not trained with."""
+    if kind != "paligemma" or question.task != "caption" or not question.templates:
+        return
+    lang = question.templates[0].removeprefix("caption ")
+    if lang not in CAPTION_LANGUAGES:
+        raise UsageError(
+            f"<--lang {lang}> is not a language that PaliGemma was trained with",
+            hint=f"one of {', '.join(CAPTION_LANGUAGES)}; for a fine-tuned model, "
+            f'pgcli ask --prompt "caption {lang}"',
         )
 
 
