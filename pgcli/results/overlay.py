@@ -90,6 +90,11 @@ class LabelColours:
         labels = sorted({_normalized(label) for label in distinct})
         self._assigned = {label: number % len(PALETTE) for number, label in enumerate(labels)}
 
+    def extend(self, labels: Iterable[str]) -> None:
+        """Assign the next colours to labels that have none yet."""
+        for label in map(_normalized, labels):
+            self._assigned.setdefault(label, len(self._assigned) % len(PALETTE))
+
     def of(self, label: str) -> Colour:
         """The label's colour; case and surrounding whitespace are ignored."""
         normalized = _normalized(label)

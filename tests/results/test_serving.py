@@ -432,3 +432,13 @@ def test_full_disk_is_reported_and_leaves_whole_lines(client, results, monkeypat
     assert (status, "No space left" in content["error"]) == (500, True)
     monkeypatch.undo()
     assert lines(results) == []
+
+
+def test_labels_of_other_programs_have_colours_of_their_own(tmp_path):
+    """As those of a run, whose objects are known."""
+    drawn(tmp_path, 1)
+    boxes = [box(label, 0, 0, 5, 5) for label in ("person", "helmet", "cat", "cup")]
+    output = Path(saved(tmp_path / "rows.jsonl", [row(0) | {"boxes": boxes}]))
+    with serving(output) as server:
+        _, state = Client(server).send("GET", "/state?since=0&total=0")
+    assert len({colour for _, _, colour, _ in state["facts"]["labels"]}) == 4

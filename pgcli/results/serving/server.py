@@ -132,6 +132,7 @@ class PageServer(ThreadingHTTPServer):
             return state
         facts = self.rows.facts()
         labels, prompts = (facts[name][:MAX_OFFERED] for name in ("labels", "prompts"))
+        self._colours.extend(label for label, _ in labels)
         labels = [[*label, *label_colours(self._colours, label[0])] for label in labels]
         return {**state, "facts": {**facts, "labels": labels, "prompts": prompts}}
 
