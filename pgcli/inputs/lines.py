@@ -83,6 +83,21 @@ class LineTable(Table):
         except OSError as error:
             raise ManifestError(f"{name} cannot be read: {error_text(error)}") from error
 
+    def read(
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
+    ) -> Iterator[tuple[Mark, ManifestRow]]:
+        """See `Table`. A row for each non-blank line."""
+        offset = mark.offset
+        for number, line in self.raw_lines(mark):
+            begin, offset = offset, offset + len(line)
+            if not line.replace(codecs.BOM_UTF8, b"").strip():
+                continue
+            position = f"{self.name}, line {number}"
+            try:
+                yield Mark(begin, number - 1), ManifestRow(position, self.values(line))
+            except ValueError as problem:
+                raise self.not_a_row(number, str(problem)) from problem
+
     def image_texts(self, start: int, stop: int) -> pa.Array | None:
         """See `Table`. None also for long lines."""
         offsets, last = self.record.offsets or (), -(-stop // tables.EVERY)
@@ -108,6 +123,10 @@ class LineTable(Table):
         """The error for a line that is not a row."""
         return ManifestError(f"{self.name}, line {number}: {reason}", hint=self.hint)
 
+    def values(self, line: bytes) -> dict[str, Any]:
+        """The columns of a line. Raises ValueError with the reason for an invalid line."""
+        raise NotImplementedError
+
 
 class JsonTable(LineTable):
     """A JSON object on each line."""
@@ -117,20 +136,8 @@ class JsonTable(LineTable):
         "`pgcli import` reads annotation files"
     )
 
-    def read(
-        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
-    ) -> Iterator[tuple[Mark, ManifestRow]]:
-        """See `Table`. A row for each non-blank line."""
-        offset = mark.offset
-        for number, line in self.raw_lines(mark):
-            begin, offset = offset, offset + len(line)
-            if not line.replace(codecs.BOM_UTF8, b"").strip():
-                continue
-            position = f"{self.name}, line {number}"
-            try:
-                yield Mark(begin, number - 1), ManifestRow(position, parse_line(line))
-            except ValueError as problem:
-                raise self.not_a_row(number, str(problem)) from problem
+    def values(self, line: bytes) -> dict[str, Any]:
+        return parse_line(line)
 
     def texts_in(self, lines: bytes) -> pa.Array:
         """See `LineTable`."""

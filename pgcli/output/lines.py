@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import re
 from array import array
@@ -13,7 +14,7 @@ from pgcli.errors import UsageError
 from pgcli.records import BOX_TASKS, Answer, Box, TextScore
 from pgcli.rows import RowSchema, has_vectors, json_text, safe_json_text
 from pgcli.stores.files import open_regular
-from pgcli.text import MAX_DEPTH, json_object, printable
+from pgcli.text import MAX_DEPTH, is_deep, json_object, printable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,6 +40,16 @@ def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) ->
 def parse_row(line: bytes) -> dict[str, Any] | None:
     """The row in a complete line; None for anything else."""
     return json_object(line, MAX_LEVELS) if line.endswith(b"\n") else None
+
+
+def is_too_deep(line: bytes) -> bool:
+    """Whether a line nests deeper than any row."""
+    if line.count(b"[") + line.count(b"{") <= MAX_LEVELS:
+        return False
+    try:
+        return is_deep(json.loads(line), MAX_LEVELS)
+    except (ValueError, RecursionError) as problem:
+        return isinstance(problem, RecursionError)
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
@@ -79,7 +90,11 @@ class LineFormat:
 
     def read(self, file: Path, *, exact: bool = False) -> Iterator[dict[str, Any] | None]:
         """The rows in order; None for a line that is not a row. Raises ValueError."""
-        yield from map(parse_row, read_lines(file))
+        for number, line in enumerate(read_lines(file)):
+            row = parse_row(line)
+            if row is None and is_too_deep(line):
+                raise ValueError(f"row {number + 1:,}: nested too deeply")
+            yield row
 
     def batches(
         self, file: BinaryIO, columns: Sequence[str], rows: int

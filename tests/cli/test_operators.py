@@ -118,7 +118,7 @@ def test_a_run_says_while_it_lasts_that_its_model_waits_for_images(cli, monkeypa
     monkeypatch.setattr("pgcli.run.progress.MIN_IMAGES", 1)
     monkeypatch.setattr("pgcli.run.progress.UPDATE_SECONDS", 0)
     monkeypatch.setattr(progress, "LOG_SECONDS", 0)
-    hint = "the model waited [0-9]+% of the time for images: --fast-decode or more "
+    hint = "the model waited [0-9]+% of the time for images: --fast-decode, more --workers or "
     code, _, err = cli(f"{RUN} -o rows.jsonl --log-format json")
     assert code == 3
     details = [event.get("details") or "" for event in of_kind("progress", err)]

@@ -130,7 +130,7 @@ ALLOWED_CALLS = {
         "registry.py",
     },
     "logging.getLogger": {"images/decode.py"},
-    "os.write": set(),
+    "os.write": {"results/serving/edits_log.py"},
     "os.writev": set(),
     "Text.from_markup": set(),
     "Text.from_ansi": set(),

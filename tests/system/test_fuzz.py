@@ -47,9 +47,9 @@ def test_oracles_of_label_studio_and_yolo_read_their_seeds(tmp_path):
         folder.mkdir()
         write_folder(folder, data)
         read.append(yolo_boxes(folder / "data.yaml"))
-    *boxes, tracks, confidences = read
+    *boxes, poses, tracks, confidences = read
     assert all(found and any(found.values()) for found in boxes)
-    assert tracks is confidences is None  # Ultralytics ignores them
+    assert poses is tracks is confidences is None  # Ultralytics ignores the last two
 
 
 @pytest.mark.slow

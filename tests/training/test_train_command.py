@@ -286,7 +286,7 @@ def test_option_without_an_effect_is_ignored_with_a_line(run, capsys, words, fla
     [
         ("walls -o out", "--model is missing"),
         ("walls --task classify -o out", "starts from a checkpoint or from random weights"),
-        ("walls --task classify --init tiny", "--output runs/model"),
+        ("walls --task classify --init tiny", "missing option '--output'"),
         ("walls --task classify --init tiny -o -", "-o runs/model"),
         ("walls --task classify --init tiny --probe -o out", "--probe"),
         (

@@ -124,7 +124,10 @@ class ServedRows:
                     block = replace(next_block, first=len(self))
                     table = self._table(block, FACTS)
                     if len(table) != block.rows:
-                        raise UsageError(f"a row of {source.path} {DAMAGED}")
+                        raise UsageError(
+                            f"a row of {source.path} {DAMAGED}",
+                            hint="run the command that wrote it again: it completes the file",
+                        )
                     self._facts.append(facts_of(table))
                     self._labels.append(row_labels(table, block.first))
                     seen(block, self._facts[-1]["index"].to_numpy())
@@ -146,7 +149,10 @@ class ServedRows:
                 return with_integers(part[number % READ_ROWS])
             row = parse_row(block.lines(number).rstrip() + b"\n")
         if row is None:
-            raise UsageError(f"row {block.first + number + 1:,} of {self.output} {DAMAGED}")
+            raise UsageError(
+                f"row {block.first + number + 1:,} of {self.output} {DAMAGED}",
+                hint="run the command that wrote it again: it completes the file",
+            )
         return with_integers(row)
 
     def _read_part(self, path: Path, group: int, part: int) -> list[Row]:
