@@ -42,7 +42,7 @@ def embed_queries(
     if engine.kind in ("classifier", "multi_vector"):
         kind = "ColPali" if engine.kind == "multi_vector" else "an image classifier"
         raise UsageError(
-            f"{engine.label} is {kind}, which has no embeddings like these",
+            f"{engine.label} is {kind}, whose vectors cannot be compared with these",
             hint="name two towers: SigLIP, SigLIP 2 or CLIP; PaliGemma embeds images",
         )
     vectors = embed_images(engine, images)

@@ -9,6 +9,7 @@ from pgcli.checkpoints.config import ModelDescription
 from pgcli.checkpoints.families import ModelKind
 from pgcli.errors import UsageError
 from pgcli.tasks import CAPTION_LANGUAGES, AnyQuestion, EmbeddingQuestion, Question
+from pgcli.text import one_of
 
 MAX_NEAR = 5  # labels that a message suggests
 #: The commands that take each kind of model.
@@ -45,7 +46,7 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
     what = f"{task} texts" if texts and task == "embed" else task
     raise UsageError(
         f"{model} is {NAMES[kind]}, which cannot {what}",
-        hint=f"{task} needs {' or '.join(kinds)}; this model works with "
+        hint=f"{task} needs {one_of(kinds)}; this model works with "
         + ", ".join(f"pgcli {command}" for command in ABILITIES[kind]),
     )
 
