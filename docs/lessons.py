@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "explanation" / "lessons"
 FIGURES = ROOT / "docs" / "images" / "lessons"
 #: The block of a page with a lesson's command and what it prints.
-BLOCK = re.compile(r"^```text\n\$ python (examples/lessons/(\w+)\.py)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```console\n\$ python (examples/lessons/(\w+)\.py)\n(.*?)^```$", re.M | re.S)
 COLOURS = 128  # in a figure; more make files twice as large
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)[^)]*\)")
 
@@ -47,7 +47,7 @@ def update(name: str, page: str) -> None:
     from PIL import Image
 
     printed = run(f"examples/lessons/{name}.py", *(["--out", str(FIGURES)] if "![" in page else []))
-    new = BLOCK.sub(lambda block: f"```text\n$ python {block[1]}\n{printed}```", page)
+    new = BLOCK.sub(lambda block: f"```console\n$ python {block[1]}\n{printed}```", page)
     (PAGES / f"{name}.md").write_text(new, encoding="utf-8")
     if "![" in page:
         figure = FIGURES / f"{name}.png"

@@ -159,7 +159,7 @@ def test_commands_and_script_of_the_page_run(cluster):
     Path("runs").mkdir()
     (command,) = re.findall(r"^pgcli .* --ray auto .*", page, re.M)
     commands = command.replace("--ray auto", f"--ray {cluster.address}")
-    (script,) = re.findall(r"```text\n(import ray.*?)```", page, re.S)
+    (script,) = re.findall(r"```py\n(import ray.*?)```", page, re.S)
     node = cluster.add_node(num_cpus=4)
     environment = os.environ | {"RAY_ADDRESS": cluster.address}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
