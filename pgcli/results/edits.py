@@ -82,7 +82,7 @@ class Edit:
 def edits_file(output: Path) -> Path:
     """The file to which the server of a page appends the edits of an output."""
     path = output if output.name else output.resolve()  # of `.`
-    return path.with_name(f"{path.stem}.edits.jsonl")
+    return path.with_name(f"{path.name}.edits.jsonl")
 
 
 def read_edits(file: Path) -> list[Edit]:

@@ -67,7 +67,7 @@ def files(tmp_path_factory):
     (folder / "vae-oid.npz").touch()
     edits = {"format": "pgcli edits", "version": 1, "edits": []}
     (folder / "captions.edits.json").write_text(json.dumps(edits))
-    (folder / "captions.edits.jsonl").touch()
+    (folder / "captions.jsonl.edits.jsonl").touch()
     text = {"type": "textarea", "value": {"text": "a drawing"}}
     task = {"data": {"image": "one.png"}, "annotations": [{"result": [text]}]}
     (folder / "tasks.json").write_text(json.dumps([task]))

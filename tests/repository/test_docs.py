@@ -248,7 +248,9 @@ def save_edits(folder: Path) -> None:
         else:
             edits.append(key | {"state": "rejected"})
     assert any("boxes" in edit for edit in edits)
-    (folder / "boxes.edits.jsonl").write_text("".join(f"{json.dumps(edit)}\n" for edit in edits))
+    (folder / "boxes.jsonl.edits.jsonl").write_text(
+        "".join(f"{json.dumps(edit)}\n" for edit in edits)
+    )
     document = {"format": "pgcli edits", "version": 1, "edits": edits}
     (folder / "boxes.edits.json").write_text(json.dumps(document))
 

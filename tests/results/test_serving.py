@@ -85,7 +85,7 @@ def client(results) -> Iterator[Client]:
 
 
 def lines(output: Path) -> list[dict[str, Any]]:
-    return read_rows(output.with_name("rows.edits.jsonl"))
+    return read_rows(output.with_name("rows.jsonl.edits.jsonl"))
 
 
 # The file of the edits
@@ -131,7 +131,7 @@ def test_undo_goes_back_over_all_edits(client, results):
 def test_truncated_last_line_is_dropped(results, tmp_path, end):
     with serving(results) as server:
         Client(server).edit(0, sample_rows()[0], state="rejected")
-    file = results.with_name("rows.edits.jsonl")
+    file = results.with_name("rows.jsonl.edits.jsonl")
     file.write_bytes(file.read_bytes() + end)
     assert main(["apply", str(results), "-o", str(tmp_path / "new.jsonl")]) == 0
     assert len(read_rows(tmp_path / "new.jsonl")) == 5
@@ -143,7 +143,7 @@ def test_truncated_last_line_is_dropped(results, tmp_path, end):
 def test_complete_last_line_without_its_newline_is_kept(results):
     with serving(results) as server:
         Client(server).edit(0, sample_rows()[0], state="rejected")
-    file = results.with_name("rows.edits.jsonl")
+    file = results.with_name("rows.jsonl.edits.jsonl")
     file.write_bytes(file.read_bytes().rstrip())
     with serving(results) as server:
         Client(server).edit(1, sample_rows()[1], state="accepted")

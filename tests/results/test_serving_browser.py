@@ -19,6 +19,7 @@ from tests.support.pages import BROWSERS, PHONE, OpenPage, box, drawn, row, samp
 from tests.support.runs import wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+playwright.expect.set_options(timeout=15_000)  # the server shares the processors with other tests
 
 
 class Desk:
@@ -26,7 +27,7 @@ class Desk:
 
     def __init__(self, browser: Any, results: Path):
         self.browser, self.results = browser, results
-        self.edits = results.with_name(f"{results.stem}.edits.jsonl")
+        self.edits = results.with_name(f"{results.name}.edits.jsonl")
         self.pages: list[OpenPage] = []
         self.start()
 
