@@ -81,6 +81,16 @@ class RotaryEmbedding:
         frequency = cls.frequency(config, wide, position_BL.device, sliding=sliding)
         return cls(position_BL, frequency, dtype)
 
+    @classmethod
+    def of_layers(
+        cls, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype
+    ) -> tuple[RotaryEmbedding, RotaryEmbedding]:
+        """The rotations of this pass for full and for sliding layers, one if they are equal."""
+        full = cls.of(position_BL, config, dtype)
+        if config.local_rope_theta is None:
+            return full, full
+        return full, cls.of(position_BL, config, dtype, sliding=True)
+
     @staticmethod
     @cache
     def frequency(
@@ -299,18 +309,12 @@ class Gemma(nn.Module):
 
         With `last_only`, the last layer computes the query and the MLP of the last slot only.
         """
-        rotary_of_all = rotary_of_sliding = RotaryEmbedding.of(
-            position_BL, self.config, x_BLD.dtype
-        )
-        if self.config.local_rope_theta is not None:
-            rotary_of_sliding = RotaryEmbedding.of(
-                position_BL, self.config, x_BLD.dtype, sliding=True
-            )
+        full, sliding = RotaryEmbedding.of_layers(position_BL, self.config, x_BLD.dtype)
         self.watch(0, x_BLD)
         for index, layer in enumerate(self.layers):
             is_sliding = self.config.is_sliding(index)
             mask = masks.sliding if is_sliding else masks.full
-            rotary = rotary_of_sliding if is_sliding else rotary_of_all
+            rotary = sliding if is_sliding else full
             update = None if kv_cache is None else partial(kv_cache.write, index)
             is_last = index == self.config.depth - 1
             if self.gradient_checkpointing and torch.is_grad_enabled():

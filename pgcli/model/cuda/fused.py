@@ -56,18 +56,16 @@ class FusedGemma(Gemma):
         """As `Gemma.forward`."""
         eps = self.config.norm_eps
         is_step = kv_cache is not None and kv_cache.newest_slot_B is not None
-        rotary = rotary_of_all = rotary_of_sliding = None
+        full = sliding = None
         if not is_step:
-            common = (position_BL, self.config, x_BLD.dtype)
-            rotary_of_all = RotaryEmbedding.of(*common)
-            rotary_of_sliding = RotaryEmbedding.of(*common, sliding=True)
+            full, sliding = RotaryEmbedding.of_layers(position_BL, self.config, x_BLD.dtype)
         x, normed = x_BLD, kernels.rms_norm(x_BLD, self._first, eps)
         self.watch(0, x)
         for index, layer in enumerate(cast(Iterable[GemmaDecoderLayer], self.layers)):
             post_attention, before_mlp, post_mlp, following = self._scales[index]
             is_sliding = self.config.is_sliding(index)
             mask = masks.sliding if is_sliding else masks.full
-            rotary = rotary_of_sliding if is_sliding else rotary_of_all
+            rotary = sliding if is_sliding else full
             trims = last_only and index == self.config.depth - 1
             if rotary is None:
                 attention = self._step_attention(index, layer, normed, position_BL, mask, kv_cache)
