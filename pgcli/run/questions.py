@@ -266,28 +266,23 @@ def schema_of_file(value: str) -> str:
     """The schema in a file, or in this JSON text. Raises UsageError."""
     if value.lstrip().startswith("{"):
         return read_schema(value)
-    try:
-        text = read_text(value)
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
-        raise UsageError(
-            f"{value} cannot be read: {reason}", hint="name a file with a JSON Schema"
-        ) from problem
-    return read_schema(text)
+    return read_schema(_text_of(value, hint="name a file with a JSON Schema"))
 
 
 def lines_of_file(file: str | None, *, noun: str) -> list[str]:
     """The lines of a text file that are not blank; none without a file. Raises UsageError."""
     if file is None:
         return []
-    try:
-        text = read_text(file)
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
-        raise UsageError(
-            f"{file} cannot be read: {reason}", hint=f"name a text file with a {noun} on each line"
-        ) from problem
+    text = _text_of(file, hint=f"name a text file with a {noun} on each line")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
         raise UsageError(f"{file} has no {noun}s", hint="write one on each line")
     return lines
+
+
+def _text_of(file: str, *, hint: str) -> str:
+    try:
+        return read_text(file)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"{file} cannot be read: {reason}", hint=hint) from problem
