@@ -6,7 +6,6 @@ import fcntl
 import os
 import threading
 from collections.abc import Mapping
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -70,8 +69,10 @@ class EditsLog:
         self._edits: dict[int, Edit] = {}  # of reviewed rows, by their numbers
         self._changes: list[int] = []  # numbers of rows whose edits changed, in order
         self._history: list[tuple[int, Edit | None]] = []  # rows with the edits they had, for undo
-        self.count, self._is_closed = 0, False  # edits of this session
-        threading.Thread(target=self._sync, daemon=True).start()
+        self.count = 0  # edits of this session
+        self._is_closed = threading.Event()
+        self._syncing = threading.Thread(target=self._sync, daemon=True)
+        self._syncing.start()
 
     def match(self, block: RowBlock, index: Array) -> None:
         """Find the saved edits of a block's rows."""
@@ -154,20 +155,20 @@ class EditsLog:
         return states
 
     def _sync(self) -> None:
-        while self._unsynced.wait():
+        """Let the disk keep the edits, without the lock: the next edit does not wait for it."""
+        while not self._is_closed.is_set():
+            self._unsynced.wait()
             self._unsynced.clear()
-            with self._lock:
-                if self._is_closed:
-                    return
-                os.fsync(self._descriptor)
-            sleep(SYNC_SECONDS)
+            os.fsync(self._descriptor)
+            self._is_closed.wait(SYNC_SECONDS)
 
     def close(self) -> None:
         """Let the disk keep all edits, and another server add more."""
+        self._is_closed.set()
+        self._unsynced.set()
+        self._syncing.join()
         with self._lock:
             os.fsync(self._descriptor)
             if not os.fstat(self._descriptor).st_size:
                 self.path.unlink(missing_ok=True)
             os.close(self._descriptor)
-            self._is_closed = True
-        self._unsynced.set()

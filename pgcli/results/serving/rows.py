@@ -124,10 +124,7 @@ class ServedRows:
                     block = replace(next_block, first=len(self))
                     table = self._table(block, FACTS)
                     if len(table) != block.rows:
-                        raise UsageError(
-                            f"a row of {source.path} {DAMAGED}",
-                            hint="run the command that wrote it again: it completes the file",
-                        )
+                        raise damaged(f"a row of {source.path}")
                     self._facts.append(facts_of(table))
                     self._labels.append(row_labels(table, block.first))
                     seen(block, self._facts[-1]["index"].to_numpy())
@@ -149,10 +146,7 @@ class ServedRows:
                 return with_integers(part[number % READ_ROWS])
             row = parse_row(block.lines(number).rstrip() + b"\n")
         if row is None:
-            raise UsageError(
-                f"row {block.first + number + 1:,} of {self.output} {DAMAGED}",
-                hint="run the command that wrote it again: it completes the file",
-            )
+            raise damaged(f"row {block.first + number + 1:,} of {self.output}")
         return with_integers(row)
 
     def _read_part(self, path: Path, group: int, part: int) -> list[Row]:
@@ -223,12 +217,10 @@ class ServedRows:
         if query["terms"]:
             matches, is_searched = self._matching([str(term) for term in query["terms"]], total)
             keep &= matches
-        order, direction = (
-            np.flatnonzero(keep),
-            "descending" if query["descending"] else "ascending",
-        )
+        order = np.flatnonzero(keep)
         if query["sort"] != "order":
             keys = table[query["sort"]].take(pyarrow.array(order))
+            direction = "descending" if query["descending"] else "ascending"
             order = order[pc.array_sort_indices(keys, order=direction).to_numpy()]
         elif query["descending"]:
             order = order[::-1]
@@ -255,6 +247,12 @@ class ServedRows:
             matching = np.concatenate([*self._found, np.zeros(total, bool)])[:total]
         pyarrow.default_memory_pool().release_unused()
         return matching, not is_part
+
+
+def damaged(row: str) -> UsageError:
+    """The error for a row that cannot be read."""
+    hint = "run the command that wrote it again: it completes the file"
+    return UsageError(f"{row} {DAMAGED}", hint=hint)
 
 
 def line_blocks(path: Path) -> Iterator[RowBlock]:
