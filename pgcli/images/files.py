@@ -13,9 +13,9 @@ from PIL import Image
 
 from pgcli.images.child_process import claim_memory
 from pgcli.images.pdf import PdfError, is_pdf, page_png
-from pgcli.records import MAX_IMAGE_BYTES, OUTSIDE_FOLDER, Fault, Item
+from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 from pgcli.stores import Reader, RemoteError
-from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
+from pgcli.stores.files import file_fault, open_regular
 from pgcli.stores.urls import url_scheme
 
 #: The longest side that an image may have; Parquet columns hold no larger width.
@@ -37,12 +37,10 @@ class ImageLimits:
     max_bytes: int = MAX_IMAGE_BYTES
 
 
-NO_SUCH_FILE = Fault("missing", "The file does not exist.")
 EMPTY = Fault("not_an_image", "The file is empty.")
 UNKNOWN = Fault("not_an_image", "The file is not an image of a known format.")
 WEB_PAGE = Fault("not_an_image", "The file is a web page (HTML), not an image.")
 TRUNCATED = Fault("truncated", "The file ends before the image does.")
-NOT_A_FILE = Fault("not_a_regular_file", "This is a directory, pipe, socket or device, not a file.")
 
 #: The beginnings of Pillow's messages for files with a valid header and unsupported pixels.
 LAYOUTS = (
@@ -184,19 +182,8 @@ def read_file(
                 claim_memory(2 * limits.max_bytes)
                 data = b"".join((data, more, file.read(limits.max_bytes - size)))
             return checked_bytes(data, limits)
-    except NotRegularFileError as problem:
-        raise ImageError(NOT_A_FILE) from problem
-    except OutsideFolderError as problem:
-        raise ImageError(OUTSIDE_FOLDER) from problem
-    except (FileNotFoundError, NotADirectoryError) as problem:
-        raise ImageError(NO_SUCH_FILE) from problem
-    except PermissionError as problem:
-        raise ImageError(Fault("permission_denied", "No permission to read the file.")) from problem
-    except OSError as problem:
-        reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
-        raise ImageError(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
-    except (ValueError, OverflowError) as problem:  # an invalid character in the path, such as NUL
-        raise ImageError(NO_SUCH_FILE) from problem
+    except (OSError, ValueError, OverflowError) as problem:
+        raise ImageError(file_fault(problem)) from problem
 
 
 def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:

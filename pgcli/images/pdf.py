@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pgcli.images import child_process
 from pgcli.images.child_process import Connection, ProcessFailed, ServedProcess
-from pgcli.records import OUTSIDE_FOLDER, Fault
-from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
+from pgcli.records import Fault
+from pgcli.stores.files import file_fault, open_regular
 
 ENDING = ".pdf"
 #: The longer side of a rendered page, in pixels: text of 6 points stays legible.
@@ -32,7 +32,6 @@ DAMAGED_PAGE = Fault("decode_failed", "The page of the PDF is damaged.")
 TOO_MANY = Fault("too_large", f"The PDF has more than {MAX_PAGES:,} pages.")
 CRASHED = Fault("worker_crashed", "The process that reads the PDF crashed twice.")
 LATE = Fault("timeout", f"Reading the PDF takes longer than {PROCESSOR_SECONDS} seconds.")
-MISSING = Fault("missing", "The file does not exist.")
 NO_MEMORY = Fault("decode_failed", "There is not enough memory to render the page.")
 
 
@@ -134,14 +133,8 @@ def open_document(path: str, root: str | None) -> Any:
     except pypdfium2.PdfiumError as problem:
         file.close()
         raise PdfError(ENCRYPTED if problem.err_code == PASSWORD_ERROR else DAMAGED) from problem
-    except OutsideFolderError as problem:
-        raise PdfError(OUTSIDE_FOLDER) from problem
-    except (FileNotFoundError, NotRegularFileError, ValueError) as problem:
-        raise PdfError(MISSING) from problem
-    except OSError as problem:
-        raise PdfError(
-            Fault("io_error", f"Reading the file failed: {problem.strerror}.")
-        ) from problem
+    except (OSError, ValueError) as problem:
+        raise PdfError(file_fault(problem)) from problem
     _last = OpenPdf(key, file, document)
     if not 0 < len(document) <= MAX_PAGES:
         raise PdfError(TOO_MANY if len(document) else NO_PAGES)

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from pgcli.errors import UsageError
+from pgcli.records import OUTSIDE_FOLDER, Fault
 from pgcli.text import (
     LFS_HEAD_BYTES,
     LFS_HINT,
@@ -47,6 +48,27 @@ class OutsideFolderError(OSError):
 
     def __init__(self, path: FilePath):
         super().__init__(errno.EXDEV, "outside its folder", os.fsdecode(path))
+
+
+NO_SUCH_FILE = Fault("missing", "The file does not exist.")
+NOT_A_FILE = Fault("not_a_regular_file", "This is a directory, pipe, socket or device, not a file.")
+
+
+def file_fault(problem: Exception) -> Fault:
+    """The fault of an image whose file cannot be opened or read, for an error of `open_regular`."""
+    if isinstance(problem, NotRegularFileError):
+        return NOT_A_FILE
+    if isinstance(problem, OutsideFolderError):
+        return OUTSIDE_FOLDER
+    if isinstance(problem, PermissionError):
+        return Fault("permission_denied", "No permission to read the file.")
+    # other errors are an invalid character in the path, such as NUL
+    if isinstance(problem, FileNotFoundError | NotADirectoryError) or not isinstance(
+        problem, OSError
+    ):
+        return NO_SUCH_FILE
+    reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
+    return Fault("io_error", f"Reading the file failed: {reason}.")
 
 
 def parse_path(text: str) -> str:

@@ -221,3 +221,9 @@ def test_relative_paths_are_those_of_the_current_folder(report, tmp_path, monkey
     Path("report.pdf").write_bytes(pdf_of([sheet(0)]))
     (page,) = items("report.pdf")
     assert decode(page, SPEC, ImageLimits()).fault is None
+
+
+def test_a_folder_is_no_pdf_as_it_is_no_image(tmp_path):
+    with pytest.raises(pdf.PdfError) as caught:
+        pdf.page_png(str(tmp_path), 1)
+    assert caught.value.fault.code == "not_a_regular_file"
